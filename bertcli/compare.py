@@ -14,10 +14,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import BertcliError, InputError
-from bertcli.stored import floats, manifest_of, stored
+from bertcli.vectors.stored import floats, manifest_of, stored
 
 if TYPE_CHECKING:
-    from bertcli.stored import Array
+    from bertcli.vectors.stored import Array
 
 WORST = 5
 

@@ -13,7 +13,7 @@ from bertcli.hub import sha256
 from bertcli.pipeline import Embedded, Embedder
 from bertcli.records import Reader, Record
 from bertcli.tokenizing import Tally
-from bertcli.vectors import Sink, Target, open_vectors
+from bertcli.vectors.sink import Sink, Target, open_vectors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,12 +22,12 @@ from bertcli.pipeline import Embedded, Embedder, Options
 from bertcli.records import Reader, Source
 from bertcli.sentence import read_sentence
 from bertcli.similar import Nearest, Texts, check_maker, texts_at
-from bertcli.stored import floats
-from bertcli.vectors import Target
+from bertcli.vectors.sink import Target
+from bertcli.vectors.stored import floats
 from bertcli.writers import format_of
 
 if TYPE_CHECKING:
-    from bertcli.stored import Array
+    from bertcli.vectors.stored import Array
 
 QUERY = ("query",)
 SAME = (  # options that have one name in a manifest and here

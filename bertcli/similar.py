@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import InputError
 from bertcli.records import Record
-from bertcli.stored import manifest_of
+from bertcli.vectors.stored import manifest_of
 
 if TYPE_CHECKING:
-    from bertcli.stored import Array
+    from bertcli.vectors.stored import Array
 
 Texts = dict[int, Record]  # by the number of their row
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bertcli import stored
 from bertcli.cli import app
 from bertcli.compare import compare
 from bertcli.errors import BertcliError, InputError
+from bertcli.vectors import stored
 
 PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(
     lambda shape: st.tuples(*2 * [arrays(np.float32, shape, elements=st.floats(-9, 9, width=32))])

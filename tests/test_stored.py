@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
-from bertcli import stored as module
 from bertcli.errors import InputError
 from bertcli.quantize import Calibration, quantize
-from bertcli.stored import ROWS, floats, manifest_of, stored
+from bertcli.vectors import stored as module
+from bertcli.vectors.stored import ROWS, floats, manifest_of, stored
 
 FORMS = ("npy", "npz", "safetensors", "jsonl", "csv", "parquet", "npy.gz", "jsonl.gz")
 

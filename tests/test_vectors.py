@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file
 
-from bertcli import spool, vector_formats
 from bertcli.errors import BertcliError, OutputError, UsageError
 from bertcli.quantize import PRECISIONS, quantize, ranges
-from bertcli.vector_formats import WRITERS, vector_writer
-from bertcli.vectors import Target, open_vectors
+from bertcli.vectors import formats, spool
+from bertcli.vectors.formats import WRITERS, vector_writer
+from bertcli.vectors.sink import Target, open_vectors
 
 FORMS = list(WRITERS)
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
@@ -85,7 +85,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
     assert_array_equal(found.astype(wanted.dtype), wanted, strict=True)
     assert manifest["shape"] == list(wanted.shape)
     assert manifest["dtype"] == wanted.dtype.name
-    if precision in vector_formats.RANGED:
+    if precision in formats.RANGED:
         assert_array_equal(np.float32(manifest["ranges"]["min"]), vectors.min(0))
         assert_array_equal(np.float32(manifest["ranges"]["max"]), vectors.max(0))
     if form in ("npy", "npz", "safetensors"):
@@ -362,7 +362,7 @@ def test_a_link_stays_a_link(tmp_path):
 def test_one_process_at_a_time(tmp_path):
     path = tmp_path / "out.npy"
     holder = (
-        "import sys, pathlib\nfrom bertcli.vectors import *\n"
+        "import sys, pathlib\nfrom bertcli.vectors.sink import *\n"
         "with open_vectors(Target(pathlib.Path(sys.argv[1]), 'npy'), {}):\n"
         "    print(flush=True); sys.stdin.read()"
     )
@@ -403,7 +403,7 @@ def test_a_full_disk_and_then_room(tmp_path, small_disk, size):
 def test_memory_does_not_grow(tmp_path, form):
     code = """if True:
         import resource, sys, pathlib, numpy as np
-        from bertcli.vectors import *
+        from bertcli.vectors.sink import *
         path, form, windows = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
         with open_vectors(Target(path, form, overwrite=True), {}) as sink:
             for at in range(windows):

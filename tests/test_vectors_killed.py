@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 
 import bertcli
-from bertcli import journal, lock, spool, vector_formats, vector_rows, vectors
 from bertcli.errors import OutputError
-from bertcli.vectors import Target, open_vectors
+from bertcli.vectors import fields, formats, journal, lock, sink, spool
+from bertcli.vectors.sink import Target, open_vectors
 
-WATCHED = {
-    module.__file__ for module in (journal, lock, spool, vector_formats, vector_rows, vectors)
-}
+WATCHED = {module.__file__ for module in (fields, formats, journal, lock, sink, spool)}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
 NAMES = {"out", "out.manifest.json"}
@@ -213,8 +211,8 @@ def test_every_call_of_the_system_may_fail(tmp_path, form, call, monkeypatch):
 
 PRODUCER = """if True:
     import sys, pathlib, numpy as np
-    from bertcli.vectors import *
-    import bertcli.vector_formats, bertcli.hub, hashlib
+    from bertcli.vectors.sink import *
+    import bertcli.vectors.formats, bertcli.hub, hashlib
     if sys.argv[2] == "parquet":
         import pyarrow.parquet
     path, form = pathlib.Path(sys.argv[1]), sys.argv[2]

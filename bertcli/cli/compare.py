@@ -48,7 +48,7 @@ def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) 
         raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
     found = measure(pair.a, pair.b, pair.worst)
     if form == "table":
-        from bertcli.cli.vectorviews import comparison_view
+        from bertcli.cli.search_view import comparison_view
         from bertcli.cli.views import screen
 
         with screen() as draw:

@@ -15,7 +15,7 @@ from bertcli.cli.embed_options import (
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
-from bertcli.vectors import Target
+from bertcli.vectors.sink import Target
 
 if TYPE_CHECKING:
     from bertcli.pipeline import Embedder
@@ -128,7 +128,7 @@ def _to_stream(
             if items := [item for batch in batches for item in batch]:
                 draw(vector_view(items))
     elif form in ("jsonl", "csv"):
-        from bertcli.vector_rows import cells, lines
+        from bertcli.vectors.fields import cells, lines
 
         rows = lines if form == "jsonl" else cells
         with output.open(form) as write:

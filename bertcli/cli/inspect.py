@@ -119,7 +119,7 @@ def _file(report: FileReport, views: ViewOptions) -> None:
         _print_json(report.to_json() | ({"verify": {"ok": sound}} if views.verify else {}))
     else:
         from bertcli.cli import inspect_views as show
-        from bertcli.cli.vectors_view import vectors
+        from bertcli.cli.file_view import vectors
 
         with show.screen() as screen:
             vectors(screen, report, whole=views.tensors)

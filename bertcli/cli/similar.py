@@ -116,7 +116,7 @@ def similar(
     embedder = _open(model, corpus, compute, console, reuse=reuse)
     search = _searched(embedder, query, corpus, reader, console, reuse=reuse)
     if form == "table":
-        from bertcli.cli.vectorviews import matches_view
+        from bertcli.cli.search_view import matches_view
         from bertcli.cli.views import screen
 
         with screen() as draw:

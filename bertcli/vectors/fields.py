@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.encoding import Written
-from bertcli.spool import Row, Rows
 from bertcli.tables import fields_of
+from bertcli.vectors.spool import Row, Rows
 from bertcli.writers import writer_of
 
 if TYPE_CHECKING:

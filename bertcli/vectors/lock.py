@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bertcli.errors import OutputError
-from bertcli.journal import explained
+from bertcli.vectors.journal import explained
 
 if sys.platform == "win32":
     import msvcrt

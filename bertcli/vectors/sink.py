@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, Any
 from bertcli import __version__
 from bertcli.errors import OutputError, UsageError
 from bertcli.hub import sha256
-from bertcli.journal import (
+from bertcli.vectors.formats import (
+    WITH_FIELDS,
+    WRITERS,
+    at_precision,
+    is_spool,
+    make,
+    put_header,
+)
+from bertcli.vectors.journal import (
     Files,
     Journal,
     as_json,
@@ -38,16 +46,8 @@ from bertcli.journal import (
     refuse_changes,
     sync_folder,
 )
-from bertcli.lock import locked
-from bertcli.spool import Row, Rows, Spool
-from bertcli.vector_formats import (
-    WITH_FIELDS,
-    WRITERS,
-    at_precision,
-    is_spool,
-    make,
-    put_header,
-)
+from bertcli.vectors.lock import locked
+from bertcli.vectors.spool import Row, Rows, Spool
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.journal import Files, Journal
+from bertcli.vectors.journal import Files, Journal
 from bertcli.writers import to_json
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 - NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...] and nothing else: the rows are in
   the order of the input, whose ids JSONL, CSV and Parquet keep.
-- Those three are in `vector_rows`.
+- Those three are in `fields`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli import vector_rows
 from bertcli.arrays import npy_header
 from bertcli.errors import OutputError
-from bertcli.journal import Files
-from bertcli.spool import Row, Rows
+from bertcli.vectors import fields
+from bertcli.vectors.journal import Files
+from bertcli.vectors.spool import Row, Rows
 from bertcli.writers import _packed as packed
 from bertcli.writers import writer_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.spool import Convert
+    from bertcli.vectors.spool import Convert
 
     WriteVectors = Callable[[Sequence[Row], np.ndarray], None]
 
@@ -126,12 +126,12 @@ def _safetensors(file: IO[bytes], rows: Rows) -> None:
 
 
 WRITERS: dict[str, Callable[[IO[bytes], Rows], None]] = {
-    "jsonl": vector_rows.jsonl,
-    "csv": vector_rows.csv,
+    "jsonl": fields.jsonl,
+    "csv": fields.csv,
     "npy": _npy,
     "npz": _npz,
     "safetensors": _safetensors,
-    "parquet": vector_rows.parquet,
+    "parquet": fields.parquet,
 }
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
 
@@ -145,7 +145,7 @@ def vector_writer(file: IO[bytes], form: str, precision: str = "float32") -> Ite
     if form not in STREAMED or precision in RANGED:
         what = form if form not in STREAMED else f"--precision {precision}"
         raise OutputError(f"{what} is made of all rows together: it needs a file", "give -o FILE")
-    rows_of = vector_rows.cells if form == "csv" else vector_rows.lines
+    rows_of = fields.cells if form == "csv" else fields.lines
     with writer_of(form)(file) as write:
         convert = converter(precision)
         yield lambda metas, vectors: write(rows_of(metas, convert(vectors)))
