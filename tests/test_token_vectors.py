@@ -259,7 +259,7 @@ def test_texts_without_words_make_a_file(suffix, tmp_path):
 def many(tmp_path):
     chosen = np.random.default_rng(5)
     words = ["the", "quick", "brown", "fox", "paris", "is", "nlp", "a", "b", "c", "1", "2", "", " "]
-    lines = [" ".join(chosen.choice(words, chosen.integers(0, 12))) for _ in range(1200)]
+    lines = [" ".join(chosen.choice(words, chosen.integers(0, 12))) for _ in range(300)]
     (tmp_path / "many.txt").write_text("".join(f"{line}\n" for line in lines))
     return tmp_path / "many.txt"
 
@@ -271,7 +271,7 @@ def many(tmp_path):
 )
 def test_a_killed_run_goes_on_and_gives_the_same_bytes(suffix, what, many, tmp_path):
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
-    argv = ("embed", "-q", "-m", TINY, what, "-i", many, "--window", 40, "--prompt", "q: ")
+    argv = ("embed", "-q", "-m", TINY, what, "-i", many, "--window", 20, "--prompt", "q: ")
     good(*argv, "-o", whole)
     journal = tmp_path / f"out.{suffix}.journal.json"
     with start(*argv, "-o", out, "--resume") as running:
@@ -279,7 +279,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(suffix, what, many, tmp_p
             time.sleep(0.002)
         running.kill()
     assert not out.exists()
-    assert json.loads(journal.read_text())["state"]["records"] < 1200
+    assert json.loads(journal.read_text())["state"]["records"] < 300
     done = process(*argv, "-o", out, "--resume")
     assert (done.code, done.err) == (0, "")
     for beside in ("", *([".index.jsonl"] if suffix == "npy" else [])):
