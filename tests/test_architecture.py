@@ -49,6 +49,9 @@ LAYERS = [
     "similar",
     "sentence",
     "wordpool",
+    "recipe",
+    "pieces",
+    "guards",
     "model",
     "devices",
     "pooling",
@@ -330,6 +333,7 @@ def test_completion_of_formats():
     assert {"jsonl", "csv", "npy"} <= set(completed("bertcli tokenize --format "))
     assert completed("bertcli decode --input-format np") == ["npy", "npz"]
     assert completed("bertcli tokenize --padding l") == ["longest"]
+    assert completed("bertcli embed --pooling mean+ma") == ["mean+max"]
     assert completed("bertcli tokenize --truncation only") == ["only_first", "only_second"]
 
 

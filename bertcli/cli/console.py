@@ -23,6 +23,11 @@ def stdout_is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
+def counted(number: int, one: str, several: str) -> str:
+    """Return a number and what there is so many of: "1 text", "2 texts"."""
+    return f"{number} {one if number == 1 else several}"
+
+
 class Console:
     """Writes notes and warnings, unless it is quiet."""
 
@@ -77,9 +82,10 @@ class Console:
         if not records and not reader.skipped:
             self.note("no records: the input is empty")
         if reader.replaced:
-            self.warn(f"{reader.replaced} characters could not be decoded and became U+FFFD")
+            characters = counted(reader.replaced, "character", "characters")
+            self.warn(f"{characters} could not be decoded and became U+FFFD")
         if reader.skipped:
-            self.warn(f"{reader.skipped} records were skipped")
+            self.warn(f"{counted(reader.skipped, 'record was', 'records were')} skipped")
             raise typer.Exit(1)
 
     def _write(self, kind: str, message: str) -> None:
