@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 
 from contestants import bertcli, products, sentence_transformers
 from corpus import Corpus
-from exported import random_base
-from measure import HERE, Arena, environment
+from exported import apart, random_base
+from measure import Arena
 from sections import Section, Setting, embed
 
 LENGTH = 512
@@ -35,8 +34,7 @@ def gpu(setting: Setting, device: str = "cuda") -> Section:
     place = setting.arena.place
     folder = place.work / "bert-base-random"
     if not folder.exists():
-        made = [sys.executable, str(HERE / "accelerator.py"), str(folder), str(place.model)]
-        subprocess.run(made, check=True, env=environment(place.threads))
+        apart(random_base, folder, place.model)
     corpus = Corpus(folder, LENGTH)
     contestants = (
         replace(bertcli("bertcli bfloat16", "bfloat16"), device=device),
@@ -50,12 +48,8 @@ def gpu(setting: Setting, device: str = "cuda") -> Section:
         corpus.made("mixed to 512", setting.count(8000), any_length),
     ]
     own = replace(place, model=folder, max_length=LENGTH)
-    with Arena(own, setting.arena.repeats, left=setting.arena.left) as arena:
+    with Arena(own, setting.arena.repeats) as arena:
         found = replace(setting, arena=arena, corpus=corpus, given=sets, rates={})
-        return embed(replace(found, contestants=contestants))
-
-
-if __name__ == "__main__":
-    from pathlib import Path
-
-    random_base(Path(sys.argv[1]), Path(sys.argv[2]))
+        section = embed(replace(found, contestants=contestants))
+    setting.arena.left.update({f"{name}, {device}": why for name, why in arena.left.items()})
+    return section

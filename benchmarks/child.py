@@ -1,7 +1,7 @@
 """A contestant's own process: obeys one JSON line at a time, answers with one.
 
     {"do": "load", "contestant": {...}, "place": {...}}   -> {"seconds"}
-    {"do": "warm", "name": FILE, "save": FILE}            -> {"batch", "megabytes"}
+    {"do": "warm", "name": FILE, "save": FILE}            -> {"seconds", "batch", "megabytes"}
     {"do": "run", "name": FILE}                           -> {"seconds"}
 
 A file of a set is a JSON list of texts. The batch size is the fastest, the memory the most so far.
@@ -46,8 +46,11 @@ class Runner:
             sample = texts[:: max(3, len(texts) // SAMPLE)]
             self.loaded.run(sample, sizes[0])
             self.batch[name] = min(sizes, key=lambda size: self._seconds(sample, size))
-        np.save(save, self.loaded.run(texts, self.batch[name]))
-        return {"batch": self.batch[name], "megabytes": peak()}
+        start = time.perf_counter()
+        vectors = self.loaded.run(texts, self.batch[name])
+        seconds = time.perf_counter() - start
+        np.save(save, vectors)
+        return {"seconds": seconds, "batch": self.batch[name], "megabytes": peak()}
 
     def run(self, name: str) -> dict[str, Any]:
         """Time a set."""

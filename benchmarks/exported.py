@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ def onnx_file(model: Path, work: Path) -> str:
     """Return a graph (ids, keep: int64 [B, L]) -> mean of the tokens [B, D], as ONNX."""
     path = work / "model.onnx"
     if not path.exists():
-        _export(model, path)
+        apart(_export, model, path)
     return str(path)
 
 
@@ -23,22 +26,33 @@ def fused_file(model: Path, work: Path, *, quantized: bool) -> str:
     """
     path, small = work / "model.fused.onnx", work / "model.fused.int8.onnx"
     if not path.exists():
-        from onnxruntime.transformers.optimizer import optimize_model
+        apart(_fuse, model, onnx_file(model, work), path)
+    if quantized and not small.exists():
+        apart(_quantize, path, small)
+    return str(small if quantized else path)
 
-        config = json.loads((model / "config.json").read_text("utf-8"))
-        heads, hidden = config["num_attention_heads"], config["hidden_size"]
-        graph = onnx_file(model, work)
-        fused = optimize_model(graph, "bert", num_heads=heads, hidden_size=hidden, opt_level=0)
-        fused.save_model_to_file(str(path))
-    if not quantized:
-        return str(path)
-    if not small.exists():
-        from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        extra = {"DefaultTensorType": 1}  # float32, behind operators whose types ONNX does not know
-        kind = QuantType.QInt8
-        quantize_dynamic(path, small, weight_type=kind, per_channel=True, extra_options=extra)
-    return str(small)
+def apart(make: Callable[..., None], *arguments: Any) -> None:
+    """Make a file in a process of its own, so that its memory is not the contestant's."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(make, *arguments).result()
+
+
+def _fuse(model: Path, graph: str, path: Path) -> None:
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    fused = optimize_model(graph, "bert", num_heads=heads, hidden_size=hidden, opt_level=0)
+    fused.save_model_to_file(str(path))
+
+
+def _quantize(path: Path, small: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    extra = {"DefaultTensorType": 1}  # float32, behind operators whose types ONNX does not know
+    kind = QuantType.QInt8
+    quantize_dynamic(path, small, weight_type=kind, per_channel=True, extra_options=extra)
 
 
 def _export(model: Path, path: Path) -> None:
@@ -74,12 +88,16 @@ def _export(model: Path, path: Path) -> None:
 
 def ctranslate2_folder(model: Path, work: Path) -> Path:
     """Return the model as CTranslate2 has it; what it computes in is chosen when it is loaded."""
-    from ctranslate2.converters import TransformersConverter
-
     folder = work / "ctranslate2"
     if not folder.exists():
-        TransformersConverter(str(model)).convert(str(folder))
+        apart(_convert, model, folder)
     return folder
+
+
+def _convert(model: Path, folder: Path) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    TransformersConverter(str(model)).convert(str(folder))
 
 
 def random_base(folder: Path, tokenizer: Path) -> None:
@@ -99,3 +117,4 @@ def random_base(folder: Path, tokenizer: Path) -> None:
     transformer = Transformer(str(bare), max_seq_length=512)
     pooling = Pooling(transformer.get_word_embedding_dimension(), "mean")
     SentenceTransformer(modules=[transformer, pooling], device="cpu").save(str(folder))
+    shutil.rmtree(bare)

@@ -117,22 +117,39 @@ class Arena:
             child.close()
 
     def race(
-        self, contestants: Sequence[Contestant], sets: Iterable[TextSet], repeats: int = 0
+        self, contestants: Sequence[Contestant], sets: Iterable[TextSet], repeats: int | None = None
     ) -> dict[str, list[Result]]:
-        """Return, by the names of the sets, how long each contestant took in each round."""
+        """Return, by the names of the sets, how long each contestant took in each round.
+
+        Without repeats it is the run that else only warms up: enough for sets that take minutes.
+        """
+        rounds = self.repeats if repeats is None else repeats
         files = {texts.name: self._written(texts) for texts in sets}
         here = [one.name for one in contestants if self._child(one)]
         runs = [run for name in here for run in self._warmed(name, files)]
-        for turn in range(repeats or self.repeats):
+        for turn in range(rounds):
             say(f"round {turn + 1}")
             for child, file, result in runs:
-                time.sleep(REST)
-                done = child.ask("run", name=str(file))
-                result.seconds.append(done["seconds"])
+                if result.name in self.children:
+                    time.sleep(REST)
+                    self._timed(child, file, result)
+        done = [(file, result) for _, file, result in runs if result.name in self.children]
+        for _, result in done:
+            result.seconds[:] = result.seconds[1:] or result.seconds
         return {
-            name: [result for _, path, result in runs if path == file]
-            for name, file in files.items()
+            name: [result for path, result in done if path == file] for name, file in files.items()
         }
+
+    def _timed(self, child: Child, file: Path, result: Result) -> None:
+        try:
+            result.seconds.append(child.ask("run", name=str(file))["seconds"])
+        except Left as reason:
+            self._drop(result.name, reason)
+
+    def _drop(self, name: str, reason: Left) -> None:
+        self.left[name] = str(reason)
+        self.children.pop(name, None)
+        say(f"left out: {name}: {reason}")
 
     def _child(self, contestant: Contestant) -> Child | None:
         name = contestant.name
@@ -143,8 +160,7 @@ class Arena:
                     raise Left(reason)
                 self.children[name] = Child(contestant, self.place, len(self.children))
             except Left as reason:
-                self.left[name] = str(reason)
-                say(f"left out: {name}: {reason}")
+                self._drop(name, reason)
         return self.children.get(name)
 
     def _warmed(self, name: str, files: dict[str, Path]) -> Iterable[tuple[Child, Path, Result]]:
@@ -154,15 +170,13 @@ class Arena:
         for file in files.values():
             save = child.folder / f"{file.stem}.npy"
             try:
-                batch = child.ask("warm", name=str(file), save=str(save))
+                warm = child.ask("warm", name=str(file), save=str(save))
             except Left as reason:
-                self.left[name] = str(reason)
-                del self.children[name]
+                self._drop(name, reason)
                 return []
             one = child.contestant
-            result = Result(
-                name, one.precision, one.ours, [], batch["megabytes"], batch["batch"], save
-            )
+            about = (name, one.precision, one.ours, [warm["seconds"]])
+            result = Result(*about, warm["megabytes"], warm["batch"], save)
             found.append((child, file, result))
         return found
 

@@ -47,7 +47,7 @@ def start(setting: Setting) -> Section:
 
 def whole(setting: Setting) -> Section:
     """A file of short texts in, a file of vectors out."""
-    place, texts = setting.arena.place, setting.corpus.short(setting.count(1000), "whole").texts
+    place, texts = setting.arena.place, setting.corpus.short(setting.count(500), "whole").texts
     source, target = place.work / "whole.txt", place.work / "whole.npy"
     source.write_text("\n".join(texts) + "\n", "utf-8")
     ends = ("-i", str(source), "-o", str(target))
