@@ -107,7 +107,8 @@ def ctranslate2(contestant: Contestant, place: Place) -> Loaded:
     def infer(ids: np.ndarray, keep: np.ndarray) -> np.ndarray:
         rows = [row[:count].tolist() for row, count in zip(ids, keep.sum(1), strict=True)]
         states = np.array(encoder.forward_batch(rows).last_hidden_state)
-        return np.einsum("bld,bl->bd", states, keep / keep.sum(1, keepdims=True), dtype="float32")
+        share = (keep / keep.sum(1, keepdims=True)).astype("float32")
+        return (share[:, None] @ states)[:, 0]
 
     return batched(place, infer)
 

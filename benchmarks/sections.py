@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -67,7 +67,17 @@ def embed(setting: Setting) -> Section:
         each = texts.tokens / len(texts.texts)
         title = f"{texts.name}: {len(texts.texts)} texts of {each:.0f} tokens on average"
         tables.append(comparison(title, rows))
-    return Section(tables, record)
+    compact = summary({texts.name: record[texts.name]["contestants"] for texts in sets})
+    return Section([compact, *tables], record)
+
+
+def summary(found: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+    """Return the speeds on all sets in one table, with the worst cosine of any."""
+    lines = []
+    for each in zip(*found.values(), strict=True):
+        worst = min(one["worst_cosine"] for one in each)
+        lines.append((each[0]["name"], *(one["to_reference"] for one in each), worst))
+    return Table("x on all sets", ("", *found, "worst cosine"), lines)
 
 
 def ceilings(setting: Setting) -> Section:
