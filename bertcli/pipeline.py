@@ -11,7 +11,7 @@ What a vector is made of is settled when the model is opened: ``Embedder.chosen`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertcli.devices import devices, dtype_of, slow
+from bertcli.devices import devices, dtype_of, put, slow
 from bertcli.encoder import Encoder, Reading, Tokens, first_tokens
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import InputError, ModelError, UsageError
@@ -86,9 +86,12 @@ class Embedder:
         folder: ModelFolder,
         options: Options,
         warn: Callable[[str], None] = lambda message: None,
+        *,
+        elsewhere: bool = False,
     ) -> Embedder:
         """Load a model and settle how its vectors are made.
 
+        With ``elsewhere`` other processes run the model, and its weights are not kept here.
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
@@ -103,7 +106,7 @@ class Embedder:
             warn(message)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
         encoder = Encoder(
-            model.to(device),
+            put(model, torch.device("meta") if elsewhere else device),
             Reading(options.layers, options.combine),
             options.batch_tokens or BUDGETS.get(device.type, LARGE),
             device,
@@ -162,7 +165,7 @@ class Embedder:
             reader, self.tokenizer, self.layout, self.options.window, full=full, prepare=self._text
         )
 
-    def embed(self, run: Run) -> Iterator[list[Embedded]]:
+    def embed(self, run: Iterable[list[Encoded]]) -> Iterator[list[Embedded]]:
         """Yield the records of each window with their vectors, in input order.
 
         Raises InputError for a text that is too long with ``on_truncate="error"``, ModelError for a
@@ -176,7 +179,7 @@ class Embedder:
     def vectors(self, batch: Sequence[Encoded]) -> list[Embedded]:
         """Return the items with their vectors; the windows of one record become one item."""
         texts = [tokens_of(item) for item in batch]
-        pooled = torch.stack(self.encoder.run(texts, self._pool)) if texts else torch.zeros(0)
+        pooled = torch.stack(self.pooled(texts)) if texts else torch.zeros(0)
         records = [list(same) for _, same in groupby(batch, key=lambda item: item.sample)]
         special = self.tokenizer.core.num_special_tokens_to_add(False)
         weights = [max(1.0, float(item.length - special)) for item in batch]
@@ -186,6 +189,10 @@ class Embedder:
         items = [windows[0] for windows in records]
         _refuse_infinite(items, found)
         return [Embedded(item, vector) for item, vector in zip(items, found, strict=True)]
+
+    def pooled(self, texts: list[Tokens]) -> list[Tensor]:
+        """Run the model over texts: a vector of each."""
+        return self.encoder.run(texts, self._pool)
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
@@ -203,7 +210,7 @@ class Embedder:
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
             "dtype": str(self.encoder.model.embeddings.word_embeddings.weight.dtype)[6:],
-            "device": str(self.encoder.device),
+            "device": self.encoder.device.type,  # devices of a kind give the same numbers
             "batch_tokens": self.encoder.budget,
             "window": options.window,
         }

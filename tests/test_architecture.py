@@ -54,11 +54,14 @@ LAYERS = [
     "pooling",
     "encoder",
     "pipeline",
+    "fleet",
+    "progress",
     "embedding",
     "search",
     "heatmaps",
     "inspection",
     "__init__",
+    "cli.bars",
     "cli.console",
     "cli.inputs",
     "cli.options",
@@ -71,7 +74,7 @@ LATE = {
     ("records", "formats"),  # Reader asks the format of a file, which fills the Reader's records
     ("formats", "arrays"),
 }
-TORCH = ("model", "devices", "pooling", "encoder", "pipeline")
+TORCH = ("model", "devices", "pooling", "encoder", "pipeline", "fleet")
 # Inside model/, what `bertcli inspect` reads without torch.
 NO_TORCH = ("__init__", "config", "names", "shapes")
 # `except Exception`, and why nothing narrower will do.

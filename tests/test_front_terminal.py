@@ -16,9 +16,9 @@ CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 LINES = 5_000
 # The command line, with a progress bar from the first record on instead of after a second.
 IMPATIENT = """
-import sys, bertcli.cli.console as console
+import sys, bertcli.cli.bars as bars
 from bertcli.cli.app import main
-console.QUIET_SECONDS = 0
+bars.QUIET_SECONDS = 0
 sys.exit(main())
 """
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from time import monotonic
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from bertcli.progress import Progress
     from bertcli.records import Reader
+    from bertcli.tokenizing import Tally
 
 T = TypeVar("T")
-
-QUIET_SECONDS = 1.0  # work shorter than this shows no progress bar
 
 
 def stdout_is_terminal() -> bool:
@@ -42,6 +42,12 @@ class Console:
         if self.verbose:
             self._write("note", message)
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody sees progress, and wants to."""
+        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return terminal and not self.quiet
+
     def track(
         self,
         batches: Iterable[list[T]],
@@ -55,22 +61,47 @@ class Console:
         There is none where the output itself goes to the terminal (``beside_output``).
         ``truncated`` tells how many texts were cut so far.
         """
-        watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        if self.quiet or beside_output or not watched:
+        if beside_output or not self.watched:
             yield from batches
             return
-        start, records, bar = monotonic(), 0, None
+        from bertcli.cli.bars import ReadingBar
+
+        bar, records = ReadingBar(reader, truncated), 0
         try:
             for batch in batches:
                 records += len(batch)
-                if bar is None and monotonic() - start > QUIET_SECONDS:
-                    bar = Bar(reader, start)
-                if bar is not None:
-                    bar.update(records, truncated())
+                bar.show(records)
                 yield batch
         finally:
-            if bar is not None:
+            bar.stop()
+
+    @contextmanager
+    def follow(
+        self,
+        progress: Progress,
+        reader: Reader,
+        tally: Callable[[], Tally],
+        *,
+        beside_output: bool = False,
+    ) -> Iterator[None]:
+        """Show the progress of a model while the block runs, and with --verbose what it came to.
+
+        ``tally`` tells what was tokenized so far.
+        """
+        if beside_output or not self.watched:
+            yield
+        else:
+            from bertcli.cli.bars import ModelBar
+
+            bar = ModelBar(progress, reader, tally)
+            progress.show = bar.show
+            try:
+                yield
+            finally:
                 bar.stop()
+        if progress.texts:
+            counts = f"{progress.texts:,} texts, {progress.tokens:,} tokens"
+            self.detail(f"{counts} in {progress.seconds:,.1f} s: {progress.rates}")
 
     def close(self, records: int, reader: Reader) -> None:
         """Say what became of the input; exit with 1 when records were skipped."""
@@ -85,37 +116,3 @@ class Console:
     def _write(self, kind: str, message: str) -> None:
         if not self.quiet:
             sys.stderr.write(f"{kind}: {' '.join(message.split())}\n")
-
-
-class Bar:
-    """A progress bar: share of the input, texts a second, time left, texts cut so far."""
-
-    def __init__(self, reader: Reader, start: float) -> None:
-        from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from bertcli.streams import size_on_disk
-
-        self.reader, self.start = reader, start
-        self.progress = Progress(
-            TextColumn("{task.fields[counts]}"),
-            BarColumn(),
-            TimeRemainingColumn(),
-            console=RichConsole(stderr=True),
-            transient=True,
-        )
-        total = size_on_disk(reader.source.paths)
-        self.task = self.progress.add_task("", total=total, counts="")
-        self.progress.start()
-
-    def update(self, records: int, truncated: int) -> None:
-        """Show how far the run is."""
-        rate = records / (monotonic() - self.start)
-        counts = f"{records:,} texts  {rate:,.0f} texts/s"
-        if truncated:
-            counts += f"  {truncated:,} truncated"
-        self.progress.update(self.task, completed=self.reader.bytes_read, counts=counts)
-
-    def stop(self) -> None:
-        """Remove the bar."""
-        self.progress.stop()

@@ -18,7 +18,10 @@ from bertcli.errors import UsageError
 from bertcli.vectors.sink import Target
 
 if TYPE_CHECKING:
-    from bertcli.pipeline import Embedder
+    from collections.abc import Iterable
+
+    from bertcli.pipeline import Embedded, Embedder
+    from bertcli.progress import Progress
     from bertcli.records import Reader
     from bertcli.tokenizing import Tally
 
@@ -72,10 +75,10 @@ def _open(
         model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
     )
     from bertcli.devices import use_threads
-    from bertcli.pipeline import Embedder
+    from bertcli.fleet import open_embedder
 
     threads = use_threads(compute.threads)
-    embedder = Embedder.open(folder, chosen(vector, length, compute), console.warn)
+    embedder = open_embedder(folder, chosen(vector, length, compute), console.warn)
     if vector.pooling == "auto":
         where = embedder.sentence.found_in or "no pooling in the model's folder"
         console.note(f"pooling: {embedder.options.pooling} ({where})")
@@ -90,11 +93,11 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     from bertcli.embedding import Writing
 
     about = {"versions": {name: version(name) for name in ("torch", "tokenizers", "numpy")}}
-    writing = Writing(embedder, reader, target, about)
-    for _ in console.track(
-        writing, reader, beside_output=False, truncated=lambda: writing.tally.truncated
-    ):
-        pass
+    progress = _progress(embedder)
+    writing = Writing(embedder, reader, target, about, progress=progress)
+    with console.follow(progress, reader, lambda: writing.tally):
+        for _ in writing:
+            pass
     if writing.complete:
         console.note(f"{target.path} is complete: there was nothing to do")
         return
@@ -110,17 +113,20 @@ def _to_stream(
     form: str,
     console: Console,
 ) -> None:
-    from bertcli.embedding import metas, stacked
-
     if vector.precision != "float32":
         raise UsageError(f"--precision {vector.precision} needs -o FILE", "give an output file")
     run = embedder.run(reader)
-    batches = console.track(
-        embedder.embed(run),
-        reader,
-        beside_output=output.on_terminal,
-        truncated=lambda: run.tally.truncated,
-    )
+    batches, progress = embedder.embed(run), _progress(embedder)
+    with console.follow(progress, reader, lambda: run.tally, beside_output=output.on_terminal):
+        _show(batches, output, form)
+    _report(run.tally, embedder, console)
+    console.close(run.tally.records, reader)
+
+
+def _show(batches: Iterable[list[Embedded]], output: OutputOptions, form: str) -> None:
+    """Write the vectors to stdout, as data or for people."""
+    from bertcli.embedding import metas, stacked
+
     if form == "table":
         from bertcli.cli.views import screen, vector_view
 
@@ -136,8 +142,14 @@ def _to_stream(
                 write(rows(metas(batch), stacked(batch)))
     else:
         raise UsageError(f"{form} cannot be streamed", "give -o FILE")
-    _report(run.tally, embedder, console)
-    console.close(run.tally.records, reader)
+
+
+def _progress(embedder: Embedder) -> Progress:
+    """Return the counts of a run that begins."""
+    from bertcli.progress import Progress
+
+    embedder.encoder.tick = (progress := Progress()).batch
+    return progress
 
 
 def _report(tally: Tally, embedder: Embedder, console: Console) -> None:
