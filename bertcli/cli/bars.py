@@ -86,7 +86,7 @@ class ModelBar:
         self.progress, self.reader, self.tally = progress, reader, tally
         self.size = size_on_disk(reader.source.paths)
         self.bar: Bar | None = None
-        self.writing = 0.0
+        self.writing, self.truncated = 0.0, 0
 
     def show(self) -> None:
         """Show what the progress says."""
@@ -100,9 +100,12 @@ class ModelBar:
             share = min(1.0, progress.written / progress.total)
             self.bar.update(counts, share, monotonic() - self.writing)
             return
-        counts = f"{progress.before + progress.texts:,} texts  {progress.rates}"
-        if truncated := self.tally().truncated:
-            counts += f"  {truncated:,} truncated"
+        done, tally = progress.before + progress.texts, self.tally()
+        if done >= tally.records:  # a window is tokenized, and counted, before its first batch
+            self.truncated = tally.truncated
+        counts = f"{done:,} texts  {progress.rates}"
+        if self.truncated:
+            counts += f"  {self.truncated:,} truncated"
         self.bar.update(counts, self._share(), progress.seconds)
 
     def _share(self) -> float | None:
@@ -117,8 +120,10 @@ class ModelBar:
         elif self.size and reader.bytes_read:
             texts = reader.records * max(1.0, self.size / reader.bytes_read)
         else:
+            texts = 0.0
+        if not (texts and tally.records):
             return None
-        tokens = (texts - progress.before) * tally.tokens / max(1, tally.records)
+        tokens = (texts - progress.before) * tally.tokens / tally.records
         return min(1.0, progress.tokens / tokens) if tokens > 0 else 1.0
 
     def stop(self) -> None:
