@@ -94,7 +94,7 @@ class Writing:
                 sink.write(metas(window), stacked(window))
                 self._commit(sink, digest)
                 yield window
-            if digest.records < run.start or (state and not sink.rows):
+            if digest.records <= run.start:  # no window was new, so nothing was compared yet
                 self._same_input(digest, state)
             if digest.records:
                 self._commit(sink, digest)
