@@ -11,7 +11,7 @@ What a vector is made of is settled when the model is opened: ``Embedder.chosen`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -106,7 +106,7 @@ class Embedder:
             warn(message)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
         encoder = Encoder(
-            put(model, torch.device("meta") if elsewhere else device),
+            put(model, torch.device("cpu") if elsewhere else device),
             Reading(options.layers, options.combine),
             options.batch_tokens or BUDGETS.get(device.type, LARGE),
             device,
@@ -115,6 +115,8 @@ class Embedder:
         embedder = cls(folder, tokenizer, encoder, options, sentence)
         if options.dim is not None:
             check_dim(options.dim, embedder.width)
+        if elsewhere:
+            model.to("meta")
         return embedder
 
     @property
@@ -165,7 +167,7 @@ class Embedder:
             reader, self.tokenizer, self.layout, self.options.window, full=full, prepare=self._text
         )
 
-    def embed(self, run: Iterable[list[Encoded]]) -> Iterator[list[Embedded]]:
+    def embed(self, run: Run) -> Iterator[list[Embedded]]:
         """Yield the records of each window with their vectors, in input order.
 
         Raises InputError for a text that is too long with ``on_truncate="error"``, ModelError for a

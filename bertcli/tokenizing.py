@@ -57,12 +57,13 @@ class Run:
     start: int = 0  # records to pass over, which an earlier run has dealt with
     passed: Callable[[Record], None] = lambda record: None  # is shown each of them
     tally: Tally = field(default_factory=Tally)
+    through: Callable[[Iterator[Counted]], Iterator[Counted]] = iter  # may begin windows ahead
 
     def __iter__(self) -> Iterator[list[Encoded]]:
         """Yield windows of encoded records in input order."""
         groups = windows(self._blocks(), self.window, full=self.full)
         encoded = self._encoded(groups)
-        for literals, batch in chain(islice(encoded, 1), self._rest(encoded)):
+        for literals, batch in self.through(chain(islice(encoded, 1), self._rest(encoded))):
             self.tally.literals += literals  # here, as a window prepared ahead is not done yet
             if batch:
                 self.tally.add(batch, self.tokenizer.limit)

@@ -74,7 +74,7 @@ def _open(
     folder = find_model(
         model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
     )
-    from bertcli.devices import use_threads
+    from bertcli.devices import devices, use_threads
     from bertcli.fleet import open_embedder
 
     threads = use_threads(compute.threads)
@@ -83,7 +83,9 @@ def _open(
         where = embedder.sentence.found_in or "no pooling in the model's folder"
         console.note(f"pooling: {embedder.options.pooling} ({where})")
     settled = ", ".join(f"{name} {value}" for name, value in embedder.chosen().items())
-    console.detail(f"model: {folder.path} ({folder.source}); threads {threads}, {settled}")
+    console.detail(f"model: {folder.path} ({folder.source})")
+    where = ", ".join(map(str, devices(compute.device)))
+    console.detail(f"runs on {where}, threads {threads}; {settled}")
     return embedder
 
 

@@ -11,20 +11,19 @@ parent dies, even by a kill, they find their pipe closed and end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 
 from torch import Tensor
 
 from bertcli.devices import devices
 from bertcli.encoder import Tokens
-from bertcli.encoding import Encoded
 from bertcli.errors import UsageError
 from bertcli.fleet.processes import Fleet, Pending
 from bertcli.hub import ModelFolder
-from bertcli.pipeline import Embedded, Embedder, Options, tokens_of
-from bertcli.tokenizing import Run, Tally
+from bertcli.pipeline import Embedder, Options, tokens_of
+from bertcli.records import Reader
+from bertcli.tokenizing import Counted, Run
 
 
 def open_embedder(
@@ -53,51 +52,37 @@ def open_embedder(
     )
 
 
-class Ahead(NamedTuple):
-    """A window that is under way, and the counts of the run when it was read."""
-
-    embedder: FleetEmbedder
-    batch: list[Encoded]
-    counts: dict[str, Any]
-
-
 @dataclass(frozen=True)
 class FleetEmbedder(Embedder):
     """An embedder whose model runs in other processes."""
 
     fleet: Fleet = field(kw_only=True)
-    begun: Pending | None = None  # the window that is wanted next, where it is under way
 
-    def embed(self, run: Iterable[list[Encoded]]) -> Iterator[list[Embedded]]:
-        """Yield the same as one device would; of a file, later windows are begun meanwhile."""
-        if isinstance(run, Run) and run.full:
-            return self._ahead(run)
-        return super().embed(run)
+    def run(self, reader: Reader, *, full: bool = False) -> Run:
+        """Return the same run; where its windows are full, later ones are begun ahead."""
+        run = super().run(reader, full=full)
+        if full:
+            run.through = self._ahead
+        return run
 
     def pooled(self, texts: list[Tokens]) -> list[Tensor]:
         """Return the vectors of the texts, from whoever was free."""
-        return self.fleet.end(self.begun or self._begin(texts))
+        ahead = self.fleet.ahead
+        if ahead and ahead[0].texts == texts:
+            return self.fleet.end(ahead.popleft())
+        return self.fleet.end(self._begin(texts))
 
     def _begin(self, texts: list[Tokens]) -> Pending:
         return self.fleet.begin(texts, self.options, self.encoder.budget, self.encoder.tick)
 
-    def _ahead(self, run: Run) -> Iterator[list[Embedded]]:
-        """Begin windows for as long as a process may run out of work, and yield them in order.
-
-        ``run.tally`` as the caller knows it counts the windows that were yielded, and no others.
-        """
-        shown, run.tally = run.tally, replace(run.tally)
-        windows: deque[Ahead] = deque()
-        for batch in run:
-            begun = self._begin([tokens_of(item) for item in batch])
-            windows.append(Ahead(replace(self, begun=begun), batch, dict(vars(run.tally))))
-            while windows and self.fleet.busy:
-                yield from _ended(windows.popleft(), shown)
+    def _ahead(self, windows: Iterator[Counted]) -> Iterator[Counted]:
+        """Begin windows for as long as a process may run out of work, and yield them in order."""
+        self.fleet.ahead.clear()  # what a run left that was given up
+        held: deque[Counted] = deque()
         for window in windows:
-            yield from _ended(window, shown)
-
-
-def _ended(window: Ahead, shown: Tally) -> Iterator[list[Embedded]]:
-    for done in window.embedder.embed([window.batch]):
-        vars(shown).update(window.counts)
-        yield done
+            if texts := [tokens_of(item) for item in window[1]]:
+                self.fleet.ahead.append(self._begin(texts))
+            held.append(window)
+            while held and self.fleet.busy:
+                yield held.popleft()
+        yield from held

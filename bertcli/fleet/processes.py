@@ -34,7 +34,7 @@ Warn = Callable[[str], None]
 class Pending:
     """A window under way: the texts in order, the batches that are not back, the vectors so far."""
 
-    texts: Sequence[Tokens]
+    texts: list[Tokens]
     tick: Callable[[int, int], None]
     counts: Counter[Tokens]
     left: int = 0
@@ -84,6 +84,7 @@ class Fleet:
     def __init__(self, folder: ModelFolder, options: Options, names: list[str], warn: Warn) -> None:
         self.warn = warn
         self.waiting: deque[Job] = deque()
+        self.ahead: deque[Pending] = deque()  # windows that were begun before they are wanted
         self.workers: list[Worker] = []
         self.close = weakref.finalize(self, _stop, self.workers)
         threads = max(1, torch.get_num_threads() // len(names))
@@ -108,7 +109,7 @@ class Fleet:
 
     def begin(
         self,
-        texts: Sequence[Tokens],
+        texts: list[Tokens],
         options: Options,
         budget: int,
         tick: Callable[[int, int], None],
