@@ -164,6 +164,7 @@ def endless(*more):
     return running
 
 
+@pytest.mark.slow
 @needs_ps
 def test_a_process_that_is_killed_is_one_clear_error(tmp_path, texts, one_thread):
     out, whole = tmp_path / "out.npy", tmp_path / "whole.npy"
@@ -251,6 +252,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_a_process(tmp_path, texts, one_thread):
     """The program is imported by each process, and so is the patch in it."""
     program = tmp_path / "small.py"
