@@ -6,7 +6,8 @@ import os
 
 import torch
 
-from bertcli.errors import UsageError
+from bertcli.errors import BertcliError, UsageError
+from bertcli.model.bert import BertModel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -24,18 +25,34 @@ def available() -> list[str]:
 def devices(names: str) -> list[torch.device]:
     """Return the devices that ``--device`` names: auto, or a list like ``cuda:0,cuda:1``.
 
-    A kind without a number is its first device. Raises UsageError for one that is not there.
+    ``auto`` and a kind without a number are its first device, ``cuda:all`` is every one of a kind.
+    A device may be named twice. Raises UsageError for one that is not there.
     """
     here = available()
     if names == "auto":
         return [torch.device(here[0])]
     found = []
     for name in names.split(","):
+        kind, _, number = name.partition(":")
+        if number == "all" and (every := [one for one in here if one.partition(":")[0] == kind]):
+            found += [torch.device(one) for one in every]
+            continue
         whole = name if name in here else f"{name}:0"
         if whole not in here:
             raise UsageError(f"device {name!r} is not there", f"there are: {', '.join(here)}")
         found.append(torch.device(whole))
     return found
+
+
+def put(model: BertModel, device: torch.device) -> BertModel:
+    """Move a model to a device. Raises BertcliError when there is no room for it."""
+    try:
+        return model.to(device)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise BertcliError(
+            f"out of memory on {device}: the model itself does not fit",
+            "use another --device, --dtype bfloat16, or a smaller model",
+        ) from None
 
 
 def dtype_of(name: str) -> torch.dtype:

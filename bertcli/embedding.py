@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.errors import OutputError
 from bertcli.hub import sha256
 from bertcli.pipeline import Embedded, Embedder
+from bertcli.progress import Progress
 from bertcli.records import Reader, Record
 from bertcli.tokenizing import Tally
 from bertcli.vectors.sink import Sink, open_vectors
@@ -85,6 +86,7 @@ class Writing:
     target: Target
     about: Mapping[str, Any]
     tally: Tally = field(default_factory=Tally)
+    progress: Progress = field(default_factory=Progress)
     complete: bool = False  # whether the file was there already
 
     def __iter__(self) -> Iterator[list[Embedded]]:
@@ -103,6 +105,7 @@ class Writing:
             run = self.embedder.run(self.reader, full=True)
             run.start, run.passed = state.get("records", 0), digest.add
             run.tally = self.tally = Tally(**state.get("tally", {}))
+            self.progress.before = self.tally.records
             for window in run:
                 if digest.records == run.start:
                     self._same_input(digest, state)
@@ -112,11 +115,12 @@ class Writing:
                     sink.write(metas(items), stacked(items), counts(items))
                     yield items
                 self._commit(sink, digest)
-            if digest.records <= run.start:
+            if digest.records <= run.start:  # no window was new, so nothing was compared yet
                 self._same_input(digest, state)
             if digest.records:
                 self._commit(sink, digest)
-                sink.finish(self._manifest(digest))
+                self.progress.total = sink.rows
+                sink.finish(self._manifest(digest), self.progress.rows)
 
     def _commit(self, sink: Sink, digest: Digest) -> None:
         sink.commit(

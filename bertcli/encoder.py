@@ -6,7 +6,7 @@ both cases what comes out is packed: the states of all tokens, one text after th
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -73,6 +73,7 @@ class Encoder:
     budget: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     warn: Callable[[str], None] = lambda message: None
+    tick: Callable[[int, int], None] = lambda texts, tokens: None  # told of each batch
 
     def __post_init__(self) -> None:
         self.layers = self.reading.indices(len(self.model.encoder.layer))
@@ -81,7 +82,8 @@ class Encoder:
     @torch.inference_mode()
     def run(self, texts: Sequence[Tokens], finish: Finish) -> list[Tensor]:
         """Return what ``finish`` makes of each text's states, in order; equal texts run once."""
-        distinct = list(dict.fromkeys(texts))
+        counts = Counter(texts)
+        distinct = list(counts)
         found: dict[Tokens, Tensor] = {}
         lengths = [len(text.ids) for text in distinct]
         waiting = deque(batches(lengths, self.budget))
@@ -99,6 +101,10 @@ class Encoder:
             kept = finish(states, [len(text.ids) for text in batch])
             for text, vector in zip(batch, kept, strict=True):
                 found[text] = vector.float().cpu()
+            self.tick(
+                sum(counts[text] for text in batch),
+                sum(counts[text] * len(text.ids) for text in batch),
+            )
         return [found[text] for text in texts]
 
     def _states(self, batch: Sequence[Tokens]) -> Tensor:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertcli.devices import devices, dtype_of, slow
+from bertcli.devices import devices, dtype_of, put, slow
 from bertcli.encoder import Encoder, Reading, Tokens, first_tokens
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import UsageError
@@ -72,9 +72,12 @@ class Embedder:
         folder: ModelFolder,
         options: Options,
         warn: Callable[[str], None] = lambda message: None,
+        *,
+        elsewhere: bool = False,
     ) -> Embedder:
         """Load a model and settle how its vectors are made.
 
+        With ``elsewhere`` other processes run the model, and its weights are not kept here.
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
@@ -89,7 +92,7 @@ class Embedder:
             warn(message)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
         encoder = Encoder(
-            model.to(device),
+            put(model, torch.device("cpu") if elsewhere else device),
             Reading(options.layers, options.combine),
             options.batch_tokens or BUDGETS.get(device.type, LARGE),
             device,
@@ -98,6 +101,8 @@ class Embedder:
         embedder = cls(folder, tokenizer, encoder, options, sentence)
         if options.dim is not None:
             check_dim(options.dim, embedder.width)
+        if elsewhere:
+            model.to("meta")
         return embedder
 
     @property
@@ -239,7 +244,7 @@ class Embedder:
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
             "dtype": str(self.encoder.model.embeddings.word_embeddings.weight.dtype)[6:],
-            "device": str(self.encoder.device),
+            "device": self.encoder.device.type,  # devices of a kind give the same numbers
             "batch_tokens": self.encoder.budget,
             "window": options.window,
         }

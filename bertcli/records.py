@@ -112,7 +112,8 @@ class Reader:
     def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
         self.source = source
         self.warn = warn
-        self.skipped = self.replaced = self.bytes_read = 0
+        self.skipped = self.replaced = 0
+        self.bytes_read = self.records = 0  # the records are counted by a Run
 
     def __iter__(self) -> Iterator[Record]:
         for block in self.blocks():

@@ -14,6 +14,8 @@ from bertcli.tokenizer import Tokenizer
 
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
 
+Counted = tuple[int, list[Encoded]]  # special tokens that stood in the texts, and the texts
+
 
 @dataclass
 class Tally:
@@ -55,12 +57,14 @@ class Run:
     start: int = 0  # records to pass over, which an earlier run has dealt with
     passed: Callable[[Record], None] = lambda record: None  # is shown each of them
     tally: Tally = field(default_factory=Tally)
+    through: Callable[[Iterator[Counted]], Iterator[Counted]] = iter  # may begin windows ahead
 
     def __iter__(self) -> Iterator[list[Encoded]]:
         """Yield windows of encoded records in input order."""
         groups = windows(self._blocks(), self.window, full=self.full)
         encoded = self._encoded(groups)
-        for batch in chain(islice(encoded, 1), self._rest(encoded)):
+        for literals, batch in self.through(chain(islice(encoded, 1), self._rest(encoded))):
+            self.tally.literals += literals  # here, as a window prepared ahead is not done yet
             if batch:
                 self.tally.add(batch, self.tokenizer.limit)
                 yield batch
@@ -68,26 +72,26 @@ class Run:
     def _blocks(self) -> Iterator[list[Record]]:
         left = self.start
         for block in self.reader.blocks():
+            self.reader.records += len(block)
             for record in block[:left]:
                 self.passed(record)
             if len(block) > left:
                 yield block[left:]
             left = max(0, left - len(block))
 
-    def _rest(self, encoded: Iterator[list[Encoded]]) -> Iterator[list[Encoded]]:
+    def _rest(self, encoded: Iterator[Counted]) -> Iterator[Counted]:
         """Work ahead in a thread where that is work of the library, which runs beside Python's."""
         memo = self.tokenizer.memo
         yield from encoded if memo and memo.hits > 0.5 else ahead(encoded)
 
-    def _encoded(self, groups: Iterator[list[Record]]) -> Iterator[list[Encoded]]:
+    def _encoded(self, groups: Iterator[list[Record]]) -> Iterator[Counted]:
         first = self.start
         for records in groups:
             texts = [self.prepare(record) for record in records] if self.prepare else records
-            self.tally.literals += self.tokenizer.count_literals(texts)
             items = self.tokenizer.encode(texts, self.layout, skip=self.reader.skip, first=first)
             if self.prepare:  # what was read is what is spoken of from here on
                 items = [item._replace(record=records[item.sample - first]) for item in items]
-            yield items
+            yield self.tokenizer.count_literals(texts), items
             first += len(records)
 
 

@@ -57,12 +57,15 @@ LAYERS = [
     "pooling",
     "encoder",
     "pipeline",
+    "fleet",
+    "progress",
     "embedding",
     "search",
     "heatmaps",
     "inspection",
     "pretrain",
     "__init__",
+    "cli.bars",
     "cli.console",
     "cli.inputs",
     "cli.options",
@@ -75,7 +78,7 @@ LATE = {
     ("records", "formats"),  # Reader asks the format of a file, which fills the Reader's records
     ("formats", "arrays"),
 }
-TORCH = ("model", "devices", "pooling", "encoder", "pipeline")
+TORCH = ("model", "devices", "pooling", "encoder", "pipeline", "fleet")
 # Inside model/, what `bertcli inspect` reads without torch.
 NO_TORCH = ("__init__", "config", "names", "shapes")
 # `except Exception`, and why nothing narrower will do.

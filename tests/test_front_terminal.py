@@ -8,17 +8,20 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from front import DEADLINE, PROGRAM, environment
 
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 LINES = 5_000
+TINY = Path(__file__).parents[1] / "samples" / "tiny-bert"
 # The command line, with a progress bar from the first record on instead of after a second.
 IMPATIENT = """
-import sys, bertcli.cli.console as console
+import sys, bertcli.cli.bars as bars
 from bertcli.cli.app import main
-console.QUIET_SECONDS = 0
+bars.QUIET_SECONDS = 0
 sys.exit(main())
 """
 
@@ -182,3 +185,60 @@ def test_no_progress_bar(tmp_path, long, why):
     assert (code, (tmp_path / "err").read_bytes()) == (0, b"")
     assert b"texts/s" not in seen
     assert seen == b"" or why == "beside"
+
+
+def test_the_bar_of_a_model(tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"i love nlp {n}\n" for n in range(1000, 1600)))
+    options = ("-m", TINY, "--device", "cpu", "--threads", 1, "--max-length", 6)
+    code, seen = impatient("embed", "-v", "-i", texts, *options, "-o", tmp_path / "out.jsonl")
+    plain = CONTROL.sub(b"\n", seen).decode()
+    assert code == 0
+    assert re.search(r"600 texts  [\d,]+ texts/s  [\d,]+ tokens/s ", plain)
+    assert "writing 600 of 600 rows" in plain
+    *_, last, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
+    assert re.fullmatch(
+        r"note: 600 texts, 3,600 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
+    )
+    assert warning.startswith("warning: 600 of 600 texts were cut to 6 tokens")
+
+
+def test_it_moves_with_every_batch(tmp_path, monkeypatch):
+    """Also in the first window; what it shows is no more than what was done."""
+    from bertcli.cli import bars
+    from bertcli.hub import MODEL_FILES, find_model
+    from bertcli.pipeline import Embedder, Options
+    from bertcli.progress import Progress
+    from bertcli.records import Reader, Source
+
+    texts, shown = tmp_path / "texts.txt", []
+    texts.write_text("".join(f"{n} i love nlp\n" for n in range(1000, 2000)))
+    monkeypatch.setattr(bars, "QUIET_SECONDS", -1)
+    options = Options(device="cpu", batch_tokens=1024, window=800, max_length=6)
+    embedder = Embedder.open(find_model(str(TINY), files=MODEL_FILES), options)
+    progress, reader = Progress(), Reader(Source(paths=(str(texts),)))
+    run = embedder.run(reader)
+    bar = bars.ModelBar(progress, reader, lambda: run.tally)
+    bar.bar = mock.Mock(update=lambda *state: shown.append(state))
+    progress.show, embedder.encoder.tick = bar.show, progress.batch
+    assert sum(map(len, embedder.embed(run))) == 1000
+    texts_done = [counts.split()[0] for counts, _, _ in shown]
+    assert texts_done == ["170", "340", "510", "680", "800", "970", "1,000"]
+    assert [round(share, 2) for _, share, _ in shown] == [0.17, 0.34, 0.51, 0.68, 0.8, 0.97, 1.0]
+    cut = [counts.partition("tokens/s")[2].strip() for counts, _, _ in shown]
+    assert cut == [*[""] * 4, "800 truncated", "800 truncated", "1,000 truncated"]
+
+
+def test_the_bar_of_a_stream_has_no_end(tmp_path):
+    """Of standard input nobody knows the length: counts and rates, and no time that is left."""
+    give = subprocess.Popen(
+        [sys.executable, "-c", "for n in range(600): print('i love nlp', n)"],
+        stdout=subprocess.PIPE,
+    )
+    options = ("-m", TINY, "--device", "cpu", "--threads", 1, "--batch-tokens", 512)
+    with give, (tmp_path / "out").open("wb") as out:
+        code, seen = impatient("embed", *options, stdin=give.stdout, stdout=out)
+    assert code == 0
+    assert b" tokens/s" in seen
+    assert not re.search(rb"\d:\d\d:\d\d", seen)
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 600

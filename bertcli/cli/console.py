@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from time import monotonic
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
+    from bertcli.progress import Progress
     from bertcli.records import Reader
+    from bertcli.tokenizing import Tally
 
 T = TypeVar("T")
 
 STEP = 64  # items between two looks at the clock
-QUIET_SECONDS = 1.0  # work shorter than this shows no progress bar
 
 
 def stdout_is_terminal() -> bool:
@@ -50,6 +49,12 @@ class Console:
         if self.verbose:
             self._write("note", message)
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody sees progress, and wants to."""
+        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return terminal and not self.quiet
+
     def track(
         self,
         batches: Iterable[list[T]],
@@ -63,33 +68,63 @@ class Console:
         There is none where the output itself goes to the terminal (``beside_output``).
         ``truncated`` tells how many texts were cut so far.
         """
-        if beside_output or not self._watched():
+        if beside_output or not self.watched:
             yield from batches
             return
-        from bertcli.streams import size_on_disk
+        from bertcli.cli.bars import ReadingBar
 
-        records, bar = 0, Bar(lambda: size_on_disk(reader.source.paths))
-        with bar:
+        bar, records = ReadingBar(reader, truncated), 0
+        try:
             for batch in batches:
                 records += len(batch)
-                extra = f"  {truncated():,} truncated" if truncated() else ""
-                bar.update(reader.bytes_read, records, "texts", extra)
+                bar.show(records)
                 yield batch
+        finally:
+            bar.stop()
 
     def count(self, items: Iterable[T], total: int, what: str) -> Iterator[T]:
         """Yield items, with a progress bar when somebody watches for long."""
-        if not self._watched():
+        if not self.watched:
             yield from items
             return
-        with Bar(lambda: total) as bar:
+        from bertcli.cli.bars import CountingBar
+
+        bar = CountingBar(total, what)
+        try:
             for number, item in enumerate(items):
                 if number % STEP == 0:
-                    bar.update(number, number, what)
+                    bar.show(number)
                 yield item
+        finally:
+            bar.stop()
 
-    def _watched(self) -> bool:
-        seen = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        return seen and not self.quiet
+    @contextmanager
+    def follow(
+        self,
+        progress: Progress,
+        reader: Reader,
+        tally: Callable[[], Tally],
+        *,
+        beside_output: bool = False,
+    ) -> Iterator[None]:
+        """Show the progress of a model while the block runs, and with --verbose what it came to.
+
+        ``tally`` tells what was tokenized so far.
+        """
+        if beside_output or not self.watched:
+            yield
+        else:
+            from bertcli.cli.bars import ModelBar
+
+            bar = ModelBar(progress, reader, tally)
+            progress.show = bar.show
+            try:
+                yield
+            finally:
+                bar.stop()
+        if progress.texts:
+            counts = f"{progress.texts:,} texts, {progress.tokens:,} tokens"
+            self.detail(f"{counts} in {progress.seconds:,.1f} s: {progress.rates}")
 
     def close(self, records: int, reader: Reader) -> None:
         """Say what became of the input; exit with 1 when records were skipped."""
@@ -105,42 +140,3 @@ class Console:
     def _write(self, kind: str, message: str) -> None:
         if not self.quiet:
             sys.stderr.write(f"{kind}: {' '.join(message.split())}\n")
-
-
-class Bar:
-    """A progress bar that appears when work takes long: share, rate, time left."""
-
-    def __init__(self, total: Callable[[], int | None]) -> None:
-        self.total, self.start = total, monotonic()
-        self.progress: Progress | None = None
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.progress is not None:
-            self.progress.stop()
-
-    def update(self, completed: int, done: int, what: str, extra: str = "") -> None:
-        """Show how far the run is: ``completed`` of the total, and what was ``done``."""
-        seconds = monotonic() - self.start
-        if self.progress is None and seconds > QUIET_SECONDS:
-            self.progress = self._appear()
-        if self.progress is not None:
-            counts = f"{done:,} {what}  {done / seconds:,.0f} {what}/s{extra}"
-            self.progress.update(self.task, completed=completed, counts=counts)
-
-    def _appear(self) -> Progress:
-        from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        progress = Progress(
-            TextColumn("{task.fields[counts]}"),
-            BarColumn(),
-            TimeRemainingColumn(),
-            console=RichConsole(stderr=True),
-            transient=True,
-        )
-        self.task = progress.add_task("", total=self.total(), counts="")
-        progress.start()
-        return progress

@@ -20,7 +20,10 @@ from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bertcli.pipeline import Embedded, Embedder
+    from bertcli.progress import Progress
     from bertcli.records import Reader
     from bertcli.tokenizing import Tally
 
@@ -95,11 +98,11 @@ def _open(
     folder = find_model(
         model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
     )
-    from bertcli.devices import use_threads
-    from bertcli.pipeline import Embedder
+    from bertcli.devices import devices, use_threads
+    from bertcli.fleet import open_embedder
 
     threads = use_threads(compute.threads)
-    embedder = Embedder.open(folder, options, console.warn)
+    embedder = open_embedder(folder, options, console.warn)
     if options.per_token:
         special = "included" if options.special_tokens else "left out"
         console.note(
@@ -111,7 +114,9 @@ def _open(
         where = embedder.sentence.found_in or "no pooling in the model's folder"
         console.note(f"pooling: {embedder.options.pooling} ({where})")
     settled = ", ".join(f"{name} {value}" for name, value in embedder.chosen().items())
-    console.detail(f"model: {folder.path} ({folder.source}); threads {threads}, {settled}")
+    console.detail(f"model: {folder.path} ({folder.source})")
+    where = ", ".join(map(str, devices(compute.device)))
+    console.detail(f"runs on {where}, threads {threads}; {settled}")
     return embedder
 
 
@@ -121,11 +126,11 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     from bertcli.embedding import Writing
 
     about = {"versions": {name: version(name) for name in ("torch", "tokenizers", "numpy")}}
-    writing = Writing(embedder, reader, target, about)
-    for _ in console.track(
-        writing, reader, beside_output=False, truncated=lambda: writing.tally.truncated
-    ):
-        pass
+    progress = _progress(embedder)
+    writing = Writing(embedder, reader, target, about, progress=progress)
+    with console.follow(progress, reader, lambda: writing.tally):
+        for _ in writing:
+            pass
     if writing.complete:
         console.note(f"{target.path} is complete: there was nothing to do")
         return
@@ -142,26 +147,33 @@ def _to_stream(
     console: Console,
 ) -> None:
     run = embedder.run(reader)
-    batches = console.track(
-        embedder.embed(run),
-        reader,
-        beside_output=output.on_terminal,
-        truncated=lambda: run.tally.truncated,
-    )
-    if form == "table":
-        _draw([item for batch in batches for item in batch])
-    else:
-        from bertcli.embedding import metas, stacked
-        from bertcli.vectors.formats import vector_writer
-        from bertcli.writers import open_output
-
-        several = embedder.options.per_token
-        with open_output(None) as out, vector_writer(out.file, form, precision) as write:
-            for batch in batches:
-                vectors = [item.vector for item in batch] if several else stacked(batch)
-                write(metas(batch), vectors)
+    batches, progress = embedder.embed(run), _progress(embedder)
+    with console.follow(progress, reader, lambda: run.tally, beside_output=output.on_terminal):
+        if form == "table":
+            _draw([item for batch in batches for item in batch])
+        else:
+            _write(batches, form, precision)
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader)
+
+
+def _write(batches: Iterable[list[Embedded]], form: str, precision: str) -> None:
+    from bertcli.embedding import metas, stacked
+    from bertcli.vectors.formats import vector_writer
+    from bertcli.writers import open_output
+
+    with open_output(None) as out, vector_writer(out.file, form, precision) as write:
+        for batch in batches:
+            several = batch and batch[0].pieces is not None
+            write(metas(batch), [item.vector for item in batch] if several else stacked(batch))
+
+
+def _progress(embedder: Embedder) -> Progress:
+    """Return the counts of a run that begins."""
+    from bertcli.progress import Progress
+
+    embedder.encoder.tick = (progress := Progress()).batch
+    return progress
 
 
 def _draw(items: list[Embedded]) -> None:

@@ -143,7 +143,9 @@ class ComputeOptions:
     device: Annotated[
         str,
         typer.Option(
-            help="auto, cpu, cuda, cuda:N, mps or xpu.",
+            metavar="NAME[,NAME...]",
+            help="auto (the first of those here), cpu, cuda, cuda:N, mps or xpu; cuda:0,cuda:1 or "
+            "cuda:all: a process each.",
             envvar="BERTCLI_DEVICE",
             rich_help_panel=COMPUTE,
         ),
@@ -161,7 +163,7 @@ class ComputeOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Threads on a CPU (default: every core).",
+            help="Threads on a CPU, of all processes together (default: every core).",
             envvar="BERTCLI_THREADS",
             rich_help_panel=COMPUTE,
         ),

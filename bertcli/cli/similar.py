@@ -143,7 +143,7 @@ def _open(
         model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
     )
     from bertcli.devices import use_threads
-    from bertcli.pipeline import Embedder
+    from bertcli.fleet import open_embedder
     from bertcli.recipe import Options
     from bertcli.search import options_of
 
@@ -156,7 +156,7 @@ def _open(
     )
     if reuse:
         options = options_of(str(corpus.vectors), folder, options)
-    return Embedder.open(folder, options, console.warn)
+    return open_embedder(folder, options, console.warn)
 
 
 def _searched(
