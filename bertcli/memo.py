@@ -1,15 +1,15 @@
-"""A shortcut for plain text: the pieces of each word, remembered.
+"""A shortcut for text: the pieces of each word, remembered.
 
-BERT's normalizer and pre-tokenizer leave printable ASCII alone but for case, and cut it at blanks
-and around punctuation, so the ids of such a text are those of its words, one after the other. That
-holds when no added token can stand in it: they begin with "[", and a text with "[" takes the long
-way.
+BERT's normalizer changes one character at a time, but for the order of combining marks, and its
+pre-tokenizer cuts at blanks, around punctuation and around Chinese characters. None of those is a
+combining mark. So a text may be cut there first, and its ids are those of its parts, one after
+the other. That holds when no added token stands in it; a text with one takes the long way.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 from bertcli.encoding import Written
 from bertcli.records import Text
 
-MOST = 1 << 16  # words remembered: the common ones of any language, in about 10 MB
-LONGEST = 1 << 20  # characters of all of them together, for text that is not words
+MOST = 1 << 17  # parts remembered: the common ones of any language, in tens of megabytes
+LONGEST = 32  # characters of a part that may come again
 
-_words = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]").findall
+_ascii = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]").findall
+_PUNCTUATION = r"!-/:-@\[-`{-~、。「」『』！，：；？"
+_others = re.compile(f"[{_PUNCTUATION}]|[^{_PUNCTUATION}]+").findall
+_CHINESE = r"\u3400-\u4dbf\u4e00-\u9fff"
+_chinese = re.compile(f"[{_PUNCTUATION}{_CHINESE}]|[^{_PUNCTUATION}{_CHINESE}]+").findall
 _PARTS = ("WordPiece", "BertNormalizer", "BertPreTokenizer")
 
 
@@ -56,14 +60,50 @@ class Remembered(NamedTuple):
         return [None] * before + [0] * (len(self.ids) - before - after) + [None] * after
 
 
+class Pieces(dict[str, str]):
+    """Part of a text -> its ids, a comma before each: ",17953,2361". Learns what it is asked."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        super().__init__()
+        # The model alone takes a seventh of the time that the tokenizer needs for a word.
+        self.model, self.normalizer, self.cutter = core.model, core.normalizer, core.pre_tokenizer
+        self.lowers = self.normalizer.normalize_str("A") == "a"
+        self.cut = _chinese if self.normalizer.handle_chinese_chars else _others
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all but what stands between parts: nothing where blanks meet, and line ends."""
+        super().clear()
+        self.update({"": "", "\n": "\n"})
+
+    def __missing__(self, part: str) -> str:
+        plain = part.isascii() and part.isprintable()
+        parts = (_ascii if plain else self.cut)(part)
+        if len(parts) > 1:
+            found = "".join([self[some] for some in parts])
+        elif plain:
+            found = self._ids(part.lower() if self.lowers else part)
+        else:
+            words = self.cutter.pre_tokenize_str(self.normalizer.normalize_str(part))
+            found = "".join([self._ids(word) for word, _ in words])
+        if len(part) <= LONGEST:
+            if len(self) >= MOST:
+                self.clear()
+            self[part] = found
+        return found
+
+    def _ids(self, word: str) -> str:
+        return "".join([f",{token.id}" for token in self.model.tokenize(word)])
+
+
 class WordMemo:
     """The ids of words seen so far, by the tokenizer they came from."""
 
     def __init__(self, core: Tokenizer) -> None:
         self.core = core
-        self.pieces: dict[str, str] = {}  # word -> "17953,2361"
-        self.characters = 0
+        self.pieces = Pieces(core)
         self.hits = 0.0  # the share of the last texts that needed nothing else
+        self.surprise = _added(core)
 
     @staticmethod
     def fits(core: Tokenizer) -> bool:
@@ -74,34 +114,37 @@ class WordMemo:
             token.content.startswith("[") for token in added
         )
 
+    def knows(self, text: Text | None) -> TypeGuard[str]:
+        """Tell whether the shortcut is for a text."""
+        return (
+            isinstance(text, str)
+            and "\n" not in text
+            and not ("[" in text and self.surprise(text))
+        )
+
+    def inner(self, texts: Sequence[str]) -> list[str]:
+        """Return the ids of every text, written with a comma before each.
+
+        The texts must be ones that it knows.
+        """
+        parts = " \n ".join(texts).split(" ")
+        return "".join(map(self.pieces.__getitem__, parts)).split("\n") if texts else []
+
     def encode(self, texts: Sequence[Text | None], *, special: bool) -> list[Remembered | None]:
         """Return the ids of every text; None for one that needs the tokenizer itself."""
-        words = [_words(text) if _plain(text) else None for text in texts]
-        self.hits = 1 - words.count(None) / len(words)
-        self._learn({word for some in words if some for word in some})
-        before, after = self._around(special)
+        known = [text if self.knows(text) else None for text in texts]
+        found = iter(self.inner([text for text in known if text is not None]))
+        self.hits = 1 - known.count(None) / len(known)
+        before, after = self.around(special=special)
+        first, last = (",".join(map(str, ids)) for ids in (before, after))
+        last = last and f",{last}"
         around = len(before), len(after)
-        first, last = ([",".join(map(str, ids))] if ids else [] for ids in (before, after))
-        find = self.pieces.__getitem__
         return [
-            None
-            if some is None
-            else Remembered(Ids(",".join([*first, *map(find, some), *last])), around)
-            for some in words
+            None if text is None else Remembered(Ids((first + next(found) + last).strip(",")), around)
+            for text in known
         ]
 
-    def _learn(self, words: set[str]) -> None:
-        new = [word for word in words if word not in self.pieces]
-        if len(self.pieces) + len(new) > MOST or self.characters > LONGEST:
-            self.pieces.clear()
-            self.characters = 0
-            new = list(words)
-        self.characters += sum(map(len, new))
-        encodings = self.core.encode_batch_fast(new, add_special_tokens=False)
-        written = (",".join(map(str, encoding.ids)) for encoding in encodings)
-        self.pieces.update(zip(new, written, strict=True))
-
-    def _around(self, special: bool) -> tuple[list[int], list[int]]:
+    def around(self, *, special: bool) -> tuple[list[int], list[int]]:
         """Return the special tokens before and after a text, by the tokenizer's template."""
         if not special:
             return [], []
@@ -110,5 +153,9 @@ class WordMemo:
         return encoding.ids[:at], encoding.ids[at + encoding.sequence_ids.count(0) :]
 
 
-def _plain(text: Text | None) -> TypeGuard[str]:
-    return isinstance(text, str) and text.isascii() and text.isprintable() and "[" not in text
+def _added(core: Tokenizer) -> Callable[[str], object]:
+    """Return a function that tells whether an added token may stand in a text with a "["."""
+    added = core.get_added_tokens_decoder().values()
+    if any(token.normalized for token in added):  # found in a text that was changed before
+        return bool
+    return re.compile("|".join(re.escape(token.content) for token in added) or "$^").search
