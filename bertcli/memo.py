@@ -1,9 +1,10 @@
 """A shortcut for text: the pieces of each word, remembered.
 
-BERT's normalizer changes one character at a time, but for the order of combining marks, and its
-pre-tokenizer cuts at blanks, around punctuation and around Chinese characters. None of those is a
-combining mark. So a text may be cut there first, and its ids are those of its parts, one after
-the other. That holds when no added token stands in it; a text with one takes the long way.
+BERT's normalizer maps one character at a time, but for combining marks, which change places among
+themselves. Its pre-tokenizer cuts at blanks and around some characters. So the ids of a text are
+those of the parts between its blanks, one after the other; and those of a part are found by a table
+of characters, unless a mark is in it. That holds when no added token stands in the text; one with
+such a token takes the long way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -19,14 +20,12 @@ if TYPE_CHECKING:
 from bertcli.encoding import Written
 from bertcli.records import Text
 
+K = TypeVar("K")
+
 MOST = 1 << 17  # parts remembered: the common ones of any language, in tens of megabytes
 LONGEST = 32  # characters of a part that may come again
+MARK = "\n"  # between texts, which have none; in the table, for a character that is not alone
 
-_ascii = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]").findall
-_PUNCTUATION = r"!-/:-@\[-`{-~、。「」『』！，：；？"
-_others = re.compile(f"[{_PUNCTUATION}]|[^{_PUNCTUATION}]+").findall
-_CHINESE = r"\u3400-\u4dbf\u4e00-\u9fff"
-_chinese = re.compile(f"[{_PUNCTUATION}{_CHINESE}]|[^{_PUNCTUATION}{_CHINESE}]+").findall
 _PARTS = ("WordPiece", "BertNormalizer", "BertPreTokenizer")
 
 
@@ -60,40 +59,61 @@ class Remembered(NamedTuple):
         return [None] * before + [0] * (len(self.ids) - before - after) + [None] * after
 
 
-class Pieces(dict[str, str]):
-    """Part of a text -> its ids, a comma before each: ",17953,2361". Learns what it is asked."""
+class Bounded(dict[K, str]):
+    """A dictionary that forgets everything when it is full."""
+
+    def keep(self, key: K, value: str) -> str:
+        """Remember a value, and return it."""
+        if len(self) >= MOST:
+            self.clear()
+        self[key] = value
+        return value
+
+
+class Characters(Bounded[int]):
+    """Code point -> what becomes of it, with blanks where words are cut; for str.translate."""
 
     def __init__(self, core: Tokenizer) -> None:
-        super().__init__()
-        # The model alone takes a seventh of the time that the tokenizer needs for a word.
-        self.model, self.normalizer, self.cutter = core.model, core.normalizer, core.pre_tokenizer
-        self.lowers = self.normalizer.normalize_str("A") == "a"
-        self.cut = _chinese if self.normalizer.handle_chinese_chars else _others
-        self.clear()
+        self.normalize, self.cut = (
+            core.normalizer.normalize_str,
+            core.pre_tokenizer.pre_tokenize_str,
+        )
+        self.takes_apart = self.normalize("é") != "é"  # letters and marks, and sorts the marks
 
-    def clear(self) -> None:
-        """Forget all but what stands between parts: nothing where blanks meet, and line ends."""
-        super().clear()
-        self.update({"": "", "\n": "\n"})
+    def __missing__(self, code: int) -> str:
+        alone = self.normalize(chr(code))
+        if self.takes_apart and alone and _is_mark(chr(code)):
+            return self.keep(code, MARK)
+        return self.keep(code, " ".join([word for word, _ in self.cut(f"a{alone}a")])[1:-1])
+
+
+class Words(Bounded[str]):
+    """Word, as the model sees it -> its ids, a comma before each."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        self.tokenize = core.model.tokenize  # a seventh of the time that core.encode takes
+
+    def __missing__(self, word: str) -> str:
+        ids = "".join([f",{token.id}" for token in self.tokenize(word)]) if word else ""
+        return self.keep(word, ids) if len(word) <= LONGEST else ids
+
+
+class Pieces(Bounded[str]):
+    """Part of a text without blanks -> its ids, a comma before each: ",17953,2361"."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        self.core = core
+        self.characters, self.words = Characters(core), Words(core)
 
     def __missing__(self, part: str) -> str:
-        plain = part.isascii() and part.isprintable()
-        parts = (_ascii if plain else self.cut)(part)
-        if len(parts) > 1:
-            found = "".join([self[some] for some in parts])
-        elif plain:
-            found = self._ids(part.lower() if self.lowers else part)
+        changed = part.translate(self.characters)
+        if part == MARK:
+            ids = MARK
+        elif MARK in changed:
+            ids = "".join([f",{i}" for i in self.core.encode(part, add_special_tokens=False).ids])
         else:
-            words = self.cutter.pre_tokenize_str(self.normalizer.normalize_str(part))
-            found = "".join([self._ids(word) for word, _ in words])
-        if len(part) <= LONGEST:
-            if len(self) >= MOST:
-                self.clear()
-            self[part] = found
-        return found
-
-    def _ids(self, word: str) -> str:
-        return "".join([f",{token.id}" for token in self.model.tokenize(word)])
+            ids = "".join(map(self.words.__getitem__, changed.split(" ")))
+        return self.keep(part, ids) if len(part) <= LONGEST else ids
 
 
 class WordMemo:
@@ -117,9 +137,7 @@ class WordMemo:
     def knows(self, text: Text | None) -> TypeGuard[str]:
         """Tell whether the shortcut is for a text."""
         return (
-            isinstance(text, str)
-            and "\n" not in text
-            and not ("[" in text and self.surprise(text))
+            isinstance(text, str) and MARK not in text and not ("[" in text and self.surprise(text))
         )
 
     def inner(self, texts: Sequence[str]) -> list[str]:
@@ -127,8 +145,8 @@ class WordMemo:
 
         The texts must be ones that it knows.
         """
-        parts = " \n ".join(texts).split(" ")
-        return "".join(map(self.pieces.__getitem__, parts)).split("\n") if texts else []
+        parts = f" {MARK} ".join(texts).split(" ")
+        return "".join(map(self.pieces.__getitem__, parts)).split(MARK) if texts else []
 
     def encode(self, texts: Sequence[Text | None], *, special: bool) -> list[Remembered | None]:
         """Return the ids of every text; None for one that needs the tokenizer itself."""
@@ -140,7 +158,9 @@ class WordMemo:
         last = last and f",{last}"
         around = len(before), len(after)
         return [
-            None if text is None else Remembered(Ids((first + next(found) + last).strip(",")), around)
+            None
+            if text is None
+            else Remembered(Ids((first + next(found) + last).strip(",")), around)
             for text in known
         ]
 
@@ -159,3 +179,15 @@ def _added(core: Tokenizer) -> Callable[[str], object]:
     if any(token.normalized for token in added):  # found in a text that was changed before
         return bool
     return re.compile("|".join(re.escape(token.content) for token in added) or "$^").search
+
+
+def _is_mark(character: str) -> bool:
+    """Tell whether a character may be, or begin with, a mark that changes places with others.
+
+    A class of combining marks never changes once it is assigned, so this holds for any version of
+    Unicode that the tokenizer knows.
+    """
+    import unicodedata
+
+    first = unicodedata.normalize("NFD", character)[0]
+    return unicodedata.combining(first) != 0 or unicodedata.category(first) == "Cn"
