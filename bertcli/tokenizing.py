@@ -65,7 +65,7 @@ class Run:
                 self.tally.add(batch, self.tokenizer.limit)
                 yield batch
 
-    def _blocks(self) -> Iterator[list[Record]]:
+    def _blocks(self) -> Iterator[Sequence[Record]]:
         left = self.start
         for block in self.reader.blocks():
             for record in block[:left]:

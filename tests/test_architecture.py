@@ -29,6 +29,7 @@ LAYERS = [
     "hub",  # just above errors: it knows nothing of texts
     "streams",
     "records",
+    "lines",
     "formats",
     "truncation",
     "encoding",
@@ -43,6 +44,7 @@ LAYERS = [
     "arrays",
     "tables",
     "writers",
+    "scribe",
     "quantize",
     "vectors",
     "compare",
