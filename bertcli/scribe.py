@@ -9,7 +9,7 @@ All else goes through `tokenizing.row`. The bytes are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from bertcli.lines import Lines
 from bertcli.memo import WordMemo
 from bertcli.records import Record
 from bertcli.tokenizer import MEMO_COLUMNS, Tokenizer
-from bertcli.tokenizing import WINDOW, Tally, row
+from bertcli.tokenizing import WINDOW, Run, Tally, count_row, row
 from bertcli.writers import to_json, to_text
 
 SIMPLE_CUTS = ("do_not_truncate", "longest_first", "only_first")  # the same for a single text
@@ -101,10 +101,9 @@ class Scribe:
         return [self.render(self._row(item)) for item in batch]
 
     def _row(self, item: Encoded) -> dict[str, Any]:
-        if not self.task.only_count:
-            return row(item, self.task.layout, extra=self.task.extra)
-        key = item.record.id
-        return ({} if key is None else {"id": key}) | {"length": item.length}
+        if self.task.only_count:
+            return count_row(item)
+        return row(item, self.task.layout, extra=self.task.extra)
 
 
 class ShortWay:
@@ -194,3 +193,15 @@ class _Tails(dict[int, str]):
         if count < SHARED:
             self[count] = tail
         return tail
+
+
+def transcribe(run: Run, task: Task) -> Iterator[Part]:
+    """Yield the output of a run, block by block as it was read; the run keeps the counts."""
+    scribe, first = Scribe(run.tokenizer, task), 0
+    for block in run.reader.blocks():
+        part = scribe(block, first)
+        first += len(block)
+        for problem in part.problems:
+            run.reader.skip(problem)
+        run.tally.merge(part.tally)
+        yield part

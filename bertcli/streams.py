@@ -197,14 +197,17 @@ class Decoder:
 
     def lines(self, block: Block) -> list[str] | None:
         """Return all lines of a block at once; None when they need a closer look."""
+        whole = self.separator.join(block.lines)
         if block.number == 1:
-            return None
+            whole = whole.removeprefix(codecs.BOM_UTF8)
         try:
-            text = self.separator.join(block.lines).decode(self.encoding)
+            text = whole.decode(self.encoding)
         except UnicodeDecodeError:
             return None
-        closer = self.line_end and self.line_end in text
-        return None if closer else text.split(self.separator.decode())
+        lines = text.split(self.separator.decode())
+        if self.line_end and self.line_end in text:
+            return [line.removesuffix(self.line_end) for line in lines]
+        return lines
 
     def __call__(self, block: Block, index: int) -> str:
         """Return line ``index`` of the block, without a carriage return at its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from typing import Any
 
@@ -40,6 +40,13 @@ class Tally:
         self.empty += sum(not item.record.text and not item.record.pair for item in batch)
         if limit is not None and self.longest > limit:
             self.too_long += sum(length > limit for length in lengths)
+
+    def merge(self, other: Tally) -> None:
+        """Add the counts of another part of the same run."""
+        longest = max(self.longest, other.longest)
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        self.longest = longest
 
 
 @dataclass
@@ -98,19 +105,25 @@ def row(
     columns are lists, and a field that only some records have (``truncated``) is there for all.
     """
     record = encoded.record
-    fields: dict[str, Any] = {} if record.id is None else {"id": record.id}
+    columns: dict[str, Any] = {} if record.id is None else {"id": record.id}
     for name in layout.columns:
-        fields[name] = encoded.columns[name] if sparse else list(encoded.columns[name])
+        columns[name] = encoded.columns[name] if sparse else list(encoded.columns[name])
     if "length" in extra:
-        fields["length"] = encoded.length
+        columns["length"] = encoded.length
     if "text" in extra:
-        fields["text"] = record.text
+        columns["text"] = record.text
         if record.pair is not None or not sparse:
-            fields["pair"] = record.pair
+            columns["pair"] = record.pair
     if "overflow_to_sample_mapping" in extra:
-        fields["overflow_to_sample_mapping"] = encoded.sample
+        columns["overflow_to_sample_mapping"] = encoded.sample
     if encoded.cut or not (sparse or layout.truncation == "do_not_truncate"):
-        fields["truncated"] = encoded.cut
+        columns["truncated"] = encoded.cut
     if record.extra:
-        fields |= {name: value for name, value in record.extra.items() if name not in fields}
-    return fields
+        columns |= {name: value for name, value in record.extra.items() if name not in columns}
+    return columns
+
+
+def count_row(encoded: Encoded) -> dict[str, Any]:
+    """Return what is written for a record of which only the length is wanted."""
+    key = encoded.record.id
+    return ({} if key is None else {"id": key}) | {"length": encoded.length}
