@@ -9,6 +9,7 @@ All else goes through `tokenizing.row`. The bytes are the same either way.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +18,13 @@ from bertcli.encoding import SHARED, Encoded, Layout, Repeated
 from bertcli.errors import InputError
 from bertcli.lines import Lines
 from bertcli.memo import WordMemo
-from bertcli.records import Record
+from bertcli.records import Reader, Record
+from bertcli.streams import size_on_disk
 from bertcli.tokenizer import MEMO_COLUMNS, Tokenizer
 from bertcli.tokenizing import WINDOW, Run, Tally, count_row, row
 from bertcli.writers import to_json, to_text
 
+WORTH = 16 << 20  # bytes to come, or of a pipe those that came, that pay for starting processes
 SIMPLE_CUTS = ("do_not_truncate", "longest_first", "only_first")  # the same for a single text
 
 
@@ -195,13 +198,36 @@ class _Tails(dict[int, str]):
         return tail
 
 
-def transcribe(run: Run, task: Task) -> Iterator[Part]:
-    """Yield the output of a run, block by block as it was read; the run keeps the counts."""
-    scribe, first = Scribe(run.tokenizer, task), 0
-    for block in run.reader.blocks():
-        part = scribe(block, first)
-        first += len(block)
+def transcribe(run: Run, task: Task, workers: int = 0) -> Iterator[Part]:
+    """Yield the output of a run, block by block as it was read; the run keeps the counts.
+
+    An input that is large enough is shared among ``workers`` processes.
+    """
+    for part in _parts(run, task, workers):
         for problem in part.problems:
             run.reader.skip(problem)
         run.tally.merge(part.tally)
         yield part
+
+
+def _parts(run: Run, task: Task, workers: int) -> Iterator[Part]:
+    scribe, blocks = Scribe(run.tokenizer, task), _numbered(run.reader)
+    shareable = workers > 0 and sys.executable and run.tokenizer.folder
+    total = size_on_disk(run.reader.source.paths) if shareable else None
+    for first, block in blocks:
+        yield scribe(block, first)
+        read = run.reader.bytes_read
+        if shareable and (read if total is None else total - read) > WORTH:
+            break
+    else:
+        return
+    from bertcli import workers as others
+
+    yield from others.parts(blocks, run.tokenizer, task, workers)
+
+
+def _numbered(reader: Reader) -> Iterator[tuple[int, Sequence[Record]]]:
+    first = 0
+    for block in reader.blocks():
+        yield first, block
+        first += len(block)

@@ -45,6 +45,7 @@ LAYERS = [
     "tables",
     "writers",
     "scribe",
+    "workers",
     "quantize",
     "vectors",
     "compare",
@@ -72,6 +73,7 @@ LAYERS = [
 LATE = {
     ("records", "formats"),  # Reader asks the format of a file, which fills the Reader's records
     ("formats", "arrays"),
+    ("scribe", "workers"),  # who do what a scribe does
 }
 TORCH = ("model", "devices", "pooling", "encoder", "pipeline")
 # Inside model/, what `bertcli inspect` reads without torch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from bertcli.records import Reader
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Sized)
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no progress bar
 
@@ -44,12 +44,12 @@ class Console:
 
     def track(
         self,
-        batches: Iterable[list[T]],
+        batches: Iterable[T],
         reader: Reader,
         *,
         beside_output: bool,
         truncated: Callable[[], int] = lambda: 0,
-    ) -> Iterator[list[T]]:
+    ) -> Iterator[T]:
         """Yield windows of records, with a progress bar when somebody watches for long.
 
         There is none where the output itself goes to the terminal (``beside_output``).

@@ -55,8 +55,8 @@ def tokenize(
     run = Run(source.reader(console), tokenizer, shape, size, full=together)
     lines = form in LINES and not (mode.stats or together)
     task = Task(shape, fields.extra(), form, mode.count)
-    batches = console.track(
-        transcribe(run, task) if lines else run,
+    batches: Any = console.track(
+        transcribe(run, task, mode.processes()) if lines else run,
         run.reader,
         beside_output=output.on_terminal and not mode.stats,  # which come at the end
         truncated=lambda: run.tally.truncated,
