@@ -168,14 +168,14 @@ class ShortWay:
     def tail(self, count: int, cut: int = 0) -> str:
         """Return what follows the ids of a text in its line; all of it where only counts do."""
         length = count + self.special
+        if self.task.only_count:
+            return self.render({"length": length})
         fixed = {"token_type_ids": 0, "attention_mask": 1}
         rest: dict[str, Any] = {
             name: Repeated(fixed[name], length) for name in self.task.layout.columns[1:]
         }
-        if self.task.only_count or "length" in self.task.extra:
+        if "length" in self.task.extra:
             rest["length"] = length
-        if self.task.only_count:
-            return self.render(rest)
         if cut:
             rest["truncated"] = cut
         closing = "".join([f",{number}" for number in self.after])

@@ -121,7 +121,7 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
         raise unreadable(path, failed) from None
 
     def more() -> bytes:
-        chunk: bytes = raw.read1(CHUNK) if path == "-" else raw.read(CHUNK)
+        chunk: bytes = raw.read(CHUNK) or b""
         count(len(chunk))
         return chunk
 
@@ -248,7 +248,10 @@ def _read(stream: IO[bytes], name: str) -> bytes:
 
 
 def _stdin() -> Any:
-    return io.BytesIO() if sys.stdin is None else sys.stdin.buffer
+    """Return stdin without its buffer, whose lock a thread that reads would hold at the end."""
+    if sys.stdin is None:
+        return io.BytesIO()
+    return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
 def size_on_disk(paths: tuple[str, ...]) -> int | None:

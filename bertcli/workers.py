@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from subprocess import DEVNULL, PIPE, Popen
@@ -77,10 +78,9 @@ class Worker:
             ) from None
         return part
 
-    def work(self, jobs: Queue[Job]) -> None:
-        """Do one job after the other, for ever."""
-        while True:
-            job = jobs.get()
+    def work(self, jobs: Queue[Job | None]) -> None:
+        """Do one job after the other, until there is None."""
+        while job := jobs.get():
             try:
                 job.part = self.make(job.block)
             except BaseException as error:
@@ -91,6 +91,9 @@ class Worker:
         """End the process, whatever it does."""
         self.process.kill()
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):  # what could not be sent
+                pipe and pipe.close()
 
 
 def parts(blocks: Iterator[Block], tokenizer: Tokenizer, task: Task, count: int) -> Iterator[Part]:
@@ -101,8 +104,9 @@ def parts(blocks: Iterator[Block], tokenizer: Tokenizer, task: Task, count: int)
     assert tokenizer.folder
     parse_special = not tokenizer.core.encode_special_tokens
     ordered: Queue[Job | None] = Queue(AHEAD * count)
-    jobs: Queue[Job] = Queue()
+    jobs: Queue[Job | None] = Queue()
     failure: list[BaseException] = []
+    stopped = Event()
 
     def read() -> None:
         try:
@@ -110,6 +114,8 @@ def parts(blocks: Iterator[Block], tokenizer: Tokenizer, task: Task, count: int)
                 job = Job(block)
                 ordered.put(job)
                 jobs.put(job)
+                if stopped.is_set():
+                    break
         except BaseException as error:
             failure.append(error)
         ordered.put(None)
@@ -118,12 +124,17 @@ def parts(blocks: Iterator[Block], tokenizer: Tokenizer, task: Task, count: int)
     try:
         for _ in range(count):
             workers.append(Worker(tokenizer.folder, parse_special, task))
-        for target, arguments in [(read, ()), *((worker.work, (jobs,)) for worker in workers)]:
-            Thread(target=target, args=arguments, daemon=True).start()
+        Thread(target=read, daemon=True).start()
+        for worker in workers:
+            Thread(target=worker.work, args=(jobs,), daemon=True).start()
         while job := ordered.get():
             yield job.result()
     finally:
+        stopped.set()
+        while not ordered.empty():  # where the reader may be waiting for room
+            ordered.get_nowait()
         for worker in workers:
+            jobs.put(None)
             worker.stop()
     if failure:
         raise failure[0]
