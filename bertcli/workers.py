@@ -25,6 +25,7 @@ from bertcli.tokenizer import Tokenizer
 Block = tuple[int, Sequence[Record]]  # the number of the first record, and the records
 
 AHEAD = 2  # blocks that wait for each worker, or whose output waits for the one before
+HINT = "--workers 0 works without such processes"
 CODE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -58,7 +59,10 @@ class Worker:
         words = os.environ | {"TOKENIZERS_PARALLELISM": "false"}  # or they fight over the cores
         errors = None if os.environ.get("BERTCLI_DEBUG") else DEVNULL
         command = [sys.executable, "-c", CODE.format(path=sys.path)]
-        self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=words)
+        try:
+            self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=words)
+        except OSError as failed:
+            raise BertcliError(f"no worker process can be started: {failed}", HINT) from None
         self.order: object = (folder, parse_special, task)
 
     def make(self, block: Block) -> Part:
@@ -74,7 +78,7 @@ class Worker:
         except (EOFError, OSError, pickle.UnpicklingError):
             raise BertcliError(
                 f"a worker process ended too early (exit code {self.process.wait()})",
-                "was there enough memory? --workers 0 works without such processes",
+                f"was there enough memory? {HINT}",
             ) from None
         return part
 
@@ -96,6 +100,36 @@ class Worker:
                 pipe and pipe.close()
 
 
+class Feed:
+    """Jobs for whoever is free, made of blocks in a thread; and the same in order."""
+
+    def __init__(self, blocks: Iterator[Block], room: int) -> None:
+        self.blocks = blocks
+        self.ordered: Queue[Job | None] = Queue(room)
+        self.jobs: Queue[Job | None] = Queue()  # no longer than the other
+        self.failure: BaseException | None = None
+        self.stopped = False
+
+    def read(self) -> None:
+        """Read to the end, as fast as jobs are done; an error there is kept."""
+        try:
+            for block in self.blocks:
+                job = Job(block)
+                self.ordered.put(job)
+                self.jobs.put(job)
+                if self.stopped:
+                    break
+        except BaseException as error:
+            self.failure = error
+        self.ordered.put(None)
+
+    def stop(self) -> None:
+        """Let the thread go, which may be waiting for room."""
+        self.stopped = True
+        while not self.ordered.empty():
+            self.ordered.get_nowait()
+
+
 def parts(blocks: Iterator[Block], tokenizer: Tokenizer, task: Task, count: int) -> Iterator[Part]:
     """Yield the parts of blocks in their order, made by so many processes.
 
@@ -103,41 +137,22 @@ def parts(blocks: Iterator[Block], tokenizer: Tokenizer, task: Task, count: int)
     """
     assert tokenizer.folder
     parse_special = not tokenizer.core.encode_special_tokens
-    ordered: Queue[Job | None] = Queue(AHEAD * count)
-    jobs: Queue[Job | None] = Queue()
-    failure: list[BaseException] = []
-    stopped = Event()
-
-    def read() -> None:
-        try:
-            for block in blocks:
-                job = Job(block)
-                ordered.put(job)
-                jobs.put(job)
-                if stopped.is_set():
-                    break
-        except BaseException as error:
-            failure.append(error)
-        ordered.put(None)
-
-    workers: list[Worker] = []
+    feed, workers = Feed(blocks, AHEAD * count), list[Worker]()
     try:
         for _ in range(count):
             workers.append(Worker(tokenizer.folder, parse_special, task))
-        Thread(target=read, daemon=True).start()
+        Thread(target=feed.read, daemon=True).start()
         for worker in workers:
-            Thread(target=worker.work, args=(jobs,), daemon=True).start()
-        while job := ordered.get():
+            Thread(target=worker.work, args=(feed.jobs,), daemon=True).start()
+        while job := feed.ordered.get():
             yield job.result()
     finally:
-        stopped.set()
-        while not ordered.empty():  # where the reader may be waiting for room
-            ordered.get_nowait()
+        feed.stop()
         for worker in workers:
-            jobs.put(None)
+            feed.jobs.put(None)
             worker.stop()
-    if failure:
-        raise failure[0]
+    if feed.failure:
+        raise feed.failure
 
 
 def serve() -> NoReturn:

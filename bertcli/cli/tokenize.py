@@ -50,6 +50,10 @@ def tokenize(
     form = _form(mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     tokenizer.cut_at(shape)  # options that cannot work fail before anything is read
+    if shape.stride and not shape.overflowing:
+        console.warn(
+            "--stride is of windows, which --overflowing writes; without it, it does nothing"
+        )
     together = shape.padding == "longest"
     size = mode.window if together else WINDOW
     run = Run(source.reader(console), tokenizer, shape, size, full=together)
