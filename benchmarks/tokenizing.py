@@ -2,9 +2,10 @@
 
     python benchmarks/tokenizing.py [TEXT_FILE] [--repeats 5] [--json out.json]
 
-Without a file it makes about 10 MB of lines from samples/texts.txt and English words. The commands
-run in turn (A B C A B C ...), so that a machine whose speed drifts does not favour one of them. The
-figures are medians; read the ratios, not the seconds.
+Without a file it makes about 10 MB of English-like lines, 10 MB in twelve scripts, and a text five
+times as large, which is worth the start of several processes. All commands run on the same two
+cores, where the system lets us choose, and in turn (A B C A B C ...), so that a machine whose speed
+drifts does not favour one of them. The figures are medians; read the ratios, not the seconds.
 """
 
 from __future__ import annotations
@@ -97,9 +98,74 @@ def make_text(path: Path, size: int = 10_000_000) -> None:
             file.write(random.choice(others) + "\n")
 
 
+SPACED = {  # ranges of letters, of languages that put blanks between words
+    "Russian": [(0x430, 0x44F)],
+    "Greek": [(0x3B1, 0x3C9)],
+    "Arabic": [(0x627, 0x64A)],
+    "Hebrew": [(0x5D0, 0x5EA)],
+    "Hindi": [(0x905, 0x939), (0x93E, 0x94D)],
+    "Korean": [(0xAC00, 0xB3A3)],
+    "Vietnamese": [(0x61, 0x7A), (0x1EA0, 0x1EF9)],
+    "German": [(0x61, 0x7A), (0x61, 0x7A), (0xE4, 0xFC)],
+    "English": [(0x61, 0x7A)],
+}
+UNSPACED = {
+    "Chinese": [(0x4E00, 0x59FF)],
+    "Japanese": [(0x3041, 0x3093), (0x30A1, 0x30F3), (0x4E00, 0x55FF)],
+    "Thai": [(0xE01, 0xE2E), (0xE30, 0xE3A), (0xE40, 0xE4D)],
+}
+
+
+def make_multilingual(path: Path, size: int = 10_000_000) -> None:
+    """Write seeded lines of made-up words in many scripts, the frequent ones frequent."""
+    dice = random.Random(11)
+    words = {}
+    for name, ranges in (SPACED | UNSPACED).items():
+        letters = [chr(code) for low, high in ranges for code in range(low, high + 1)]
+        longest = 9 if name in SPACED else 3
+        words[name] = [
+            "".join(dice.choices(letters, k=dice.randint(1, longest))) for _ in range(20_000)
+        ]
+    weights = [1 / rank for rank in range(1, 20_001)]
+    with path.open("w", encoding="utf-8") as file:
+        while file.tell() < size:
+            for name, known in words.items():
+                for _ in range(50):
+                    some = dice.choices(known, weights, k=dice.randint(5, 25))
+                    gap, end = (" ", ".") if name in SPACED else ("", "。")
+                    file.write(gap.join(some) + end + "\n")
+
+
+def repeat(path: Path, copy: Path, times: int) -> None:
+    """Write a file several times over."""
+    data = path.read_bytes()
+    with copy.open("wb") as file:
+        for _ in range(times):
+            file.write(data)
+
+
+def on_two_cores() -> None:
+    """Keep this process and all it starts to two cores, so that figures can be compared."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+
+
 def table(title: str, results: dict[str, dict[str, float]]) -> str:
     rows = [f"| {name} | {r['seconds']:.3f} | {r['ratio']:.2f} |" for name, r in results.items()]
     return "\n".join([f"| {title} | seconds (median) | ratio |", "|---|---|---|", *rows])
+
+
+def through(text: Path, repeats: int, *, transformers: bool) -> dict[str, dict[str, float]]:
+    """Time a file of lines: the first is what the others are measured by."""
+    commands = {
+        "tokenizers: encode_batch_fast, ids thrown away": python(ALL_TOKENIZERS, str(text)),
+        "bertcli tokenize to JSONL": bertcli("-q", "-i", str(text)),
+        "the same in one process": bertcli("-q", "-i", str(text), "--workers", "0"),
+        "bertcli tokenize --count": bertcli("-q", "-i", str(text), "--count"),
+    }
+    if transformers:
+        commands["transformers: fast tokenizer, json.dumps"] = python(ALL_TRANSFORMERS, str(text))
+    return measure(commands, repeats)
 
 
 def main() -> None:
@@ -108,38 +174,41 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    on_two_cores()
+    one_text = {
+        "tokenizers: load, one text": python(ONE_TOKENIZERS),
+        'bertcli tokenize "I love NLP!"': bertcli("I love NLP!"),
+        "transformers: load, one text": python(ONE_TRANSFORMERS),
+    }
+    results = {"start, one text": measure(one_text, options.repeats)}
     with tempfile.TemporaryDirectory() as folder:
-        text = options.text or Path(folder, "text.txt")
-        if options.text is None:
-            make_text(text)
-        start = measure(
-            {
-                "tokenizers: load, one text": python(ONE_TOKENIZERS),
-                'bertcli tokenize "I love NLP!"': bertcli("I love NLP!"),
-                "transformers: load, one text": python(ONE_TRANSFORMERS),
-            },
-            options.repeats,
-        )
-        through = measure(
-            {
-                "tokenizers: encode_batch_fast, ids thrown away": python(ALL_TOKENIZERS, str(text)),
-                "bertcli tokenize to JSONL": bertcli("-q", "-i", str(text)),
-                "transformers: fast tokenizer, json.dumps": python(ALL_TRANSFORMERS, str(text)),
-            },
-            options.repeats,
-        )
-        size = text.stat().st_size / 1e6
-    print(table("start, one text", start))
-    print()
-    print(table(f"{size:.1f} MB of lines", through))
+        texts = {"lines": options.text} if options.text else make_texts(Path(folder))
+        for name, text in texts.items():
+            title = f"{text.stat().st_size / 1e6:.1f} MB: {name}"
+            transformers = not name.startswith("5 x")
+            results[title] = through(text, options.repeats, transformers=transformers)
+    print("\n\n".join(table(title, found) for title, found in results.items()))
     if options.json:
         packages = ("bertcli", "tokenizers", "transformers", "typer")
         about = {
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "machine": f"{platform.machine()}, 2 of {os.cpu_count()} cores",
             "python": platform.python_version(),
             "versions": {name: version(name) for name in packages},
         }
-        options.json.write_text(json.dumps(about | {"start": start, "lines": through}, indent=2))
+        options.json.write_text(json.dumps(about | results, indent=2))
+
+
+def make_texts(folder: Path) -> dict[str, Path]:
+    """Write the texts to measure with."""
+    english, multilingual = folder / "english.txt", folder / "multilingual.txt"
+    make_text(english)
+    make_multilingual(multilingual)
+    repeat(english, folder / "large.txt", 5)
+    return {
+        "English": english,
+        "twelve scripts": multilingual,
+        "5 x English": folder / "large.txt",
+    }
 
 
 if __name__ == "__main__":

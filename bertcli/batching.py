@@ -10,7 +10,7 @@ T = TypeVar("T")
 DONE = object()
 
 
-def windows(blocks: Iterable[list[T]], size: int, *, full: bool = False) -> Iterator[list[T]]:
+def windows(blocks: Iterable[Sequence[T]], size: int, *, full: bool = False) -> Iterator[list[T]]:
     """Cut blocks into lists of at most ``size`` items.
 
     A block that is short because its source is slow goes on at once, unless ``full`` asks for

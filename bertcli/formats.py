@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import IO, Any
 
 from bertcli.errors import InputError
+from bertcli.lines import Lines
 from bertcli.records import ARRAYS, Reader, Record, Source, checked, fields_of
 from bertcli.streams import (
     CHUNK,
@@ -30,7 +31,7 @@ Parse = Callable[[int, list[str]], Record]
 ROWS = 1024  # records a list, where the format does not set it
 
 
-def read(path: str, reader: Reader) -> Iterator[list[Record]]:
+def read(path: str, reader: Reader) -> Iterator[Sequence[Record]]:
     """Yield the records of one file in the format that the source names or the suffix tells."""
     form = reader.source.format_of(path)
     name = "stdin" if path == "-" else path
@@ -58,7 +59,7 @@ def _of_file(place: str, form: str, name: str, reader: Reader) -> Iterator[list[
     return read_rows(place, form, name, reader)
 
 
-def lines(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[list[Record]]:
+def lines(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[Sequence[Record]]:
     """One text a line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
@@ -75,8 +76,7 @@ def lines(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[list[R
         if texts is None:
             yield reader.collect(_numbered(block), partial(parse, block))
         else:
-            numbered = enumerate(texts, block.number)
-            yield [Record(text, None, None, None, name, line) for line, text in numbered]
+            yield Lines(texts, name, block.number)
 
 
 def jsonl(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[list[Record]]:
@@ -289,7 +289,7 @@ def _whole(value: Any, where: str, source: Source) -> Any:
     return value
 
 
-FORMS: dict[str, Callable[[IO[bytes], Decoder, Reader], Iterator[list[Record]]]] = {
+FORMS: dict[str, Callable[[IO[bytes], Decoder, Reader], Iterator[Sequence[Record]]]] = {
     "txt": lines,
     "jsonl": jsonl,
     "csv": partial(delimited, tabs=False),

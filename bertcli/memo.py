@@ -1,17 +1,18 @@
-"""A shortcut for plain text: the pieces of each word, remembered.
+"""A shortcut for text: the pieces of each word, remembered.
 
-BERT's normalizer and pre-tokenizer leave printable ASCII alone but for case, and cut it at blanks
-and around punctuation, so the ids of such a text are those of its words, one after the other. That
-holds when no added token can stand in it: they begin with "[", and a text with "[" takes the long
-way.
+BERT's normalizer maps one character at a time, but for combining marks, which change places among
+themselves. Its pre-tokenizer cuts at blanks and around some characters. So the ids of a text are
+those of the parts between its blanks, one after the other; and those of a part are found by a table
+of characters, unless a mark is in it. That holds when no added token stands in the text; one with
+such a token takes the long way.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 from bertcli.encoding import Written
 from bertcli.records import Text
 
-MOST = 1 << 16  # words remembered: the common ones of any language, in about 10 MB
-LONGEST = 1 << 20  # characters of all of them together, for text that is not words
+K = TypeVar("K")
 
-_words = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]").findall
+MOST = 1 << 17  # parts remembered: the common ones of any language, in tens of megabytes
+LONGEST = 32  # characters of a part that may come again
+MARK = "\n"  # between texts, which have none; in the table, for a character that is not alone
+
 _PARTS = ("WordPiece", "BertNormalizer", "BertPreTokenizer")
 
 
@@ -56,14 +59,71 @@ class Remembered(NamedTuple):
         return [None] * before + [0] * (len(self.ids) - before - after) + [None] * after
 
 
+class Bounded(dict[K, str]):
+    """A dictionary that forgets everything when it is full."""
+
+    def keep(self, key: K, value: str) -> str:
+        """Remember a value, and return it."""
+        if len(self) >= MOST:
+            self.clear()
+        self[key] = value
+        return value
+
+
+class Characters(Bounded[int]):
+    """Code point -> what becomes of it, with blanks where words are cut; for str.translate."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        self.normalize, self.cut = (
+            core.normalizer.normalize_str,
+            core.pre_tokenizer.pre_tokenize_str,
+        )
+        self.takes_apart = self.normalize("é") != "é"  # letters and marks, and sorts the marks
+
+    def __missing__(self, code: int) -> str:
+        alone = self.normalize(chr(code))
+        if self.takes_apart and alone and _is_mark(chr(code)):
+            return self.keep(code, MARK)
+        return self.keep(code, " ".join([word for word, _ in self.cut(f"a{alone}a")])[1:-1])
+
+
+class Words(Bounded[str]):
+    """Word, as the model sees it -> its ids, a comma before each."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        self.tokenize = core.model.tokenize  # a seventh of the time that core.encode takes
+
+    def __missing__(self, word: str) -> str:
+        ids = "".join([f",{token.id}" for token in self.tokenize(word)]) if word else ""
+        return self.keep(word, ids) if len(word) <= LONGEST else ids
+
+
+class Pieces(Bounded[str]):
+    """Part of a text without blanks -> its ids, a comma before each: ",17953,2361"."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        self.core = core
+        self.characters, self.words = Characters(core), Words(core)
+
+    def __missing__(self, part: str) -> str:
+        changed = part.translate(self.characters)
+        if part == MARK:
+            ids = MARK
+        elif MARK in changed:
+            ids = "".join([f",{i}" for i in self.core.encode(part, add_special_tokens=False).ids])
+        else:
+            ids = "".join(map(self.words.__getitem__, changed.split(" ")))
+        return self.keep(part, ids) if len(part) <= LONGEST else ids
+
+
 class WordMemo:
     """The ids of words seen so far, by the tokenizer they came from."""
 
     def __init__(self, core: Tokenizer) -> None:
         self.core = core
-        self.pieces: dict[str, str] = {}  # word -> "17953,2361"
-        self.characters = 0
+        self.pieces = Pieces(core)
         self.hits = 0.0  # the share of the last texts that needed nothing else
+        self.surprise = _added(core)
 
     @staticmethod
     def fits(core: Tokenizer) -> bool:
@@ -74,34 +134,37 @@ class WordMemo:
             token.content.startswith("[") for token in added
         )
 
+    def knows(self, text: Text | None) -> TypeGuard[str]:
+        """Tell whether the shortcut is for a text."""
+        return (
+            isinstance(text, str) and MARK not in text and not ("[" in text and self.surprise(text))
+        )
+
+    def inner(self, texts: Sequence[str]) -> list[str]:
+        """Return the ids of every text, written with a comma before each.
+
+        The texts must be ones that it knows.
+        """
+        parts = f" {MARK} ".join(texts).split(" ")
+        return "".join(map(self.pieces.__getitem__, parts)).split(MARK) if texts else []
+
     def encode(self, texts: Sequence[Text | None], *, special: bool) -> list[Remembered | None]:
         """Return the ids of every text; None for one that needs the tokenizer itself."""
-        words = [_words(text) if _plain(text) else None for text in texts]
-        self.hits = 1 - words.count(None) / len(words)
-        self._learn({word for some in words if some for word in some})
-        before, after = self._around(special)
+        known = [text if self.knows(text) else None for text in texts]
+        found = iter(self.inner([text for text in known if text is not None]))
+        self.hits = 1 - known.count(None) / len(known)
+        before, after = self.around(special=special)
+        first, last = (",".join(map(str, ids)) for ids in (before, after))
+        last = last and f",{last}"
         around = len(before), len(after)
-        first, last = ([",".join(map(str, ids))] if ids else [] for ids in (before, after))
-        find = self.pieces.__getitem__
         return [
             None
-            if some is None
-            else Remembered(Ids(",".join([*first, *map(find, some), *last])), around)
-            for some in words
+            if text is None
+            else Remembered(Ids((first + next(found) + last).strip(",")), around)
+            for text in known
         ]
 
-    def _learn(self, words: set[str]) -> None:
-        new = [word for word in words if word not in self.pieces]
-        if len(self.pieces) + len(new) > MOST or self.characters > LONGEST:
-            self.pieces.clear()
-            self.characters = 0
-            new = list(words)
-        self.characters += sum(map(len, new))
-        encodings = self.core.encode_batch_fast(new, add_special_tokens=False)
-        written = (",".join(map(str, encoding.ids)) for encoding in encodings)
-        self.pieces.update(zip(new, written, strict=True))
-
-    def _around(self, special: bool) -> tuple[list[int], list[int]]:
+    def around(self, *, special: bool) -> tuple[list[int], list[int]]:
         """Return the special tokens before and after a text, by the tokenizer's template."""
         if not special:
             return [], []
@@ -110,5 +173,21 @@ class WordMemo:
         return encoding.ids[:at], encoding.ids[at + encoding.sequence_ids.count(0) :]
 
 
-def _plain(text: Text | None) -> TypeGuard[str]:
-    return isinstance(text, str) and text.isascii() and text.isprintable() and "[" not in text
+def _added(core: Tokenizer) -> Callable[[str], object]:
+    """Return a function that tells whether an added token may stand in a text with a "["."""
+    added = core.get_added_tokens_decoder().values()
+    if any(token.normalized for token in added):  # found in a text that was changed before
+        return bool
+    return re.compile("|".join(re.escape(token.content) for token in added) or "$^").search
+
+
+def _is_mark(character: str) -> bool:
+    """Tell whether a character may be, or begin with, a mark that changes places with others.
+
+    A class of combining marks never changes once it is assigned, so this holds for any version of
+    Unicode that the tokenizer knows.
+    """
+    import unicodedata
+
+    first = unicodedata.normalize("NFD", character)[0]
+    return unicodedata.combining(first) != 0 or unicodedata.category(first) == "Cn"

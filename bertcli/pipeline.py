@@ -158,7 +158,13 @@ class Embedder:
         run that is resumed are the same to the last bit.
         """
         return Run(
-            reader, self.tokenizer, self.layout, self.options.window, full=full, prepare=self._text
+            reader,
+            self.tokenizer,
+            self.layout,
+            self.options.window,
+            full=full,
+            prepare=self._text,
+            background=True,
         )
 
     def embed(self, run: Run) -> Iterator[list[Embedded]]:

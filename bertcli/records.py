@@ -119,7 +119,7 @@ class Reader:
         for block in self.blocks():
             yield from block
 
-    def blocks(self) -> Iterator[list[Record]]:
+    def blocks(self) -> Iterator[Sequence[Record]]:
         """Yield records as they become available, in lists of no fixed length."""
         from bertcli import formats
 

@@ -121,7 +121,7 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
         raise unreadable(path, failed) from None
 
     def more() -> bytes:
-        chunk: bytes = raw.read1(CHUNK) if path == "-" else raw.read(CHUNK)
+        chunk: bytes = raw.read(CHUNK) or b""
         count(len(chunk))
         return chunk
 
@@ -197,14 +197,17 @@ class Decoder:
 
     def lines(self, block: Block) -> list[str] | None:
         """Return all lines of a block at once; None when they need a closer look."""
+        whole = self.separator.join(block.lines)
         if block.number == 1:
-            return None
+            whole = whole.removeprefix(codecs.BOM_UTF8)
         try:
-            text = self.separator.join(block.lines).decode(self.encoding)
+            text = whole.decode(self.encoding)
         except UnicodeDecodeError:
             return None
-        closer = self.line_end and self.line_end in text
-        return None if closer else text.split(self.separator.decode())
+        lines = text.split(self.separator.decode())
+        if self.line_end and self.line_end in text:
+            return [line.removesuffix(self.line_end) for line in lines]
+        return lines
 
     def __call__(self, block: Block, index: int) -> str:
         """Return line ``index`` of the block, without a carriage return at its end."""
@@ -245,7 +248,10 @@ def _read(stream: IO[bytes], name: str) -> bytes:
 
 
 def _stdin() -> Any:
-    return io.BytesIO() if sys.stdin is None else sys.stdin.buffer
+    """Return stdin without its buffer, whose lock a thread that reads would hold at the end."""
+    if sys.stdin is None:
+        return io.BytesIO()
+    return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
 def size_on_disk(paths: tuple[str, ...]) -> int | None:

@@ -64,6 +64,7 @@ class Tokenizer:
     def __init__(self, core: Core, settings: dict[str, Any], limit: int | None) -> None:
         self.core = core
         self.limit = limit
+        self.folder: Path | None = None
         self.roles = {role: content(settings.get(role)) or name for role, name in ROLES.items()}
         self.truncation_side = settings.get("truncation_side", "right")
         self.padding_side = settings.get("padding_side", "right")
@@ -84,6 +85,7 @@ class Tokenizer:
         settings = read_settings(folder)
         core, warnings = load(folder, settings)
         tokenizer = cls(core, settings, sequence_limit(folder, settings))
+        tokenizer.folder = folder
         tokenizer.warnings = warnings + check(core, tokenizer.roles, folder)
         if core.post_processor is None:
             add_template(core, tokenizer.roles["cls_token"], tokenizer.roles["sep_token"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from typing import Any
 
@@ -43,6 +43,13 @@ class Tally:
         if limit is not None and self.longest > limit:
             self.too_long += sum(length > limit for length in lengths)
 
+    def merge(self, other: Tally) -> None:
+        """Add the counts of another part of the same run."""
+        longest = max(self.longest, other.longest)
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        self.longest = longest
+
 
 @dataclass
 class Run:
@@ -54,6 +61,7 @@ class Run:
     window: int = WINDOW
     full: bool = False  # whether every window has that many records, however slowly they come
     prepare: Callable[[Record], Record] | None = None  # what is done to each text before
+    background: bool = False  # whether work goes ahead in a thread in any case, beside a model's
     start: int = 0  # records to pass over, which an earlier run has dealt with
     passed: Callable[[Record], None] = lambda record: None  # is shown each of them
     tally: Tally = field(default_factory=Tally)
@@ -69,7 +77,7 @@ class Run:
                 self.tally.add(batch, self.tokenizer.limit)
                 yield batch
 
-    def _blocks(self) -> Iterator[list[Record]]:
+    def _blocks(self) -> Iterator[Sequence[Record]]:
         left = self.start
         for block in self.reader.blocks():
             self.reader.records += len(block)
@@ -82,7 +90,8 @@ class Run:
     def _rest(self, encoded: Iterator[Counted]) -> Iterator[Counted]:
         """Work ahead in a thread where that is work of the library, which runs beside Python's."""
         memo = self.tokenizer.memo
-        yield from encoded if memo and memo.hits > 0.5 else ahead(encoded)
+        alone = memo and memo.hits > 0.5 and not self.background
+        yield from encoded if alone else ahead(encoded)
 
     def _encoded(self, groups: Iterator[list[Record]]) -> Iterator[Counted]:
         first = self.start
@@ -104,19 +113,25 @@ def row(
     columns are lists, and a field that only some records have (``truncated``) is there for all.
     """
     record = encoded.record
-    fields: dict[str, Any] = {} if record.id is None else {"id": record.id}
+    columns: dict[str, Any] = {} if record.id is None else {"id": record.id}
     for name in layout.columns:
-        fields[name] = encoded.columns[name] if sparse else list(encoded.columns[name])
+        columns[name] = encoded.columns[name] if sparse else list(encoded.columns[name])
     if "length" in extra:
-        fields["length"] = encoded.length
+        columns["length"] = encoded.length
     if "text" in extra:
-        fields["text"] = record.text
+        columns["text"] = record.text
         if record.pair is not None or not sparse:
-            fields["pair"] = record.pair
+            columns["pair"] = record.pair
     if "overflow_to_sample_mapping" in extra:
-        fields["overflow_to_sample_mapping"] = encoded.sample
+        columns["overflow_to_sample_mapping"] = encoded.sample
     if encoded.cut or not (sparse or layout.truncation == "do_not_truncate"):
-        fields["truncated"] = encoded.cut
+        columns["truncated"] = encoded.cut
     if record.extra:
-        fields |= {name: value for name, value in record.extra.items() if name not in fields}
-    return fields
+        columns |= {name: value for name, value in record.extra.items() if name not in columns}
+    return columns
+
+
+def count_row(encoded: Encoded) -> dict[str, Any]:
+    """Return what is written for a record of which only the length is wanted."""
+    key = encoded.record.id
+    return ({} if key is None else {"id": key}) | {"length": encoded.length}

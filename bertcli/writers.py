@@ -25,7 +25,7 @@ from bertcli.errors import OutputError, PipeClosed
 from bertcli.records import PACKED
 
 Row = dict[str, Any]
-Write = Callable[[Sequence[Row]], None]
+Write = Callable[[Sequence[Any]], None]  # takes rows
 Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
 
 SUFFIXES = {
@@ -73,6 +73,8 @@ def writer_of(form: str) -> Format:
     match form:
         case "jsonl":
             return jsonl
+        case "finished":
+            return finished
         case "csv" | "tsv":
             from bertcli.tables import delimited
 
@@ -101,15 +103,30 @@ def jsonl(file: IO[bytes]) -> Iterator[Write]:
 
 
 @contextmanager
+def finished(file: IO[bytes]) -> Iterator[Write]:
+    """Lines that need nothing but writing, as bytes."""
+
+    def write(lines: Sequence[Any]) -> None:
+        file.write(b"".join(lines))
+        file.flush()
+
+    yield write
+
+
+@contextmanager
 def txt(file: IO[bytes]) -> Iterator[Write]:
     """Plain lines: the values of a row, separated by tabs."""
 
     def write(rows: Sequence[Row]) -> None:
-        lines = ["\t".join(map(_plain, row.values())) + "\n" for row in rows]
-        file.write("".join(lines).encode())
+        file.write("".join([to_text(row) for row in rows]).encode())
         file.flush()
 
     yield write
+
+
+def to_text(row: Row) -> str:
+    """Return a row as a plain line."""
+    return "\t".join(map(_plain, row.values())) + "\n"
 
 
 def _plain(value: Any) -> str:

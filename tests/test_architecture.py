@@ -29,6 +29,7 @@ LAYERS = [
     "hub",  # just above errors: it knows nothing of texts
     "streams",
     "records",
+    "lines",
     "formats",
     "truncation",
     "encoding",
@@ -43,6 +44,8 @@ LAYERS = [
     "arrays",
     "tables",
     "writers",
+    "scribe",
+    "workers",
     "quantize",
     "vectors",
     "compare",
@@ -77,6 +80,7 @@ LAYERS = [
 LATE = {
     ("records", "formats"),  # Reader asks the format of a file, which fills the Reader's records
     ("formats", "arrays"),
+    ("scribe", "workers"),  # who do what a scribe does
 }
 TORCH = ("model", "devices", "pooling", "encoder", "pipeline", "fleet")
 # Inside model/, what `bertcli inspect` reads without torch.

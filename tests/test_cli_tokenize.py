@@ -510,3 +510,10 @@ def test_what_a_killed_run_left_behind_is_in_nobodys_way(tmp_path):
     (tmp_path / f".x.jsonl.{os.getpid()}.tmp").write_text("half")
     good("tokenize", "a", "-o", tmp_path / "x.jsonl")
     assert read("jsonl", (tmp_path / "x.jsonl").read_bytes()) == [A]
+
+
+def test_a_stride_without_windows_is_told():
+    done = call("tokenize", "one two three four", "--stride", "1", "--max-length", "4")
+    assert (done.code, done.ids) == (0, [[101, 2028, 2048, 102]])
+    assert done.err.startswith("warning: --stride is of windows, which --overflowing writes")
+    good("tokenize", "one two three", "--stride", "1", "--max-length", "4", "--overflowing")

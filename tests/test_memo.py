@@ -7,7 +7,7 @@ import hostile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import normalizers
+from tokenizers import AddedToken, normalizers
 
 from bertcli import memo
 from bertcli.encoding import Layout
@@ -58,8 +58,8 @@ def check(tokenizer, texts, pairs=(), special=True):
 @pytest.mark.parametrize("special", [True, False])
 def test_plain_text(tokenizer, special):
     texts = [*hostile.english(1, 2000), *hostile.real_lines(500)]
-    plain = [t for t in texts if t.isascii() and t.isprintable() and "[" not in t]
-    assert check(tokenizer, texts, special=special) == len(plain) > 700
+    known = [text for text in texts if tokenizer.memo.knows(text)]
+    assert check(tokenizer, texts, special=special) == len(known) > 1000
 
 
 @pytest.mark.parametrize("special", [True, False])
@@ -76,23 +76,50 @@ def test_every_ascii_character(tokenizer):
     check(tokenizer, texts)
 
 
+def test_every_character(tokenizer):
+    """Inside a word; of the planes that are all but empty, a few."""
+    codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 41)]
+    texts = [f"a{chr(code)}b" for code in codes if code != ord("\n")]
+    right = tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
+    found = tokenizer.memo.inner(texts)
+    for text, ids, encoding in zip(texts, found, right, strict=True):
+        assert ids == "".join([f",{number}" for number in encoding.ids]), text
+
+
+def test_marks_that_change_places(tokenizer):
+    """Marks in the order in which nobody should type them, after letters that bring their own."""
+    marks = "\u0301\u0323\u031b\u0345\u3099\u302e\u093c\u094d\u0e38\u0e48\u05b0\u05bc\U0001d165"
+    letters = ["a", "é", "ộ", "か", "が", "각", "ᾳ", "中", ".", "क", "क़", "ศ", "ש", ""]
+    texts = [
+        f"x{letter}{one}{other}{letter} {one}{other}y"
+        for letter in letters
+        for one in marks
+        for other in marks
+    ]
+    assert check(tokenizer, texts) == len(texts)
+
+
 def test_after_it_forgot(tokenizer, monkeypatch):
     """Small limits, so that it forgets within a batch's time, and again."""
+    pieces = tokenizer.memo.pieces
     monkeypatch.setattr(memo, "MOST", 20)
-    texts = hostile.english(4, 600)
+    texts = hostile.english(4, 600) + hostile.composed(4, 300)
     for start in range(0, len(texts), 30):
         check(tokenizer, texts[start : start + 30])
+    for table in (pieces, pieces.words, pieces.characters):
+        assert 0 < len(table) <= 20
+        table.clear()
     monkeypatch.setattr(memo, "MOST", 1 << 16)
-    monkeypatch.setattr(memo, "LONGEST", 50)
+    monkeypatch.setattr(memo, "LONGEST", 3)
     for start in range(0, len(texts), 30):
         check(tokenizer, texts[start : start + 30])
-    assert len(tokenizer.memo.pieces) < 250
+    assert max(map(len, pieces)) == max(map(len, pieces.words)) == 3
 
 
 @given(st.lists(PLAIN, min_size=FEW, max_size=FEW + 4), st.booleans())
 def test_any_plain_texts(default, some, special):
     answered = check(default, some, special=special)
-    assert answered == sum("[" not in text for text in some)
+    assert answered == sum(default.memo.knows(text) for text in some)
 
 
 @given(st.lists(st.one_of(PLAIN, hostile.texts), min_size=FEW, max_size=FEW))
@@ -138,6 +165,23 @@ def test_an_added_token_in_brackets(uncased, tmp_path):
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.memo is not None
     assert check(tokenizer, [*(["plain words"] * FEW), "a [E1] b", "a [e1] b", "a[E1]b"]) == FEW
+
+
+def test_brackets_that_are_no_added_token(default):
+    some = ["a [MASK] b", "a[MASK]b", "a [mask] b", "a [1] b", "[ MASK ]"]
+    assert check(default, [*(["plain words"] * FEW), *some]) == FEW + 3
+
+
+def test_an_added_token_that_is_found_in_changed_text(uncased):
+    """Such a token may stand in any text with a bracket, whatever its letters."""
+    core = Tokenizer.load(uncased).core
+    core.add_tokens([AddedToken("[ë1]", normalized=True)])
+    tokenizer = Tokenizer(core, {}, None)
+    tokenizer.memo, tokenizer.plain = WordMemo(core), True
+    assert WordMemo.fits(core)
+    assert (
+        check(tokenizer, [*(["plain words"] * FEW), "a [E1] b", "a [ë1] b", "a (ë1) b"]) == FEW + 1
+    )
 
 
 @pytest.mark.parametrize(

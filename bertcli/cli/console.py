@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing import Tally
 
 T = TypeVar("T")
+Batch = TypeVar("Batch", bound=Sized)
 
 STEP = 64  # items between two looks at the clock
 
@@ -57,12 +58,12 @@ class Console:
 
     def track(
         self,
-        batches: Iterable[list[T]],
+        batches: Iterable[Batch],
         reader: Reader,
         *,
         beside_output: bool,
         truncated: Callable[[], int] = lambda: 0,
-    ) -> Iterator[list[T]]:
+    ) -> Iterator[Batch]:
         """Yield windows of records, with a progress bar when somebody watches for long.
 
         There is none where the output itself goes to the terminal (``beside_output``).

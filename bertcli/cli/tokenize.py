@@ -1,10 +1,10 @@
 """`bertcli tokenize`: texts to token ids, and all else that a tokenizer knows of them."""
 
-from dataclasses import dataclass
-from itertools import chain
-from typing import Annotated, Any, Literal
+from __future__ import annotations
 
-import typer
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
 
 from bertcli.cli.console import Console
 from bertcli.cli.inputs import InputOptions
@@ -14,99 +14,17 @@ from bertcli.cli.options import (
     ModelOptions,
     OutputOptions,
 )
-from bertcli.encoding import Encoded, Layout
+from bertcli.cli.tokenize_options import FieldOptions, ModeOptions
+from bertcli.encoding import Layout
 from bertcli.errors import UsageError
 from bertcli.records import Record
+from bertcli.scribe import Part, Task, transcribe
 from bertcli.tokenizer import Tokenizer
-from bertcli.tokenizing import WINDOW, Run, row
+from bertcli.tokenizing import WINDOW, Run, count_row, row
 
-FIELDS, MODES = "Fields", "Instead of tokens"
 TABULAR = ("csv", "tsv", "parquet")
 ARRAYS = ("npy", "npz", "safetensors")
-
-
-def _flag(name: str, about: str, panel: str = FIELDS) -> Any:
-    return typer.Option(name, help=about, rich_help_panel=panel)
-
-
-@dataclass(frozen=True)
-class FieldOptions:
-    """Which fields a record has."""
-
-    token_type_ids: Annotated[
-        bool, _flag("--token-type-ids/--no-token-type-ids", "0 for the text, 1 for its pair.")
-    ] = True
-    attention_mask: Annotated[
-        bool, _flag("--attention-mask/--no-attention-mask", "1 for tokens, 0 for padding.")
-    ] = True
-    tokens: Annotated[bool, _flag("--tokens", "The tokens.")] = False
-    offset_mapping: Annotated[bool, _flag("--offsets", "Where each token stands in its text.")] = (
-        False
-    )
-    offset_unit: Annotated[
-        Literal["char", "byte", "utf16"],
-        typer.Option(help="What offsets count.", rich_help_panel=FIELDS),
-    ] = "char"
-    word_ids: Annotated[bool, _flag("--word-ids", "Which word each token is of.")] = False
-    sequence_ids: Annotated[bool, _flag("--sequence-ids", "0 for the text, 1 for its pair.")] = (
-        False
-    )
-    special_tokens_mask: Annotated[
-        bool, _flag("--special-tokens-mask", "1 for [CLS], [SEP] and [PAD].")
-    ] = False
-    length: Annotated[bool, _flag("--length", "The number of tokens.")] = False
-    text: Annotated[bool, _flag("--text", "The text and its pair.")] = False
-    overflowing: Annotated[
-        bool, _flag("--overflowing", "A record for every window of a text that is too long.")
-    ] = False
-
-    def columns(self) -> tuple[str, ...]:
-        """Return the columns that are written."""
-        names = (
-            "token_type_ids",
-            "attention_mask",
-            "special_tokens_mask",
-            "tokens",
-            "offset_mapping",
-            "word_ids",
-            "sequence_ids",
-        )
-        return ("input_ids", *(name for name in names if getattr(self, name)))
-
-    def extra(self) -> tuple[str, ...]:
-        """Return the fields that are written and are not columns."""
-        chosen = {
-            "length": self.length,
-            "text": self.text,
-            "overflow_to_sample_mapping": self.overflowing,
-        }
-        return tuple(name for name, wanted in chosen.items() if wanted)
-
-
-@dataclass(frozen=True)
-class ModeOptions:
-    """What is made of the tokens."""
-
-    from_tokens: Annotated[
-        bool, _flag("--from-tokens", "The arguments are tokens: print their ids.", MODES)
-    ] = False
-    count: Annotated[bool, _flag("--count", "Only the number of tokens.", MODES)] = False
-    stats: Annotated[
-        bool, _flag("--stats", "One summary: lengths, unknown words, what would be cut.", MODES)
-    ] = False
-    window: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Records that --padding longest makes equally long together.",
-            rich_help_panel="Length and special tokens",
-        ),
-    ] = 10_000
-
-    def __post_init__(self) -> None:
-        if self.from_tokens + self.count + self.stats > 1:
-            raise UsageError("--from-tokens, --count and --stats exclude each other")
+LINES = ("jsonl", "txt")
 
 
 def tokenize(
@@ -132,11 +50,17 @@ def tokenize(
     form = _form(mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     tokenizer.cut_at(shape)  # options that cannot work fail before anything is read
+    if shape.stride and not shape.overflowing:
+        console.warn(
+            "--stride is of windows, which --overflowing writes; without it, it does nothing"
+        )
     together = shape.padding == "longest"
     size = mode.window if together else WINDOW
     run = Run(source.reader(console), tokenizer, shape, size, full=together)
-    batches = console.track(
-        run,
+    lines = form in LINES and not (mode.stats or together)
+    task = Task(shape, fields.extra(), form, mode.count)
+    batches: Any = console.track(
+        transcribe(run, task, mode.processes()) if lines else run,
         run.reader,
         beside_output=output.on_terminal and not mode.stats,  # which come at the end
         truncated=lambda: run.tally.truncated,
@@ -145,6 +69,8 @@ def tokenize(
         _stats(run, batches, output, form, layout.max_length)
     elif form == "table":
         _draw(batches, tokenizer)
+    elif lines:
+        _copy(batches, output)
     else:
         _write(run, batches, output, form, fields.extra(), only_count=mode.count)
     _report(run, console)
@@ -194,6 +120,13 @@ def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, .
     return fields.columns()
 
 
+def _copy(parts: Iterable[Part], output: OutputOptions) -> None:
+    with output.open("finished") as write:
+        for part in parts:
+            if part.data:
+                write([part.data])
+
+
 def _write(
     run: Run,
     batches: Any,
@@ -207,14 +140,9 @@ def _write(
     with output.open(form) as write:
         for batch in batches:
             if only_count:
-                write([_count(encoded) for encoded in batch])
+                write([count_row(encoded) for encoded in batch])
             else:
                 write([row(item, run.layout, extra=extra, sparse=sparse) for item in batch])
-
-
-def _count(encoded: Encoded) -> dict[str, Any]:
-    key = encoded.record.id
-    return ({} if key is None else {"id": key}) | {"length": encoded.length}
 
 
 def _stats(run: Run, batches: Any, output: OutputOptions, form: str, cut_at: int | None) -> None:

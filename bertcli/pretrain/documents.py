@@ -35,7 +35,7 @@ def sentences(reader: Reader) -> Iterator[list[Record]]:
         found = [] if block[0].file == file else [END]
         file = block[0].file
         if lined[file]:
-            yield found + block
+            yield [*found, *block]
         else:
             yield found + [sentence for record in block for sentence in (*_split(record), END)]
     yield [END]
