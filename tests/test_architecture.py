@@ -56,6 +56,7 @@ LAYERS = [
     "pipeline",
     "embedding",
     "search",
+    "tasks",
     "heatmaps",
     "inspection",
     "__init__",
@@ -71,7 +72,7 @@ LATE = {
     ("records", "formats"),  # Reader asks the format of a file, which fills the Reader's records
     ("formats", "arrays"),
 }
-TORCH = ("model", "devices", "pooling", "encoder", "pipeline")
+TORCH = ("model", "devices", "pooling", "encoder", "pipeline", "tasks")
 # Inside model/, what `bertcli inspect` reads without torch.
 NO_TORCH = ("__init__", "config", "names", "shapes")
 # `except Exception`, and why nothing narrower will do.
@@ -220,7 +221,7 @@ def test_files_are_read_in_one_sitting():
 
 def length_of(node):
     """Return the lines of a function; the signature of a command is a list of its options."""
-    first = node.body[0] if node.name in COMMANDS else node
+    first = node.body[0] if node.name.replace("_", "-") in COMMANDS else node
     return node.end_lineno - first.lineno + 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated
 
@@ -13,7 +13,20 @@ import typer
 from bertcli.cli.options import command
 from bertcli.errors import BertcliError
 
-COMMANDS = ("tokenize", "decode", "embed", "similar", "compare", "inspect")
+COMMANDS = (
+    "tokenize",
+    "decode",
+    "embed",
+    "similar",
+    "compare",
+    "inspect",
+    "fill-mask",
+    "next-sentence",
+    "classify",
+    "tag",
+    "answer",
+    "choose",
+)
 
 # Options that may stand without a value, and the value that they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
@@ -30,9 +43,16 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(bertcli)
     for name in names:
-        function = getattr(import_module(f"bertcli.cli.{name.replace('-', '_')}"), name)
+        function = _function(name)
         app.command(name)(command(function))
     return app
+
+
+def _function(name: str) -> Callable[..., None]:
+    """Return the function of a command, which has the name of its module."""
+    module = name.replace("-", "_")
+    found: Callable[..., None] = getattr(import_module(f"bertcli.cli.{module}"), module)
+    return found
 
 
 def show_versions(wanted: bool) -> None:

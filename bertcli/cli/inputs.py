@@ -51,6 +51,33 @@ OnError = Annotated[
     ),
 ]
 
+Files = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="PATH",
+        help="File to read, more than once if need be; - is stdin. .gz and .zst are unpacked.",
+        rich_help_panel=INPUT,
+    ),
+]
+Null = Annotated[
+    bool,
+    typer.Option("--null", "-0", help="NUL ends a text, not a line end.", rich_help_panel=INPUT),
+]
+Encoding = Annotated[
+    str,
+    typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING", rich_help_panel=INPUT),
+]
+EncodingErrors = Annotated[
+    Literal["strict", "replace"],
+    typer.Option(
+        help="Bad bytes are an error, or become U+FFFD and are counted.",
+        envvar="BERTCLI_ENCODING_ERRORS",
+        rich_help_panel=INPUT,
+    ),
+]
+
 
 def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
     """Return the files to read: those named, or stdin when nothing else is ``given``.
@@ -72,16 +99,7 @@ class InputOptions:
         list[str] | None,
         typer.Argument(metavar="TEXT...", help="Texts; without any, --input or stdin is read."),
     ] = None
-    input: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="PATH",
-            help="File to read, more than once if need be; - is stdin. .gz and .zst are unpacked.",
-            rich_help_panel=INPUT,
-        ),
-    ] = None
+    input: Files = None
     input_format: Annotated[
         InputFormat,
         typer.Option(help="auto goes by the suffix; stdin is txt.", rich_help_panel=INPUT),
@@ -113,12 +131,7 @@ class InputOptions:
     ] = None
     id_field: IdField = None
     keep_fields: KeepFields = None
-    null: Annotated[
-        bool,
-        typer.Option(
-            "--null", "-0", help="NUL ends a text, not a line end.", rich_help_panel=INPUT
-        ),
-    ] = False
+    null: Null = False
     pre_split: Annotated[
         bool,
         typer.Option(
@@ -128,20 +141,8 @@ class InputOptions:
         ),
     ] = False
     on_error: OnError = "fail"
-    encoding: Annotated[
-        str,
-        typer.Option(
-            help="Encoding of the input.", envvar="BERTCLI_ENCODING", rich_help_panel=INPUT
-        ),
-    ] = "utf-8"
-    encoding_errors: Annotated[
-        Literal["strict", "replace"],
-        typer.Option(
-            help="Bad bytes are an error, or become U+FFFD and are counted.",
-            envvar="BERTCLI_ENCODING_ERRORS",
-            rich_help_panel=INPUT,
-        ),
-    ] = "strict"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
