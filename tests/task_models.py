@@ -19,7 +19,7 @@ SIZES = {
     "intermediate_size": 48,
     "max_position_embeddings": LENGTH,
 }
-ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC"]
+ENTITIES = ["B-LOC", "B-PER", "I-PER", "O", "MISC", "I-LOC"]
 SAMPLES = Path(__file__).parents[1] / "samples" / "texts.txt"
 
 

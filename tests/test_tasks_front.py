@@ -103,9 +103,8 @@ def test_cut_texts_are_counted(models):
     assert done.err == (
         f"warning: 1 of 2 texts were cut to {LENGTH} tokens; {102 - LENGTH} tokens are gone\n"
     )
-    shorter = call(
-        "classify", "one two three", "-m", folder_of(models, "classify"), "--max-length", 4
-    )
+    argv = ["classify", "one two three", "-m", folder_of(models, "classify")]
+    shorter = call(*argv, "--max-length", 4)
     assert shorter.rows[0]["truncated"] == 1
     wrong = bad(*argv, "--max-length", 65, code=2)
     assert wrong.error == "--max-length 65 is more than the 64 positions of this model"
