@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from bertcli.hub import sha256
 from bertcli.pipeline import Embedded, Embedder
 from bertcli.records import Reader, Record
 from bertcli.tokenizing import Tally
-from bertcli.vectors.sink import Sink, Target, open_vectors
+from bertcli.vectors.sink import Sink, open_vectors
+from bertcli.vectors.target import Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,26 +25,37 @@ WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 @dataclass
 class Digest:
-    """The sha256 of the records so far, so that a changed input is noticed on resuming."""
+    """The sha256 of the records so far, so that a changed input is noticed on resuming.
+
+    ``texts`` is that of the texts and pairs alone, whatever else was read with them.
+    """
 
     sha: Any = field(default_factory=hashlib.sha256)
+    texts: Any = field(default_factory=hashlib.sha256)
     records: int = 0
 
     def add(self, record: Record) -> None:
-        """Take in one record."""
+        """Take in one record, as it was read."""
         self.sha.update(repr((record.id, record.text, record.pair, record.extra)).encode())
+        self.texts.update(repr((record.text, record.pair)).encode())
         self.records += 1
+
+    def watch(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield the same records, each once it is taken in."""
+        for record in records:
+            self.add(record)
+            yield record
 
 
 def metas(items: Sequence[Embedded]) -> list[dict[str, Any]]:
     """Return what is written of each record beside its vector."""
     found = []
-    for encoded, _ in items:
+    for encoded, _, pieces in items:
         record = encoded.record
-        row = {
-            "id": encoded.sample if record.id is None else record.id,
-            "n_tokens": encoded.length,
-        }
+        row = {"id": encoded.sample if record.id is None else record.id}
+        if pieces is not None:
+            row |= pieces.fields(pair=record.pair is not None)
+        row["n_tokens"] = encoded.length
         if encoded.cut:
             row["truncated"] = encoded.cut
         extra = record.extra or {}
@@ -52,10 +64,16 @@ def metas(items: Sequence[Embedded]) -> list[dict[str, Any]]:
 
 
 def stacked(items: Sequence[Embedded]) -> np.ndarray:
-    """Return the vectors of a window as one array, [n, D]."""
+    """Return the vectors of some records as one array, [n, D]: one each, or those of all pieces."""
     import numpy as np
 
-    return np.stack([item.vector for item in items])
+    vectors = [item.vector for item in items]
+    return np.stack(vectors) if items[0].pieces is None else np.concatenate(vectors)
+
+
+def counts(items: Sequence[Embedded]) -> list[int] | None:
+    """Return how many rows of the array each record has; None where each has one."""
+    return None if items[0].pieces is None else [len(item.vector) for item in items]
 
 
 @dataclass
@@ -70,7 +88,9 @@ class Writing:
     complete: bool = False  # whether the file was there already
 
     def __iter__(self) -> Iterator[list[Embedded]]:
-        """Yield the windows that are new, each once it is committed; at the end the file is there.
+        """Yield the records that are new, each once it is written; at the end the file is there.
+
+        They are committed by windows, so those of a run that is resumed are the same.
 
         Raises OutputError when a run that is resumed saw another input.
         """
@@ -83,15 +103,16 @@ class Writing:
             run = self.embedder.run(self.reader, full=True)
             run.start, run.passed = state.get("records", 0), digest.add
             run.tally = self.tally = Tally(**state.get("tally", {}))
-            for number, window in enumerate(self.embedder.embed(run)):
-                if number == 0:
+            for window in run:
+                if digest.records == run.start:
                     self._same_input(digest, state)
-                for item in window:
-                    digest.add(item.encoded.record)
-                sink.write(metas(window), stacked(window))
+                for items in self.embedder.embedded(window):
+                    for item in items:
+                        digest.add(item.encoded.record)
+                    sink.write(metas(items), stacked(items), counts(items))
+                    yield items
                 self._commit(sink, digest)
-                yield window
-            if digest.records < run.start or (state and not sink.rows):
+            if digest.records <= run.start:
                 self._same_input(digest, state)
             if digest.records:
                 self._commit(sink, digest)
@@ -127,8 +148,13 @@ class Writing:
         }
 
     def _manifest(self, digest: Digest) -> dict[str, Any]:
-        counts = asdict(self.tally) | {"skipped": self.reader.skipped}
-        return {**self.about, "counts": counts, "input_sha256": digest.sha.hexdigest()}
+        tally = asdict(self.tally) | {"skipped": self.reader.skipped}
+        return {
+            **self.about,
+            "counts": tally,
+            "input_sha256": digest.sha.hexdigest(),
+            "texts_sha256": digest.texts.hexdigest(),
+        }
 
 
 def digests(folder: Path, patterns: Sequence[str]) -> dict[str, str]:

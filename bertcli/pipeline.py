@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,15 +22,19 @@ from torch import Tensor
 from bertcli.devices import devices, dtype_of, slow
 from bertcli.encoder import Encoder, Reading, Tokens, first_tokens
 from bertcli.encoding import Encoded, Layout
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import UsageError
+from bertcli.guards import refuse_cut, refuse_empty, refuse_infinite
 from bertcli.hub import ModelFolder
 from bertcli.model.bert import BertModel
 from bertcli.model.checkpoint import load
+from bertcli.pieces import PLACES, TOKEN_COLUMNS, Pieces, joined, portions, windows_of
 from bertcli.pooling import check_dim, finish, pool, pool_windows
-from bertcli.records import Reader, Record, Text
+from bertcli.recipe import Options, prepared, settled
+from bertcli.records import Reader, Record
 from bertcli.sentence import Sentence, read_sentence
 from bertcli.tokenizer import Tokenizer
 from bertcli.tokenizing import Run
+from bertcli.wordpool import pool_words, words_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,35 +42,18 @@ if TYPE_CHECKING:
 COLUMNS = ("input_ids", "token_type_ids")
 BUDGETS = {"cpu": 4096}  # tokens of a batch; small enough for a CPU's cache
 LARGE = 1 << 16  # tokens of a batch elsewhere
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a user may choose. None, or auto, means what the model's folder says."""
-
-    pooling: str = "auto"
-    layers: tuple[int, ...] = (-1,)
-    combine: str = "mean"
-    normalize: bool | None = None
-    dim: int | None = None
-    max_length: int | None = None
-    on_truncate: str = "warn"
-    stride: int = 0
-    prompt: str | None = None
-    prompt_name: str | None = None
-    special_tokens: bool = True
-    parse_special: bool = True
-    device: str = "auto"
-    dtype: str = "auto"
-    batch_tokens: int | None = None
-    window: int = 4096
+HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
 
 
 class Embedded(NamedTuple):
-    """A record, its tokens, and its vector [D], or [k, D] with stacked layers."""
+    """A record, its tokens, and its vector [D], or [k, D] with stacked layers.
+
+    Where each token or word has a vector, those are [L, D...], and ``pieces`` says of what.
+    """
 
     encoded: Encoded
     vector: np.ndarray
+    pieces: Pieces | None = None
 
 
 @dataclass(frozen=True)
@@ -115,17 +101,12 @@ class Embedder:
         return embedder
 
     @property
-    def modes(self) -> tuple[str, ...]:
-        """The poolings whose vectors are put one behind the other."""
-        return tuple(self.options.pooling.split("+"))
-
-    @property
     def width(self) -> int:
         """The number of dimensions of a vector before it is cut to ``dim``."""
         states = self.encoder.model.config.hidden_size
         if self.options.combine == "concat":
             states *= len(self.options.layers)
-        return states * len(self.modes)
+        return states * len(self.options.modes)
 
     @property
     def max_length(self) -> int:
@@ -140,11 +121,24 @@ class Embedder:
         return asked
 
     @property
+    def _shape(self) -> tuple[int, ...]:
+        """The shape of the vector of a token: [D], or [k, D]."""
+        stacked = self.options.combine == "stack"
+        return (len(self.options.layers), self.width) if stacked else (self.width,)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        if not self.options.per_token:
+            return COLUMNS
+        words = ("word_ids",) if self.options.words else ()
+        return (*COLUMNS, *TOKEN_COLUMNS, *words, PLACES)
+
+    @property
     def layout(self) -> Layout:
         """How texts become tokens."""
         window = self.options.on_truncate == "window"
         return Layout(
-            columns=COLUMNS,
+            columns=self._columns,
             special_tokens=self.options.special_tokens,
             max_length=self.max_length,
             truncation="longest_first",
@@ -163,35 +157,77 @@ class Embedder:
         )
 
     def embed(self, run: Run) -> Iterator[list[Embedded]]:
-        """Yield the records of each window with their vectors, in input order.
+        """Yield the records with their vectors, in input order.
 
-        Raises InputError for a text that is too long with ``on_truncate="error"``, ModelError for a
-        vector that is not finite.
+        Raises InputError for a text that is too long with ``on_truncate="error"``, or has no token,
+        ModelError for a vector that is not finite.
         """
         for batch in run:
-            if self.options.on_truncate == "error":
-                _refuse_cut(batch, self.max_length)
+            yield from self.embedded(batch)
+
+    def embedded(self, batch: Sequence[Encoded]) -> Iterator[list[Embedded]]:
+        """Yield the records of one window with their vectors, as many at a time as memory allows.
+
+        How they are divided depends on the window alone.
+        """
+        if self.options.on_truncate == "error":
+            refuse_cut(batch, self.max_length)
+        if not self.options.per_token:
             yield self.vectors(batch)
+            return
+        for records in portions(windows_of(batch), HELD):
+            yield self._pieces(records)
 
     def vectors(self, batch: Sequence[Encoded]) -> list[Embedded]:
-        """Return the items with their vectors; the windows of one record become one item."""
+        """Return the items with a vector each; the windows of one record become one item."""
+        refuse_empty(batch)
         texts = [tokens_of(item) for item in batch]
-        pooled = torch.stack(self.encoder.run(texts, self._pool)) if texts else torch.zeros(0)
-        records = [list(same) for _, same in groupby(batch, key=lambda item: item.sample)]
+        pooled = torch.stack(self.pooled(texts)) if texts else torch.zeros(0)
+        records = windows_of(batch)
         special = self.tokenizer.core.num_special_tokens_to_add(False)
         weights = [max(1.0, float(item.length - special)) for item in batch]
-        joined = pool_windows(pooled, [len(windows) for windows in records], weights)
-        normalize = bool(self.options.normalize)
-        found = finish(joined, dim=self.options.dim, normalize=normalize).numpy()
+        found = self._finished(pool_windows(pooled, [len(some) for some in records], weights))
         items = [windows[0] for windows in records]
-        _refuse_infinite(items, found)
+        refuse_infinite(items, found)
         return [Embedded(item, vector) for item, vector in zip(items, found, strict=True)]
+
+    def _pieces(self, records: Sequence[Sequence[Encoded]]) -> list[Embedded]:
+        """Return records, given as their windows, with the vectors of their tokens or words."""
+        texts = [tokens_of(item) for windows in records for item in windows]
+        states = iter(self.pooled([text for text in texts if text.ids]))
+        nothing = torch.zeros(0, *self._shape)
+        found = []
+        for windows in records:
+            vectors = [(next(states) if item.length else nothing).numpy() for item in windows]
+            item, vector = joined(windows, vectors)
+            pieces = Pieces.of_tokens(item)
+            if self.options.words is not None:
+                words = words_of(item._replace(record=self._text(item.record)))
+                vector = pool_words(vector, words, self.options.words)
+                pieces = Pieces.of_words(words)
+            vector = self._finished(torch.from_numpy(vector))
+            refuse_infinite([item], vector[None])
+            found.append(Embedded(item, vector, pieces))
+        return found
+
+    def pooled(self, texts: Sequence[Tokens]) -> list[Tensor]:
+        """Return what is kept of the states of each text, of which none is without tokens.
+
+        That is a vector [D...], or the vectors of all tokens, [L, D...].
+        """
+        return self.encoder.run(texts, self._pool)
+
+    def _finished(self, vectors: Tensor) -> np.ndarray:
+        normalize = bool(self.options.normalize)
+        found: np.ndarray = finish(vectors, dim=self.options.dim, normalize=normalize).numpy()
+        return found
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
         options = self.options
         return {
             "pooling": options.pooling,
+            "word_vectors": options.words,
             "layers": list(options.layers),
             "layer_combine": options.combine,
             "normalize": options.normalize,
@@ -209,25 +245,21 @@ class Embedder:
         }
 
     def _text(self, record: Record) -> Record:
-        """Put the prompt before a text, and lower its case where the folder asks for it."""
-        prompt, lower = self.options.prompt or "", self.sentence.lower_case
-        if not (prompt or lower):
-            return record
-        text, pair = record.text, record.pair
-        text = [*prompt.split(), *text] if isinstance(text, list) else prompt + text
-        if lower:
-            text, pair = _lower(text), None if pair is None else _lower(pair)
-        return record._replace(text=text, pair=pair)
+        """Return a record as it is tokenized: with the prompt, in lower case where it has to be."""
+        return prepared(record, self.options.prompt or "", lower=self.sentence.lower_case)
 
-    def _pool(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Make one vector of each text's states."""
+    def _pool(self, states: Tensor, lengths: Sequence[int]) -> Sequence[Tensor] | Tensor:
+        """Make one vector of each text's states, or keep those of all its tokens."""
+        if self.options.pooling == "none":
+            kept: Sequence[Tensor] = states.split(list(lengths))
+            return kept
         if self.options.pooling == "pooler":
             vectors: Tensor = self.encoder.model.pooler(first_tokens(states, lengths))
             return vectors.float()
         skip = None
         if self.options.prompt and not self.sentence.include_prompt:
             skip = [self._prompt_tokens] * len(lengths)
-        return pool(states, lengths, self.modes, skip)
+        return pool(states, lengths, self.options.modes, skip)
 
     @cached_property
     def _prompt_tokens(self) -> int:
@@ -238,45 +270,6 @@ class Embedder:
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
 
 
-def settled(options: Options, sentence: Sentence) -> Options:
-    """Return the options with what the folder says in place of auto and None."""
-    pooling = options.pooling
-    if pooling == "auto":
-        pooling = "+".join(sentence.pooling or ("mean",))
-    return replace(
-        options,
-        pooling=pooling,
-        normalize=sentence.normalize if options.normalize is None else options.normalize,
-        dim=options.dim or sentence.dim,
-        prompt=sentence.prompt(options.prompt, options.prompt_name),
-    )
-
-
-def _lower(text: Text) -> Text:
-    return [word.lower() for word in text] if isinstance(text, list) else text.lower()
-
-
 def tokens_of(item: Encoded) -> Tokens:
     """Return an item as the model takes it."""
     return Tokens(tuple(item.columns["input_ids"]), tuple(item.columns["token_type_ids"]))
-
-
-def _refuse_cut(batch: Sequence[Encoded], limit: int) -> None:
-    for item in batch:
-        if item.cut:
-            raise InputError(
-                f"{item.record.where}: {item.length + item.cut} tokens, and {limit} is the limit",
-                "--on-truncate warn cuts texts, window encodes all of them",
-            )
-
-
-def _refuse_infinite(items: Sequence[Encoded], vectors: np.ndarray) -> None:
-    import numpy as np
-
-    finite = np.isfinite(vectors).reshape(len(items), -1).all(axis=1)
-    if not finite.all():
-        record = items[int(finite.argmin())].record
-        raise ModelError(
-            f"{record.where}: its vector holds NaN or infinity",
-            "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
-        )

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.embedding import TOKENIZER, WEIGHTS, Writing, digests, stacked
+from bertcli.embedding import TOKENIZER, WEIGHTS, Digest, Writing, digests, stacked
 from bertcli.hub import ModelFolder
-from bertcli.pipeline import Embedded, Embedder, Options
+from bertcli.pipeline import Embedded, Embedder
+from bertcli.recipe import Options
 from bertcli.records import Reader, Source
 from bertcli.sentence import read_sentence
-from bertcli.similar import Nearest, Texts, check_maker, texts_at
-from bertcli.vectors.sink import Target
+from bertcli.similar import Nearest, Texts, check_maker, check_texts, texts_at
 from bertcli.vectors.stored import floats
+from bertcli.vectors.target import Target
 from bertcli.writers import format_of
 
 if TYPE_CHECKING:
@@ -108,12 +109,14 @@ class Search:
     def stored(self, path: str, reader: Reader) -> None:
         """Search the vectors in a file, those of the reader's texts.
 
-        Raises InputError when the file has not as many rows as there are texts.
+        Raises InputError when it was made from other texts, or has not as many rows.
         """
         for vectors in self._blocks(path):
             self.nearest.add(vectors)
         near = [match.row for best in self.nearest.matches() for match in best]
-        self.texts = texts_at(path, reader, near, self.nearest.rows)
+        digest = Digest()
+        self.texts = texts_at(path, digest.watch(reader), near, self.nearest.rows)
+        check_texts(path, digest.texts.hexdigest())
 
     def _blocks(self, path: str) -> Iterator[Array]:
         return floats(path, self.nearest.queries.shape[1])

@@ -95,7 +95,28 @@ def check_maker(path: str, digests: Mapping[str, Mapping[str, str]]) -> dict[str
                 f"give --model {name}, or leave out --vectors",
             )
     options = made.get("options")
-    return options if isinstance(options, dict) else {}
+    options = options if isinstance(options, dict) else {}
+    if options.get("pooling") == "none":
+        kind = "words" if options.get("word_vectors") else "tokens"
+        raise InputError(
+            f"{path}: holds vectors of {kind}, and a search needs one a text",
+            f"make it with bertcli embed without --{kind[:-1]}-vectors",
+        )
+    return options
+
+
+def check_texts(path: str, digest: str) -> None:
+    """Raise InputError when the manifest says that a file was made from texts with another sha256.
+
+    ``digest`` is that of the texts of the corpus; an older manifest does not name it.
+    """
+    made = (manifest_of(path) or {}).get("texts_sha256")
+    if made is not None and made != digest:
+        raise InputError(
+            f"{path}: was made from other texts: their sha256 is {str(made)[:12]}, and that of the "
+            f"corpus is {digest[:12]}",
+            "leave out --vectors, or make it again",
+        )
 
 
 def _shown(digests: Mapping[str, str]) -> str:

@@ -106,7 +106,7 @@ def _schema(arrow: Any, rows: Sequence[Row]) -> Any:
     for name in fields_of(rows):
         values = [row.get(name) for row in rows]
         if name in TYPES:
-            kind = _type(arrow, TYPES[name])
+            kind = type_of(arrow, TYPES[name])
         else:
             kind = arrow.array(values).type
             kind = arrow.string() if arrow.types.is_null(kind) else kind
@@ -114,9 +114,10 @@ def _schema(arrow: Any, rows: Sequence[Row]) -> Any:
     return arrow.schema(fields)
 
 
-def _type(arrow: Any, name: str) -> Any:
+def type_of(arrow: Any, name: str) -> Any:
+    """Return the Arrow type of this name, as list<int32>."""
     if name.startswith("list<"):
-        return arrow.list_(_type(arrow, name[5:-1]))
+        return arrow.list_(type_of(arrow, name[5:-1]))
     return getattr(arrow, name)()
 
 

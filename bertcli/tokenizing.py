@@ -31,7 +31,7 @@ class Tally:
     def add(self, batch: Sequence[Encoded], limit: int | None) -> None:
         """Count the encoded records of one window."""
         lengths = [item.length for item in batch]
-        self.records += len(batch)
+        self.records += len({item.sample for item in batch})
         self.tokens += sum(lengths)
         self.longest = max(self.longest, *lengths, 0)
         cuts = [item.cut for item in batch if item.cut]
@@ -82,10 +82,12 @@ class Run:
     def _encoded(self, groups: Iterator[list[Record]]) -> Iterator[list[Encoded]]:
         first = self.start
         for records in groups:
-            if self.prepare:
-                records = [self.prepare(record) for record in records]
-            self.tally.literals += self.tokenizer.count_literals(records)
-            yield self.tokenizer.encode(records, self.layout, skip=self.reader.skip, first=first)
+            texts = [self.prepare(record) for record in records] if self.prepare else records
+            self.tally.literals += self.tokenizer.count_literals(texts)
+            items = self.tokenizer.encode(texts, self.layout, skip=self.reader.skip, first=first)
+            if self.prepare:  # what was read is what is spoken of from here on
+                items = [item._replace(record=records[item.sample - first]) for item in items]
+            yield items
             first += len(records)
 
 

@@ -124,7 +124,7 @@ def test_an_id_that_is_not_there(tmp_path, index):
     assert not (tmp_path / "x.txt").exists()
     done = call("decode", "-i", file, "--on-error", "skip")
     assert (done.code, done.out) == (1, "[CLS] [SEP]\n")
-    assert done.err.splitlines()[-1] == "warning: 1 records were skipped"
+    assert done.err.splitlines()[-1] == "warning: 1 record was skipped"
 
 
 @pytest.mark.parametrize(

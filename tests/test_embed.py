@@ -18,8 +18,9 @@ from bertcli.devices import devices
 from bertcli.encoder import Encoder, Reading, Tokens
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.pipeline import Embedder, Options
+from bertcli.pipeline import Embedder
 from bertcli.pooling import pool
+from bertcli.recipe import Options
 from bertcli.records import Reader, Record, Source
 
 ROOT = Path(__file__).parents[1]
@@ -228,7 +229,7 @@ def test_a_stream_is_jsonl(capsys):
     assert list(first) == ["id", "embedding", "n_tokens"]
     assert (first["id"], first["n_tokens"], len(first["embedding"])) == (0, 5, 32)
     assert (second["id"], second["truncated"]) == (1, 2)
-    assert "1 of 2 texts were cut to 5 tokens; 2 tokens are gone" in captured.err
+    assert "1 of 2 texts was cut to 5 tokens; 2 tokens are gone" in captured.err
     assert "pooling: mean" in captured.err
 
 

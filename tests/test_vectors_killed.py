@@ -19,18 +19,24 @@ from bertcli.vectors.sink import Target, open_vectors
 WATCHED = {module.__file__ for module in (fields, formats, journal, lock, sink, spool)}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
+COUNTS = [2, 0, 1]  # rows of each record, where one may have several
 NAMES = {"out", "out.manifest.json"}
 
 
 def run(folder, form, precision, **options):
-    """A command that takes two rows at a time, wherever it begins."""
+    """A command that takes two records at a time, wherever it begins."""
+    many = options.get("many", False)
     with open_vectors(Target(folder / "out", form, precision, **options), {"model": "m"}) as sink:
         if sink.done:
             return
         start = sink.state["read"] if sink.state else 0
         for at in range(start, ROWS, 2):
             metas = [{"id": i, "n_tokens": i} for i in range(at, min(at + 2, ROWS))]
-            sink.write(metas, VECTORS[at : at + 2])
+            if many:
+                rows = slice(sum(COUNTS[:at]), sum(COUNTS[: at + 2]))
+                sink.write(metas, VECTORS[rows], COUNTS[at : at + 2])
+            else:
+                sink.write(metas, VECTORS[at : at + 2])
             sink.commit({"read": at + len(metas)})
         sink.finish({"records": ROWS})
 
@@ -70,48 +76,51 @@ def restored(folder, state):
         (folder / name).write_bytes(data)
 
 
-def again(folder, form, precision):
+def again(folder, form, precision, many):
     """What a user does after a kill: resume, or overwrite where the old output is all there is."""
     try:
-        run(folder, form, precision, resume=True)
+        run(folder, form, precision, resume=True, many=many)
     except OutputError as refused:
         assert "overwrite" in refused.hint
         assert "out.journal.json" not in contents(folder)
         assert (folder / "out").read_bytes() == b"old"
-        run(folder, form, precision, overwrite=True)
+        run(folder, form, precision, overwrite=True, many=many)
 
 
 @pytest.mark.parametrize(
-    ("form", "precision", "old"),
+    ("form", "precision", "old", "many"),
     [
-        ("npy", "float32", False),
-        ("npy", "float32", True),
-        ("npy", "int8", False),
-        ("jsonl", "float32", False),
-        ("jsonl", "float32", True),
-        ("parquet", "float32", False),
-        ("npz", "float16", True),
-        ("safetensors", "ubinary", False),
-        ("csv", "uint8", True),
+        ("npy", "float32", False, False),
+        ("npy", "float32", True, False),
+        ("npy", "int8", False, False),
+        ("jsonl", "float32", False, False),
+        ("jsonl", "float32", True, False),
+        ("parquet", "float32", False, False),
+        ("npz", "float16", True, False),
+        ("safetensors", "ubinary", False, False),
+        ("csv", "uint8", True, False),
+        ("npy", "float32", True, True),
+        ("safetensors", "int8", False, True),
+        ("parquet", "float16", False, True),
     ],
 )
-def test_every_line_is_a_place_to_be_killed(tmp_path, form, precision, old, monkeypatch):
+def test_every_line_is_a_place_to_be_killed(tmp_path, form, precision, old, many, monkeypatch):
     """Also while resuming: all states that any number of kills can lead to are tried."""
     monkeypatch.setattr(os, "fsync", lambda file: None)  # a kill loses nothing that was written
     (tmp_path / "whole").mkdir()
-    run(tmp_path / "whole", form, precision)
+    run(tmp_path / "whole", form, precision, many=many)
     whole = contents(tmp_path / "whole")
     folder = tmp_path / "work"
     folder.mkdir()
-    start = {"out": b"old", "out.manifest.json": b"{}"} if old else {}
+    start = {"out": b"old", "out.manifest.json": b"{}", "out.index.jsonl": b"old"} if old else {}
     restored(folder, start)
-    waiting = states_seen(folder, lambda: run(folder, form, precision, overwrite=old))
+    waiting = states_seen(folder, lambda: run(folder, form, precision, overwrite=old, many=many))
     assert contents(folder) == whole
     tried = set(waiting)
     while waiting:
         _, state = waiting.popitem()
         restored(folder, state)
-        found = states_seen(folder, lambda: again(folder, form, precision))
+        found = states_seen(folder, lambda: again(folder, form, precision, many))
         assert contents(folder) == whole
         waiting |= {key: value for key, value in found.items() if key not in tried}
         tried |= set(found)

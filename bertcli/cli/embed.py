@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bertcli.cli.console import Console
+from bertcli.cli.console import Console, counted
 from bertcli.cli.embed_options import (
     ComputeOptions,
     FileOptions,
@@ -15,10 +15,12 @@ from bertcli.cli.embed_options import (
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
-from bertcli.vectors.sink import Target
+from bertcli.recipe import Options
+from bertcli.vectors.formats import refuse_stream
+from bertcli.vectors.target import Target
 
 if TYPE_CHECKING:
-    from bertcli.pipeline import Embedder
+    from bertcli.pipeline import Embedded, Embedder
     from bertcli.records import Reader
     from bertcli.tokenizing import Tally
 
@@ -43,27 +45,49 @@ def embed(
     """
     console = messages.console()
     form = output.form()
-    if form not in FORMATS:
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
-    if file.resume and output.output is None:
-        raise UsageError("--resume needs -o FILE", "a stream cannot be resumed")
+    options = chosen(vector, length, compute)
+    _check(output, form, file, vector.precision, options)
     reader = source.reader(console)
-    embedder = _open(model, vector, length, compute, console)
+    embedder = _open(model, options, compute, console)
     if output.output is None:
-        _to_stream(embedder, reader, vector, output, form, console)
+        _to_stream(embedder, reader, vector.precision, output, form, console)
         return
     target = Target(
-        output.output, form, vector.precision, file.resume, output.overwrite, file.manifest
+        output.output,
+        form,
+        vector.precision,
+        file.resume,
+        output.overwrite,
+        file.manifest,
+        options.per_token,
     )
     _to_file(embedder, reader, target, console)
 
 
+def _check(
+    output: OutputOptions, form: str, file: FileOptions, precision: str, options: Options
+) -> None:
+    """Raise UsageError for an output that makes no sense, before a model is looked for."""
+    if form not in FORMATS:
+        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
+    if form == "csv" and options.per_token:
+        raise UsageError(
+            "csv has one vector a row, and here a text has several", "write jsonl, parquet or npy"
+        )
+    if output.output is not None:
+        return
+    if file.resume:
+        raise UsageError("--resume needs -o FILE", "a stream cannot be resumed")
+    if form == "table" and precision != "float32":
+        raise UsageError(
+            f"a table shows float32, not --precision {precision}", "give -f jsonl, or -o FILE"
+        )
+    if form != "table":
+        refuse_stream(form, precision)
+
+
 def _open(
-    model: ModelOptions,
-    vector: VectorOptions,
-    length: LengthOptions,
-    compute: ComputeOptions,
-    console: Console,
+    model: ModelOptions, options: Options, compute: ComputeOptions, console: Console
 ) -> Embedder:
     """Return the embedder that the options ask for; torch is imported here."""
     from bertcli.hub import MODEL_FILES, find_model
@@ -75,8 +99,15 @@ def _open(
     from bertcli.pipeline import Embedder
 
     threads = use_threads(compute.threads)
-    embedder = Embedder.open(folder, chosen(vector, length, compute), console.warn)
-    if vector.pooling == "auto":
+    embedder = Embedder.open(folder, options, console.warn)
+    if options.per_token:
+        special = "included" if options.special_tokens else "left out"
+        console.note(
+            f"a vector a token, special tokens {special}"
+            if options.words is None
+            else f"a vector a word, of its tokens: {options.words}"
+        )
+    elif options.pooling == "auto":
         where = embedder.sentence.found_in or "no pooling in the model's folder"
         console.note(f"pooling: {embedder.options.pooling} ({where})")
     settled = ", ".join(f"{name} {value}" for name, value in embedder.chosen().items())
@@ -105,15 +136,11 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
 def _to_stream(
     embedder: Embedder,
     reader: Reader,
-    vector: VectorOptions,
+    precision: str,
     output: OutputOptions,
     form: str,
     console: Console,
 ) -> None:
-    from bertcli.embedding import metas, stacked
-
-    if vector.precision != "float32":
-        raise UsageError(f"--precision {vector.precision} needs -o FILE", "give an output file")
     run = embedder.run(reader)
     batches = console.track(
         embedder.embed(run),
@@ -122,35 +149,49 @@ def _to_stream(
         truncated=lambda: run.tally.truncated,
     )
     if form == "table":
-        from bertcli.cli.views import screen, vector_view
-
-        with screen() as draw:
-            if items := [item for batch in batches for item in batch]:
-                draw(vector_view(items))
-    elif form in ("jsonl", "csv"):
-        from bertcli.vectors.fields import cells, lines
-
-        rows = lines if form == "jsonl" else cells
-        with output.open(form) as write:
-            for batch in batches:
-                write(rows(metas(batch), stacked(batch)))
+        _draw([item for batch in batches for item in batch])
     else:
-        raise UsageError(f"{form} cannot be streamed", "give -o FILE")
+        from bertcli.embedding import metas, stacked
+        from bertcli.vectors.formats import vector_writer
+        from bertcli.writers import open_output
+
+        several = embedder.options.per_token
+        with open_output(None) as out, vector_writer(out.file, form, precision) as write:
+            for batch in batches:
+                vectors = [item.vector for item in batch] if several else stacked(batch)
+                write(metas(batch), vectors)
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader)
+
+
+def _draw(items: list[Embedded]) -> None:
+    from bertcli.cli.views import screen, vector_view
+
+    with screen() as draw:
+        if items and items[0].pieces is None:
+            draw(vector_view(items))
+        elif items:
+            from bertcli.cli.token_view import pieces_view
+
+            for picture in pieces_view(items):
+                draw(picture)
 
 
 def _report(tally: Tally, embedder: Embedder, console: Console) -> None:
     """Say what a user should know of the run."""
     if tally.truncated and embedder.options.on_truncate == "warn":
+        texts = counted(tally.records, "text", "texts")
+        was = "was" if tally.truncated == 1 else "were"
+        gone = counted(tally.cut, "token is", "tokens are")
         console.warn(
-            f"{tally.truncated} of {tally.records} texts were cut to {embedder.max_length} tokens; "
-            f"{tally.cut} tokens are gone (--on-truncate window encodes all of them)"
+            f"{tally.truncated} of {texts} {was} cut to {embedder.max_length} tokens; {gone} gone "
+            "(--on-truncate window encodes all of them)"
         )
     if tally.literals:
+        stood = counted(tally.literals, "special token", "special tokens")
         console.warn(
-            f"{tally.literals} special tokens stood in the text and were taken as such; "
-            "--no-parse-special makes them plain text"
+            f"{stood} stood in the text and {'was' if tally.literals == 1 else 'were'} taken as "
+            "such; --no-parse-special makes them plain text"
         )
     if tally.empty:
-        console.note(f"{tally.empty} texts were empty")
+        console.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")

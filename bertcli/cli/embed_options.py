@@ -1,17 +1,21 @@
 """The options of `bertcli embed`: what vectors are made of, where they are computed and kept."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from bertcli.cli.options import LAYOUT, OUTPUT, ParseSpecial, SpecialTokens
 from bertcli.errors import UsageError
-
-if TYPE_CHECKING:
-    from bertcli.pipeline import Options
+from bertcli.recipe import ALONE, POOLINGS, Options
 
 VECTOR, COMPUTE = "Vectors", "Computation"
+
+
+def _complete_pooling(incomplete: str) -> list[str]:
+    before, plus, _ = incomplete.rpartition("+")
+    names = [f"{before}{plus}{mode}" for mode in POOLINGS]
+    return [name for name in (*names, *ALONE) if name.startswith(incomplete)]
 
 
 @dataclass(frozen=True)
@@ -19,17 +23,32 @@ class VectorOptions:
     """What a vector is made of."""
 
     pooling: Annotated[
-        Literal[
-            "auto", "cls", "mean", "max", "mean_sqrt_len", "weightedmean", "lasttoken", "pooler"
-        ],
+        str,
         typer.Option(
-            metavar="MODE",
-            help="cls, mean, max, mean_sqrt_len, weightedmean, lasttoken or pooler; auto is what "
-            "the model says, else mean.",
+            metavar="MODE[+MODE...]",
+            help="cls, mean, max, mean_sqrt_len, weightedmean or lasttoken; several, as mean+max, "
+            "are put one behind the other. Or pooler; none (--token-vectors); auto: what the model "
+            "says, else mean.",
             envvar="BERTCLI_POOLING",
+            autocompletion=_complete_pooling,
             rich_help_panel=VECTOR,
         ),
     ] = "auto"
+    token_vectors: Annotated[
+        bool,
+        typer.Option(
+            "--token-vectors",
+            help="A vector for each token, special ones included.",
+            rich_help_panel=VECTOR,
+        ),
+    ] = False
+    word_vectors: Annotated[
+        Literal["first", "last", "mean", "max"] | None,
+        typer.Option(
+            help="A vector for each word: of its first or last token, or the mean or max of all.",
+            rich_help_panel=VECTOR,
+        ),
+    ] = None
     layers: Annotated[
         str,
         typer.Option(
@@ -46,7 +65,7 @@ class VectorOptions:
         bool | None,
         typer.Option(
             "--normalize/--no-normalize",
-            help="Give vectors length 1 (default: what the model says).",
+            help="Give vectors length 1 (default: what the model says; off for tokens and words).",
             rich_help_panel=VECTOR,
         ),
     ] = None
@@ -73,6 +92,18 @@ class VectorOptions:
             metavar="NAME", help="A prompt that the model's folder has.", rich_help_panel=VECTOR
         ),
     ] = None
+
+    @property
+    def mode(self) -> str:
+        """The pooling asked for. Raises UsageError when that and vectors of tokens are."""
+        if not self.token_vectors:
+            return self.pooling
+        other = f"--word-vectors {self.word_vectors}" if self.word_vectors else ""
+        if self.pooling not in ("auto", "none"):
+            other = f"--pooling {self.pooling}"
+        if other:
+            raise UsageError(f"--token-vectors and {other} exclude each other", "give one of them")
+        return "none"
 
 
 @dataclass(frozen=True)
@@ -186,11 +217,10 @@ def layers_in(text: str) -> tuple[int, ...]:
 
 
 def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> "Options":
-    """Return what the pipeline is told; importing it imports torch."""
-    from bertcli.pipeline import Options
-
+    """Return what the pipeline is told. Raises UsageError for what contradicts itself."""
     return Options(
-        pooling=vector.pooling,
+        pooling=vector.mode,
+        words=vector.word_vectors,
         layers=layers_in(vector.layers),
         combine=vector.layer_combine,
         normalize=vector.normalize,

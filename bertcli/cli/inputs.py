@@ -50,6 +50,18 @@ OnError = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+Encoding = Annotated[
+    str,
+    typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING", rich_help_panel=INPUT),
+]
+EncodingErrors = Annotated[
+    Literal["strict", "replace"],
+    typer.Option(
+        help="Bad bytes are an error, or become U+FFFD and are counted.",
+        envvar="BERTCLI_ENCODING_ERRORS",
+        rich_help_panel=INPUT,
+    ),
+]
 
 Files = Annotated[
     list[str] | None,
@@ -64,18 +76,6 @@ Files = Annotated[
 Null = Annotated[
     bool,
     typer.Option("--null", "-0", help="NUL ends a text, not a line end.", rich_help_panel=INPUT),
-]
-Encoding = Annotated[
-    str,
-    typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING", rich_help_panel=INPUT),
-]
-EncodingErrors = Annotated[
-    Literal["strict", "replace"],
-    typer.Option(
-        help="Bad bytes are an error, or become U+FFFD and are counted.",
-        envvar="BERTCLI_ENCODING_ERRORS",
-        rich_help_panel=INPUT,
-    ),
 ]
 
 

@@ -143,7 +143,8 @@ def _open(
         model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
     )
     from bertcli.devices import use_threads
-    from bertcli.pipeline import Embedder, Options
+    from bertcli.pipeline import Embedder
+    from bertcli.recipe import Options
     from bertcli.search import options_of
 
     use_threads(compute.threads)

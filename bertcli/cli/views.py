@@ -49,7 +49,7 @@ def screen() -> Iterator[Draw]:
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
     """Draw one record, a token a row."""
-    title = _words_of(encoded)
+    title = shown(encoded)
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for name, justify in (
         ("#", "right"),
@@ -133,7 +133,7 @@ def vector_view(items: Sequence[Embedded]) -> Group:
     table = Table(box=SIMPLE_HEAD)
     for name, justify in (("text", "left"), ("tokens", "right"), ("norm", "right"), ("", "left")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for encoded, vector in items:
+    for encoded, vector, _ in items:
         flat = vector.reshape(-1)
         first = " ".join(f"{value:+.4f}" for value in flat[:4])
         norm = f"{np.linalg.norm(flat):.4f}"
@@ -163,13 +163,17 @@ def _warmth(cosine: float) -> str:
 
 
 def _short(encoded: Encoded) -> Text:
-    text = _words_of(encoded)
+    text = shown(encoded)
     text.truncate(40, overflow="ellipsis")
     return text
 
 
-def _words_of(encoded: Encoded) -> Text:
-    """Return the text and its pair; what would steer the terminal is shown as U+FFFD."""
+def shown(encoded: Encoded) -> Text:
+    """Return the text and its pair."""
     parts = (encoded.record.text, encoded.record.pair)
-    text = " | ".join(str(part) for part in parts if part is not None)
+    return printable(" | ".join(str(part) for part in parts if part is not None))
+
+
+def printable(text: str) -> Text:
+    """Return a text in which what would steer the terminal is U+FFFD."""
     return Text("".join(c if c.isprintable() else "\ufffd" for c in text))

@@ -1,7 +1,8 @@
 """A file of vectors from all its rows, one function a format, in the memory of one chunk.
 
 - NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...] and nothing else: the rows are in
-  the order of the input, whose ids JSONL, CSV and Parquet keep.
+  the order of the input, whose ids JSONL, CSV and Parquet keep. Where a record has several rows, an
+  index beside the file says which.
 - Those three are in `fields`.
 """
 
@@ -28,9 +29,9 @@ from bertcli.writers import writer_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.vectors.spool import Convert
+    from bertcli.vectors.spool import Convert, Vectors
 
-    WriteVectors = Callable[[Sequence[Row], np.ndarray], None]
+    WriteVectors = Callable[[Sequence[Row], Vectors], None]
 
 NAME = "embeddings"  # of the array
 STREAMED = ("jsonl", "csv")
@@ -140,12 +141,23 @@ WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vec
 def vector_writer(file: IO[bytes], form: str, precision: str = "float32") -> Iterator[WriteVectors]:
     """Yield a function that streams rows as JSONL or CSV, the same as those of a file.
 
-    In CSV the first rows settle the columns. Raises OutputError for what cannot be streamed.
+    Its vectors are [n, D...], or for JSONL a list of [k, D...], the several of each record. In CSV
+    the first rows settle the columns. Raises OutputError for what cannot be streamed.
     """
+    refuse_stream(form, precision)
+    convert = converter(precision)
+
+    def rows_of(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
+        if isinstance(vectors, Sequence):
+            return fields.lines_of_many(metas, [convert(some) for some in vectors])
+        return (fields.cells if form == "csv" else fields.lines)(metas, convert(vectors))
+
+    with writer_of(form)(file) as write:
+        yield lambda metas, vectors: write(rows_of(metas, vectors))
+
+
+def refuse_stream(form: str, precision: str) -> None:
+    """Raise OutputError for what is made of all rows together."""
     if form not in STREAMED or precision in RANGED:
         what = form if form not in STREAMED else f"--precision {precision}"
         raise OutputError(f"{what} is made of all rows together: it needs a file", "give -o FILE")
-    rows_of = fields.cells if form == "csv" else fields.lines
-    with writer_of(form)(file) as write:
-        convert = converter(precision)
-        yield lambda metas, vectors: write(rows_of(metas, convert(vectors)))

@@ -1,9 +1,11 @@
 """What survives a kill: the files beside an output, and the journal of what is committed.
 
     out.npy                 the output, under its name only when it is whole
+    out.npy.index.jsonl     whose rows are whose, where a record has several
     out.npy.manifest.json   what made it
     out.npy.partial         room for a header, then the vectors so far, raw float32
-    out.npy.partial.jsonl   the other fields of these rows, for the formats that hold them
+    out.npy.partial.jsonl   the other fields of these rows, for the formats that hold them; or
+                            what becomes the index
     out.npy.partial.whole   the output while it is made from both
     out.npy.journal.json    how much of both is committed, and by what run
     out.npy.lock            held by the process that writes
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import OutputError
 
-VERSION = 1  # of the journal and of the partial files
+VERSION = 2  # of the journal and of the partial files
 SHOWN = 60  # characters of a value in a message
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -35,6 +37,7 @@ class Files(NamedTuple):
     """The output and the files beside it."""
 
     output: Path
+    row_index: Path
     manifest: Path
     vectors: Path
     metas: Path
@@ -47,7 +50,7 @@ class Files(NamedTuple):
         """Return the files of an output; for a link, those beside what it points to."""
         real = Path(os.path.realpath(path))
         partial = ("", ".jsonl", ".whole")
-        beside = ["", ".manifest.json", *(f".partial{end}" for end in partial)]
+        beside = ["", ".index.jsonl", ".manifest.json", *(f".partial{end}" for end in partial)]
         return cls(
             *(real.with_name(real.name + end) for end in (*beside, ".journal.json", ".lock"))
         )

@@ -12,26 +12,26 @@ A format holds vectors alone (NPY, NPZ, safetensors), or the other fields of the
 and the file is made from them at the end. So the bytes of the file depend on the rows alone, and
 int8, which needs the range of every dimension over all rows, is nothing special. Float32 NPY is the
 spool itself behind its header.
+
+A record may have several rows (``many``), for its tokens or words. Beside vectors alone an index
+says which: it is the spool of the other fields.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli import __version__
-from bertcli.errors import OutputError, UsageError
+from bertcli.errors import OutputError
 from bertcli.hub import sha256
 from bertcli.vectors.formats import (
     WITH_FIELDS,
-    WRITERS,
     at_precision,
     is_spool,
     make,
@@ -48,44 +48,10 @@ from bertcli.vectors.journal import (
 )
 from bertcli.vectors.lock import locked
 from bertcli.vectors.spool import Row, Rows, Spool
+from bertcli.vectors.target import Target
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-@dataclass(frozen=True)
-class Target:
-    """An output file and how it is to be made."""
-
-    path: Path
-    form: str
-    precision: str = "float32"
-    resume: bool = False
-    overwrite: bool = False
-    manifest: bool = True
-
-    def check(self) -> None:
-        """Raise OutputError or UsageError for what can never be written."""
-        if self.resume and self.overwrite:
-            raise UsageError(
-                "--resume and --overwrite contradict each other",
-                "--resume goes on with a run, --overwrite begins again",
-            )
-        if self.form not in WRITERS:
-            raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
-        if self.path.is_dir():
-            raise OutputError(f"{self.path}: is a folder", "name a file in it")
-        if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
-            raise OutputError(
-                f"{self.path}: is a device or pipe, where nothing can be resumed",
-                "write JSONL or CSV to stdout",
-            )
-        if not self.path.parent.is_dir():
-            raise OutputError(
-                f"{self.path}: there is no folder {self.path.parent}", "make the folder first"
-            )
-        if self.form == "parquet" and find_spec("pyarrow") is None:
-            raise OutputError("writing Parquet needs pyarrow", 'pip install "bertcli[parquet]"')
 
 
 @contextmanager
@@ -140,8 +106,10 @@ def _refuse_remains(target: Target, files: Files) -> None:
                 f"{target.path}: an interrupted run left {path.name}",
                 "--resume goes on with it, --overwrite begins again",
             )
-    if files.output.exists():
-        raise OutputError(f"{target.path}: exists already", "give --overwrite, or another name")
+    for path in (files.output, *([files.row_index] if target.indexed else [])):
+        if path.exists():
+            name = target.path if path == files.output else path
+            raise OutputError(f"{name}: exists already", "give --overwrite, or another name")
 
 
 def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, Any]:
@@ -155,11 +123,15 @@ def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, An
             "give --overwrite, or another name",
         ) from None
     refuse_changes(str(target.path), was, now)
-    if sha256(files.output) != digest:
-        raise OutputError(
-            f"{target.path}: was changed after it was made: its sha256 is not the manifest's",
-            "give --overwrite, or another name",
-        )
+    made = {files.output: digest}
+    if target.indexed:
+        made[files.row_index] = manifest.get("index_sha256")
+    for path, expected in made.items():
+        if not path.exists() or sha256(path) != expected:
+            raise OutputError(
+                f"{path}: was changed after it was made: its sha256 is not the manifest's",
+                "give --overwrite, or another name",
+            )
     return manifest
 
 
@@ -185,7 +157,7 @@ class Sink:
         if journal.manifest:
             self._publish()
         elif not done:
-            self.spool = Spool(files, journal, metas=target.form in WITH_FIELDS)
+            self.spool = Spool(files, journal, metas=target.many or target.form in WITH_FIELDS)
 
     @property
     def done(self) -> bool:
@@ -208,10 +180,17 @@ class Sink:
             raise ValueError(f"{self.target.path} is complete")
         return self.spool
 
-    def write(self, metas: Sequence[Row], vectors: np.ndarray) -> None:
-        """Add rows: vectors float32 [n, D...], and as many records (id, n_tokens, ...)."""
+    def write(
+        self, metas: Sequence[Row], vectors: np.ndarray, counts: Sequence[int] | None = None
+    ) -> None:
+        """Add rows: vectors float32 [n, D...], and as many records (id, n_tokens, ...).
+
+        Where a record may have several rows, ``counts`` says how many each has.
+        """
+        if (counts is not None) != self.target.many:
+            raise ValueError(f"counts {counts}, many {self.target.many}")
         with explained(self.target.path):
-            self._open.append(metas, vectors)
+            self._open.append(metas, vectors, counts)
 
     def commit(self, state: Any) -> None:
         """Make all rows durable, with a JSON value for whoever resumes after them."""
@@ -239,7 +218,8 @@ class Sink:
         """
         spool = self._open
         with explained(self.target.path):
-            rows = Rows(self.files, spool.rows, tuple(spool.shape), progress=progress)
+            many = self.target.many
+            rows = Rows(self.files, spool.rows, tuple(spool.shape), many, progress=progress)
             rows, ranges = at_precision(rows, self.target.precision)
             spool.sync()
             spool.close()  # Windows moves no open file
@@ -270,12 +250,30 @@ class Sink:
             "dtype": dtype.name,
             "sha256": sha256(self._whole),
             **({"ranges": ranges} if ranges else {}),
+            **self._indexed(),
         }
+
+    def _indexed(self) -> dict[str, Any]:
+        """Return what the manifest says of the index, where there is one."""
+        if not self.target.indexed:
+            return {}
+        return {"index": self.files.row_index.name, "index_sha256": sha256(self.files.metas)}
+
+    def _publish_index(self) -> None:
+        """Give the index its name before the output has: both there are of one run."""
+        files = self.files
+        if not self.target.indexed:
+            if self.journal.overwrite:
+                files.row_index.unlink(missing_ok=True)  # that of an output which is replaced
+        elif files.metas.exists():
+            files.output.unlink(missing_ok=True)  # likewise
+            os.replace(files.metas, files.row_index)
 
     def _publish(self) -> None:
         """Give the output its name. Done again after a kill, it ends in the same."""
         files = self.files
         files.manifest.unlink(missing_ok=True)  # that of an output which is replaced
+        self._publish_index()
         if self._whole.exists():
             os.replace(self._whole, files.output)
             sync_folder(files.output.parent)

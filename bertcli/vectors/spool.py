@@ -1,6 +1,7 @@
 """Rows on their way to a file: raw vectors and the other fields, appended, cut back, read again.
 
-`N` rows, `D...` the shape of one: `[D]`, or `[k, D]` for layers that are kept apart.
+`N` rows, `D...` the shape of one: `[D]`, or `[k, D]` for layers that are kept apart. A record has
+one row, or several (``many``): then its fields say which, from START to before STOP.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
 from bertcli.vectors.journal import Files, Journal
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     Convert = Callable[[np.ndarray], np.ndarray]
+    Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
 
 Row = dict[str, Any]
+START, STOP = "start", "stop"
 HEAD = 128  # bytes of an NPY header: a float32 NPY needs no copy
 CHUNK = 8 << 20  # bytes of vectors read at a time
 MOST = 8192  # rows read at a time
@@ -37,7 +40,7 @@ class Spool:
     def __init__(self, files: Files, journal: Journal, *, metas: bool) -> None:
         self.rows, self.shape = journal.rows, journal.shape
         self.meta_bytes = journal.meta_bytes
-        size, fresh = HEAD + self.row_bytes * self.rows, self.rows == 0
+        size, fresh = HEAD + self.row_bytes * self.rows, not (self.rows or self.meta_bytes)
         with ExitStack() as stack:
             self.vectors = stack.enter_context(_open_at(files.vectors, size, fresh=fresh))
             self.metas = None
@@ -51,14 +54,19 @@ class Spool:
         """The size of one vector."""
         return 4 * math.prod(self.shape)
 
-    def append(self, metas: Sequence[Row], vectors: np.ndarray) -> None:
-        """Add rows; they count once both files have them."""
+    def append(
+        self, metas: Sequence[Row], vectors: np.ndarray, counts: Sequence[int] | None = None
+    ) -> None:
+        """Add rows, ``counts`` for each record; they count once both files have them."""
         if self.rows == 0:
             self.shape = vectors.shape[1:]
-        if len(metas) != len(vectors) or vectors.shape[1:] != self.shape:
+        rows = len(metas) if counts is None else sum(counts)
+        if rows != len(vectors) or vectors.shape[1:] != self.shape:
             raise ValueError(
                 f"{len(metas)} records, vectors {vectors.shape}, rows before {self.shape}"
             )
+        if counts is not None:
+            metas = [*_placed(metas, counts, self.rows)]
         lines = self._lines(metas) if self.metas else b""
         _append(self.vectors, vectors.astype("<f4", copy=False).tobytes())
         if self.metas:
@@ -85,6 +93,15 @@ class Spool:
     def close(self) -> None:
         """Close the files, which stay as they are."""
         self.open.close()
+
+
+def _placed(metas: Sequence[Row], counts: Sequence[int], first: int) -> Iterator[Row]:
+    """Yield the fields of records with the rows that each has, behind its id."""
+    for meta, count in zip(metas, counts, strict=True):
+        place = {START: first, STOP: first + count}
+        own = {"id": meta["id"]} if "id" in meta else {}
+        yield {**own, **place, **{key: meta[key] for key in meta if key not in place}}
+        first += count
 
 
 def _open_at(path: Path, size: int, *, fresh: bool) -> io.FileIO:
@@ -123,6 +140,7 @@ class Rows:
     files: Files
     count: int
     shape: tuple[int, ...]
+    many: bool = False
     convert: Convert = lambda vectors: vectors
     progress: Callable[[int], None] = lambda rows: None
 
@@ -133,14 +151,10 @@ class Rows:
 
     def raw(self) -> Iterator[np.ndarray]:
         """Yield the vectors as they were computed: float32 [<= step, D...]."""
-        import numpy as np
-
         with open(self.files.vectors, "rb") as file:
             file.seek(HEAD)
             for start in range(0, self.count, self.step):
-                rows = min(self.step, self.count - start)
-                flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
-                yield flat.reshape(rows, *self.shape)
+                yield self._read(file, min(self.step, self.count - start))
 
     def vectors(self) -> Iterator[np.ndarray]:
         """Yield the vectors as they are to be written: [<= step, D...]."""
@@ -149,10 +163,31 @@ class Rows:
             self.progress(len(vectors))
 
     def metas(self) -> Iterator[list[Row]]:
-        """Yield the other fields of the rows."""
+        """Yield the other fields of the records."""
         with open(self.files.metas, "rb") as file:
+            metas = map(json.loads, file)
+            if self.many:
+                yield from _within(metas, self.step)
+                return
             for _ in range(0, self.count, self.step):
-                yield [json.loads(line) for line in islice(file, self.step)]
+                yield list(islice(metas, self.step))
+
+    def records(self) -> Iterator[tuple[list[Row], Vectors]]:
+        """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
+        with open(self.files.vectors, "rb") as file:
+            file.seek(HEAD)
+            for metas in self.metas():
+                ends = list(accumulate(meta[STOP] - meta[START] for meta in metas if self.many))
+                rows = ends[-1] if self.many else len(metas)
+                vectors = self.convert(self._read(file, rows))
+                yield metas, _divided(vectors, ends) if self.many else vectors
+                self.progress(rows)
+
+    def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
+        import numpy as np
+
+        flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
+        return flat.reshape(rows, *self.shape)
 
     def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return the shape of all the vectors together as they are written, and their dtype."""
@@ -160,3 +195,20 @@ class Rows:
 
         one = self.convert(np.zeros((1, *self.shape), np.float32))
         return (self.count, *one.shape[1:]), one.dtype
+
+
+def _within(metas: Iterator[Row], most: int) -> Iterator[list[Row]]:
+    """Gather records that have at most so many rows, or one that has more."""
+    held: list[Row] = []
+    for meta in metas:
+        if held and meta[STOP] - held[0][START] > most:
+            yield held
+            held = []
+        held.append(meta)
+    if held:
+        yield held
+
+
+def _divided(vectors: np.ndarray, ends: Sequence[int]) -> list[np.ndarray]:
+    """Return the rows of each record."""
+    return [vectors[start:end] for start, end in pairwise([0, *ends])]

@@ -1,0 +1,120 @@
+"""The model in the formats of the peers, written once and kept beside the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+
+def onnx_file(model: Path, work: Path) -> str:
+    """Return a graph (ids, keep: int64 [B, L]) -> mean of the tokens [B, D], as ONNX."""
+    path = work / "model.onnx"
+    if not path.exists():
+        apart(_export, model, path)
+    return str(path)
+
+
+def fused_file(model: Path, work: Path, *, quantized: bool) -> str:
+    """Return the same with ONNX Runtime's own operators for attention, GELU and LayerNorm.
+
+    Quantized it has int8 weights with a scale for each channel: with one scale for a whole matrix
+    it is hardly faster, and the vectors are useless.
+    """
+    path, small = work / "model.fused.onnx", work / "model.fused.int8.onnx"
+    if not path.exists():
+        apart(_fuse, model, onnx_file(model, work), path)
+    if quantized and not small.exists():
+        apart(_quantize, path, small)
+    return str(small if quantized else path)
+
+
+def apart(make: Callable[..., None], *arguments: Any) -> None:
+    """Make a file in a process of its own, so that its memory is not the contestant's."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(make, *arguments).result()
+
+
+def _fuse(model: Path, graph: str, path: Path) -> None:
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    fused = optimize_model(graph, "bert", num_heads=heads, hidden_size=hidden, opt_level=0)
+    fused.save_model_to_file(str(path))
+
+
+def _quantize(path: Path, small: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    extra = {"DefaultTensorType": 1}  # float32, behind operators whose types ONNX does not know
+    kind = QuantType.QInt8
+    quantize_dynamic(path, small, weight_type=kind, per_channel=True, extra_options=extra)
+
+
+def _export(model: Path, path: Path) -> None:
+    import torch
+    from transformers import AutoModel
+
+    class Pooled(torch.nn.Module):
+        """A BERT and the mean of its tokens."""
+
+        def __init__(self, bert: Any) -> None:
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+            states = self.bert(input_ids=ids, attention_mask=keep).last_hidden_state
+            share = keep.to(states.dtype) / keep.sum(1, keepdim=True)
+            return (states * share.unsqueeze(-1)).sum(1)
+
+    bert = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
+    ids = torch.randint(1000, 2000, (3, 17))
+    sizes = {0: "batch", 1: "length"}
+    torch.onnx.export(
+        Pooled(bert),
+        (ids, torch.ones_like(ids)),
+        str(path),
+        dynamo=False,  # the fusions of fused_file know this exporter's graphs, not the new one's
+        opset_version=17,
+        input_names=["ids", "keep"],
+        output_names=["vectors"],
+        dynamic_axes={"ids": sizes, "keep": sizes},
+    )
+
+
+def ctranslate2_folder(model: Path, work: Path) -> Path:
+    """Return the model as CTranslate2 has it; what it computes in is chosen when it is loaded."""
+    folder = work / "ctranslate2"
+    if not folder.exists():
+        apart(_convert, model, folder)
+    return folder
+
+
+def _convert(model: Path, folder: Path) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    TransformersConverter(str(model)).convert(str(folder))
+
+
+def random_base(folder: Path, tokenizer: Path) -> None:
+    """Write a BERT of the size of bert-base with random weights, mean pooling, limit 512."""
+    import shutil
+
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    bare = folder.with_name(f"{folder.name}.bare")
+    BertModel(BertConfig(), add_pooling_layer=False).save_pretrained(bare)
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / name, bare / name)
+    transformer = Transformer(str(bare), max_seq_length=512)
+    pooling = Pooling(transformer.get_word_embedding_dimension(), "mean")
+    SentenceTransformer(modules=[transformer, pooling], device="cpu").save(str(folder))
+    shutil.rmtree(bare)

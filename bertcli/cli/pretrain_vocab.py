@@ -1,0 +1,87 @@
+"""`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
+
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertcli.cli.options import ConsoleOptions
+from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
+
+if TYPE_CHECKING:
+    from bertcli.pretrain.vocabulary import Wanted
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """What the vocabulary shall be like."""
+
+    size: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="So many tokens, special and unused ones included."),
+    ] = 30522
+    min_frequency: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="A piece must occur so often to be a token."),
+    ] = 2
+    limit_alphabet: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Keep so many characters, the commonest; Chinese needs more."
+        ),
+    ] = 1000
+    cased: Annotated[
+        bool,
+        typer.Option("--cased/--uncased", help="Keep case and accents, or remove both."),
+    ] = False
+    unused: Annotated[
+        bool,
+        typer.Option(
+            "--unused/--no-unused",
+            help="Keep ids 1 to 99 free, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
+        ),
+    ] = True
+    max_length: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Longest sequence of the model to come (model_max_length).",
+        ),
+    ] = 512
+
+    def wanted(self) -> "Wanted":
+        """Return it as the library has it."""
+        from bertcli.pretrain.vocabulary import Wanted
+
+        return Wanted(**asdict(self))
+
+
+def pretrain_vocab(
+    corpus: CorpusOptions,
+    options: VocabularyOptions,
+    folder: FolderOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Make a WordPiece vocabulary from text.
+
+    The folder has vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers
+    alike. The same text gives the same bytes.
+
+    [bold]bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer[/bold]
+    """
+    from bertcli.pretrain.folder import whole_folder
+    from bertcli.pretrain.vocabulary import OURS, Words, train, write
+    from bertcli.records import texts_of
+
+    console = messages.console()
+    reader = corpus.reader(console)
+    words = Words(options.wanted())
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite) as place:
+        blocks = console.track(reader.blocks(), reader, beside_output=False)
+        words.add(texts_of(chain.from_iterable(blocks)))
+        tokens = train(words)
+        write(tokens, words.wanted, place)
+    console.note(words.said(tokens))
+    console.close(len(tokens), reader)

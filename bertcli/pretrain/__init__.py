@@ -1,0 +1,1 @@
+"""From plain text to a trained BERT: a vocabulary, instances, a model."""

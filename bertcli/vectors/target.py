@@ -1,0 +1,57 @@
+"""The file that vectors are to be written to, and what can never be."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from bertcli.errors import OutputError, UsageError
+from bertcli.vectors.formats import WITH_FIELDS, WRITERS
+
+
+@dataclass(frozen=True)
+class Target:
+    """An output file and how it is to be made."""
+
+    path: Path
+    form: str
+    precision: str = "float32"
+    resume: bool = False
+    overwrite: bool = False
+    manifest: bool = True
+    many: bool = False  # whether a record may have several rows
+
+    @property
+    def indexed(self) -> bool:
+        """Whether an index says beside the output which rows are whose."""
+        return self.many and self.form not in WITH_FIELDS
+
+    def check(self) -> None:
+        """Raise OutputError or UsageError for what can never be written."""
+        if self.resume and self.overwrite:
+            raise UsageError(
+                "--resume and --overwrite contradict each other",
+                "--resume goes on with a run, --overwrite begins again",
+            )
+        if self.form not in WRITERS:
+            raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
+        if self.many and self.form == "csv":
+            raise UsageError(
+                "csv has one vector a row, and here a text has several",
+                "write jsonl, parquet or npy",
+            )
+        if self.path.is_dir():
+            raise OutputError(f"{self.path}: is a folder", "name a file in it")
+        if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
+            raise OutputError(
+                f"{self.path}: is a device or pipe, where nothing can be resumed",
+                "write JSONL or CSV to stdout",
+            )
+        if not self.path.parent.is_dir():
+            raise OutputError(
+                f"{self.path}: there is no folder {self.path.parent}", "make the folder first"
+            )
+        if self.form == "parquet" and find_spec("pyarrow") is None:
+            raise OutputError("writing Parquet needs pyarrow", 'pip install "bertcli[parquet]"')

@@ -1,0 +1,97 @@
+"""The benchmark's own parts, and one small run of it with bertcli alone."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from front import environment
+
+from bertcli.hub import DEFAULT_MODEL, find_model
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+TINY = ROOT / "samples" / "tiny-bert"
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+@pytest.fixture
+def corpus(scripts):
+    from corpus import Corpus
+
+    return Corpus(find_model(DEFAULT_MODEL).path, 256)
+
+
+def test_texts_are_the_same_each_time_and_differ_from_each_other(corpus):
+    random.seed(1)
+    first = corpus.short(200)
+    random.seed(2)
+    assert corpus.short(200) == first
+    assert len(set(first.texts)) == 200
+
+
+def test_sets_are_as_long_as_they_say(corpus):
+    assert set(corpus.exact(64, 20).lengths) == {64}
+    assert 12 < corpus.short(200).tokens / 200 < 20
+    assert 220 < corpus.long(50).tokens / 50 <= 256
+    mixed = corpus.mixed(100).lengths
+    assert min(mixed) < 8
+    assert max(mixed) == 256
+
+
+def test_a_file_of_texts_is_a_set(corpus, tmp_path):
+    path = tmp_path / "reviews.txt"
+    path.write_text("I love NLP!\n\nI love NLP!\nIt rains.\n")
+    assert corpus.read(path) == ("reviews", ("I love NLP!", "It rains."), (7, 5))
+
+
+def test_flops_of_the_default_model(scripts):
+    from flops import Shape
+
+    shape = Shape.read(find_model(DEFAULT_MODEL).path)
+    assert shape.linear == 2 * 6 * (4 * 384 * 384 + 2 * 384 * 1536)
+    assert shape.of([10, 3]) == 13 * shape.linear + 109 * shape.attention
+
+
+def test_a_table_in_markdown(scripts):
+    from report import Table, markdown
+
+    table = Table("speed", ("", "texts/s", "worst cosine", "share"), [("a", 1234.5, 0.5, None)])
+    assert markdown(table).splitlines() == [
+        "**speed**",
+        "",
+        "|  | texts/s | worst cosine | share |",
+        "| --- | ---: | ---: | ---: |",
+        "| a | 1,234 | 0.50000 |  |",
+    ]
+
+
+def test_batches_hold_every_row_once_and_keep_to_the_budget(scripts):
+    from engines import slices
+
+    lengths = sorted(random.Random(3).choices(range(2, 300), k=200), reverse=True)
+    rows = [range(length) for length in lengths]
+    found = list(slices(range(200), rows, 256))
+    assert [at for batch in found for at in batch] == list(range(200))
+    assert all(len(batch) == 1 or len(batch) * lengths[batch[0]] <= 256 for batch in found)
+
+
+def test_a_run_with_bertcli_alone(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "embedding.py"), "--model", str(TINY)]
+    command += ["--only", "embed", "--contestants", "bertcli float32", "--max-length", "128"]
+    command += ["--scale", "0.01", "--repeats", "1", "--output", str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "embedding.json").read_text())
+    [row] = results["embed"]["short"]["contestants"]
+    assert row["name"] == "bertcli float32"
+    assert row["seconds"] > 0
+    assert row["worst_cosine"] == pytest.approx(1)
+    assert "bertcli float32" in done.stdout
+    assert "## embed" in (tmp_path / "embedding.md").read_text()
