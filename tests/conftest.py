@@ -26,3 +26,11 @@ def default_folder() -> Path:
     from bertcli.hub import DEFAULT_MODEL, find_model
 
     return find_model(DEFAULT_MODEL, offline=True).path
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Folders of small random models with task heads."""
+    from task_models import Models
+
+    return Models(tmp_path_factory.mktemp("heads"))

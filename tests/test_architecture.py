@@ -64,6 +64,7 @@ LAYERS = [
     "progress",
     "embedding",
     "search",
+    "tasks",
     "heatmaps",
     "inspection",
     "pretrain",
@@ -82,7 +83,7 @@ LATE = {
     ("formats", "arrays"),
     ("scribe", "workers"),  # who do what a scribe does
 }
-TORCH = ("model", "devices", "pooling", "encoder", "pipeline", "fleet")
+TORCH = ("model", "devices", "pooling", "encoder", "pipeline", "fleet", "tasks")
 # Inside model/, what `bertcli inspect` reads without torch.
 NO_TORCH = ("__init__", "config", "names", "shapes")
 # `except Exception`, and why nothing narrower will do.

@@ -22,6 +22,12 @@ COMMANDS = (
     "similar",
     "compare",
     "inspect",
+    "fill-mask",
+    "next-sentence",
+    "classify",
+    "tag",
+    "answer",
+    "choose",
     "pretrain vocab",
     "pretrain prepare",
 )

@@ -63,6 +63,21 @@ EncodingErrors = Annotated[
     ),
 ]
 
+Files = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="PATH",
+        help="File to read, more than once if need be; - is stdin. .gz and .zst are unpacked.",
+        rich_help_panel=INPUT,
+    ),
+]
+Null = Annotated[
+    bool,
+    typer.Option("--null", "-0", help="NUL ends a text, not a line end.", rich_help_panel=INPUT),
+]
+
 
 def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
     """Return the files to read: those named, or stdin when nothing else is ``given``.
@@ -84,16 +99,7 @@ class InputOptions:
         list[str] | None,
         typer.Argument(metavar="TEXT...", help="Texts; without any, --input or stdin is read."),
     ] = None
-    input: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="PATH",
-            help="File to read, more than once if need be; - is stdin. .gz and .zst are unpacked.",
-            rich_help_panel=INPUT,
-        ),
-    ] = None
+    input: Files = None
     input_format: Annotated[
         InputFormat,
         typer.Option(help="auto goes by the suffix; stdin is txt.", rich_help_panel=INPUT),
@@ -125,12 +131,7 @@ class InputOptions:
     ] = None
     id_field: IdField = None
     keep_fields: KeepFields = None
-    null: Annotated[
-        bool,
-        typer.Option(
-            "--null", "-0", help="NUL ends a text, not a line end.", rich_help_panel=INPUT
-        ),
-    ] = False
+    null: Null = False
     pre_split: Annotated[
         bool,
         typer.Option(

@@ -1,0 +1,56 @@
+"""`bertcli answer`: where in a context the answer to a question stands."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.embed_options import ComputeOptions
+from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.task_options import FileOptions, QuestionOptions, StrideOptions, TopK
+from bertcli.cli.task_run import form_of, open_head, write
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Which answers are given."""
+
+    top_k: TopK = 1
+    max_answer_length: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Tokens that an answer has at most.")
+    ] = 15
+    no_answer: Annotated[
+        bool,
+        typer.Option("--no-answer", help="Allow that there is none: an empty answer."),
+    ] = False
+
+
+def answer(
+    asked: QuestionOptions,
+    answers: AnswerOptions,
+    files: FileOptions,
+    model: ModelOptions,
+    length: StrideOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Find the answer to a question in a context; long contexts are read in windows.
+
+    [bold]bertcli answer --question "Who?" --context "He said so." --model M[/bold]
+
+    [bold]bertcli answer -i questions.jsonl --no-answer --model M[/bold]
+
+    [bold]bertcli answer --question "Who?" -i contexts.txt --model M[/bold]
+
+    A record of JSONL, CSV or Parquet has the fields question and context, and perhaps an id.
+    """
+    console = messages.console()
+    form, reader = form_of(output), asked.reader(files, console)
+    head = open_head("BertForQuestionAnswering", model, length, compute, console)
+    from bertcli.tasks.answer import Answering
+    from bertcli.tasks.spans import Choosing
+
+    choosing = Choosing(answers.top_k, answers.max_answer_length, answers.no_answer)
+    fixed = (None, None) if asked.both else (asked.question, asked.context)
+    write(Answering(head, choosing, *fixed).stream(reader), output, form, console)

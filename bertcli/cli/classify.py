@@ -1,0 +1,84 @@
+"""`bertcli classify`: texts and pairs to classes, or to one score."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from bertcli.cli.embed_options import ComputeOptions
+from bertcli.cli.inputs import InputOptions
+from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.task_options import CutOptions
+from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.errors import UsageError
+
+LABELS = "Labels"
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """Which labels are given, and how they are scored."""
+
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k",
+            "-k",
+            metavar="N",
+            min=1,
+            help="The N likeliest labels, as a list.",
+            rich_help_panel=LABELS,
+        ),
+    ] = None
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SCORE",
+            help="All labels with at least this score, as a list (default where several labels "
+            "may hold: 0.5).",
+            rich_help_panel=LABELS,
+        ),
+    ] = None
+    scores: Annotated[
+        Literal["top", "all"],
+        typer.Option(
+            help="all: also the score of every label, in the model's order.",
+            rich_help_panel=LABELS,
+        ),
+    ] = "top"
+    logits: Annotated[
+        bool,
+        typer.Option(
+            "--logits", help="Scores as the model gives them, unscaled.", rich_help_panel=LABELS
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.scores == "all" and not (self.top_k is None and self.threshold is None):
+            raise UsageError("--scores all leaves no label out", "leave out --top-k, --threshold")
+
+
+def classify(
+    source: InputOptions,
+    model: ModelOptions,
+    labels: LabelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Tell the class of texts or pairs, or how relevant one text is to another.
+
+    [bold]bertcli classify "A wonderful film." --model textattack/bert-base-uncased-imdb[/bold]
+
+    [bold]bertcli classify --pairs pairs.tsv --model cross-encoder/ms-marco-TinyBERT-L2-v2[/bold]
+    """
+    console = messages.console()
+    form, reader = form_of(output), source.reader(console)
+    head = open_head("BertForSequenceClassification", model, length, compute, console)
+    from bertcli.tasks.classify import Classifying, Shown
+
+    shown = Shown(labels.top_k, labels.threshold, labels.scores == "all", labels.logits)
+    task = Classifying(head, shown)
+    console.detail(f"labels: {', '.join(head.labels)}; function: {task.function}")
+    write(task.stream(reader), output, form, console)

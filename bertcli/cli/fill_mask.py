@@ -1,0 +1,52 @@
+"""`bertcli fill-mask`: the words that may stand where a mask is."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.embed_options import ComputeOptions
+from bertcli.cli.inputs import InputOptions
+from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.task_options import MaskOptions, TopK
+from bertcli.cli.task_run import form_of, open_head, write
+
+
+@dataclass(frozen=True)
+class WordOptions:
+    """Which words are given."""
+
+    top_k: TopK = 5
+    targets: Annotated[
+        str | None,
+        typer.Option(metavar="W1,W2,...", help="Compare these words only."),
+    ] = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words to compare; none are all."""
+        return tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
+
+
+def fill_mask(
+    source: InputOptions,
+    model: ModelOptions,
+    words: WordOptions,
+    length: MaskOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    r"""Tell which words may stand where a text has \[MASK].
+
+    [bold]bertcli fill-mask "Paris is the \[MASK] of France." --model bert-base-uncased[/bold]
+
+    [bold]bertcli fill-mask "He \[MASK] her." --targets saw,heard --model bert-base-uncased[/bold]
+    """
+    console = messages.console()
+    form, reader = form_of(output), source.reader(console)
+    head = open_head("BertForMaskedLM", model, length, compute, console)
+    from bertcli.tasks.fill_mask import Filling
+
+    task = Filling(head, words.top_k, words.words)
+    write(task.stream(reader), output, form, console)

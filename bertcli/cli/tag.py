@@ -1,0 +1,55 @@
+"""`bertcli tag`: names, places and the like in texts, with their spans."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from bertcli.cli.embed_options import ComputeOptions
+from bertcli.cli.inputs import InputOptions
+from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.task_options import StrideOptions
+from bertcli.cli.task_run import form_of, open_head, write
+
+
+@dataclass(frozen=True)
+class EntityOptions:
+    """What an entity is."""
+
+    aggregation: Annotated[
+        Literal["none", "simple", "first", "average", "max"],
+        typer.Option(
+            help="none: tokens; simple: neighbours with one label; the others give each word one "
+            "label before.",
+            envvar="BERTCLI_AGGREGATION",
+        ),
+    ] = "simple"
+    ignore_labels: Annotated[
+        str, typer.Option(metavar="L1,L2,...", help="Labels that are left out.")
+    ] = "O"
+
+
+def tag(
+    source: InputOptions,
+    model: ModelOptions,
+    entities: EntityOptions,
+    length: StrideOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Find the entities in texts: their label, score, and characters.
+
+    [bold]bertcli tag "Angela lives in Berlin." --model dslim/bert-base-NER[/bold]
+
+    [bold]bertcli tag -i articles.jsonl --stride 32 --model dslim/bert-base-NER -o tags.jsonl[/bold]
+    """
+    console = messages.console()
+    form, reader = form_of(output), source.reader(console)
+    head = open_head("BertForTokenClassification", model, length, compute, console)
+    from bertcli.tasks.tag import Tagging
+
+    ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
+    task = Tagging(head, entities.aggregation, ignored)
+    console.detail(f"labels: {', '.join(head.labels)}")
+    write(task.stream(reader), output, form, console, "--stride N tags all of them")

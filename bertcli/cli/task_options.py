@@ -1,0 +1,194 @@
+"""The options of the commands for task heads: lengths, and inputs that are not texts or pairs."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from bertcli.cli.console import Console
+from bertcli.cli.inputs import (
+    INPUT,
+    Encoding,
+    EncodingErrors,
+    Files,
+    IdField,
+    InputFormat,
+    KeepFields,
+    Null,
+    OnError,
+    source_paths,
+)
+from bertcli.cli.options import LAYOUT, ParseSpecial
+from bertcli.errors import UsageError
+from bertcli.records import Reader, Source
+
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=3,
+        help="Tokens that a text is cut to, or of a window (default: the model's).",
+        envvar="BERTCLI_MAX_LENGTH",
+        rich_help_panel=LAYOUT,
+    ),
+]
+TopK = Annotated[
+    int, typer.Option("--top-k", "-k", metavar="N", min=1, help="So many of the best.")
+]
+
+
+@dataclass(frozen=True)
+class MaskOptions:
+    """How long texts with masks are."""
+
+    max_length: MaxLength = None
+    parse_special = True  # a mask is one
+    stride = None
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """How long texts are."""
+
+    max_length: MaxLength = None
+    parse_special: ParseSpecial = True
+    stride = None
+
+
+@dataclass(frozen=True)
+class StrideOptions:
+    """How long texts or their windows are."""
+
+    max_length: MaxLength = None
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Work on long texts in windows that share N tokens.",
+            rich_help_panel=LAYOUT,
+        ),
+    ] = None
+    parse_special: ParseSpecial = True
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where records come from that are not one text or two."""
+
+    input: Files = None
+    input_format: Annotated[
+        InputFormat,
+        typer.Option(help="auto goes by the suffix.", rich_help_panel=INPUT),
+    ] = "auto"
+    id_field: IdField = None
+    keep_fields: KeepFields = None
+    null: Null = False
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+
+    def source(self, *, given: bool, objects: bool, **changes: Any) -> Source:
+        """Return the source: files or stdin, unless texts are ``given``.
+
+        Stdin is JSONL where records are ``objects``.
+        """
+        paths = source_paths(self.input, given=given)
+        jsonl = objects and self.input_format == "auto" and paths == ("-",)
+        asked = {
+            "paths": paths,
+            "format": "jsonl" if jsonl else self.input_format,
+            "id_field": self.id_field,
+            "keep": self.keep_fields,
+            "null": self.null,
+            "on_error": self.on_error,
+            "encoding": self.encoding,
+            "encoding_errors": self.encoding_errors,
+        }
+        return Source(**(asked | changes))
+
+
+@dataclass(frozen=True)
+class QuestionOptions:
+    """Questions and contexts."""
+
+    question: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Asked of the context, or of each text that is read."),
+    ] = None
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Where the answer stands, to every question read."),
+    ] = None
+    question_field: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Column or key of the question.", rich_help_panel=INPUT),
+    ] = "question"
+    context_field: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Column or key of the context.", rich_help_panel=INPUT),
+    ] = "context"
+
+    @property
+    def both(self) -> bool:
+        """Whether there is nothing else to read."""
+        return self.question is not None and self.context is not None
+
+    def reader(self, files: FileOptions, console: Console) -> Reader:
+        """Return the reader of questions, of contexts, or of both."""
+        texts = (self.question,) if self.both else ()
+        changes: dict[str, Any] = {"texts": texts, "text_field": self.question_field}
+        if self.both:
+            changes["pair"] = self.context
+        elif self.question is not None:
+            changes["text_field"] = self.context_field
+        elif self.context is None:
+            changes["pair_field"] = self.context_field
+        objects = self.question is None and self.context is None
+        return Reader(files.source(given=self.both, objects=objects, **changes), console.warn)
+
+
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """Prompts and choices."""
+
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROMPT CHOICE...",
+            help="A prompt and its choices; without any, --input or stdin is read.",
+        ),
+    ] = None
+    prompt_field: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Column or key of the prompt.", rich_help_panel=INPUT),
+    ] = "prompt"
+    choices_field: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Column or key of the list of choices.", rich_help_panel=INPUT
+        ),
+    ] = "choices"
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The choices among the arguments."""
+        return tuple(self.texts or ())[1:]
+
+    def reader(self, files: FileOptions, console: Console) -> Reader:
+        """Return the reader of prompts, whose extra fields hold the choices."""
+        if self.texts and len(self.given) < 2:
+            raise UsageError(
+                f"{len(self.given)} choices, and it takes two to choose from",
+                "give a prompt and then its choices",
+            )
+        kept = files.keep_fields
+        changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1]}
+        if not self.texts:
+            changes["text_field"] = self.prompt_field
+            changes["keep"] = kept if kept == "*" else _named(kept, self.choices_field)
+        return Reader(files.source(given=bool(self.texts), objects=True, **changes), console.warn)
+
+
+def _named(names: str | None, further: str) -> str:
+    return ",".join(filter(None, (names, further)))

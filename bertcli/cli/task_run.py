@@ -1,0 +1,114 @@
+"""What the commands for task heads share: opening the model, and writing what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bertcli.cli.console import Console
+from bertcli.cli.embed_options import ComputeOptions
+from bertcli.cli.options import ModelOptions, OutputOptions
+from bertcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from bertcli.tasks.head import Head, Stream
+
+FORMATS = ("table", "jsonl", "csv", "tsv", "parquet")
+
+
+class Length(Protocol):
+    """The options that say how long texts are."""
+
+    @property
+    def max_length(self) -> int | None: ...  # noqa: D102
+    @property
+    def stride(self) -> int | None: ...  # noqa: D102
+    @property
+    def parse_special(self) -> bool: ...  # noqa: D102
+
+
+def form_of(output: OutputOptions) -> str:
+    """Return the format to write; UsageError for one that cannot hold it."""
+    form = output.form()
+    if form not in FORMATS:
+        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
+    return form
+
+
+def open_head(
+    kind: str, model: ModelOptions, length: Length, compute: ComputeOptions, console: Console
+) -> Head[Any]:
+    """Return the model with the head of this class; torch is imported here."""
+    from bertcli.hub import MODEL_FILES, find_model
+
+    folder = find_model(
+        model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
+    )
+    from bertcli.devices import use_threads
+    from bertcli.model import heads
+    from bertcli.tasks.head import Head, Settings
+
+    threads = use_threads(compute.threads)
+    settings = Settings(
+        max_length=length.max_length,
+        stride=length.stride,
+        parse_special=length.parse_special,
+        device=compute.device,
+        dtype=compute.dtype,
+        batch_tokens=compute.batch_tokens,
+        window=compute.window,
+    )
+    head = Head[Any].open(folder, getattr(heads, kind), settings, console.warn)
+    console.detail(
+        f"model: {folder.path} ({folder.source}); {kind}, device {head.encoder.device}, "
+        f"threads {threads}, max_length {head.max_length}"
+    )
+    return head
+
+
+def write(
+    stream: Stream, output: OutputOptions, form: str, console: Console, advice: str = ""
+) -> None:
+    """Write the results of a pass and say what a user should know of it.
+
+    ``advice`` tells what may be done about texts that were cut.
+    """
+    from bertcli.tasks.results import flat_rows, row
+
+    batches = console.track(
+        stream,
+        stream.reader,
+        beside_output=output.on_terminal,
+        truncated=lambda: stream.tally.truncated,
+    )
+    if form == "table":
+        from bertcli.cli.task_view import results_table
+        from bertcli.cli.views import screen
+
+        with screen() as draw:
+            for batch in batches:
+                draw(results_table(batch))
+    else:
+        with output.open(form) as put:
+            for batch in batches:
+                if form == "jsonl":
+                    put([row(result) for result in batch])
+                else:
+                    put([line for result in batch for line in flat_rows(result)])
+    _report(stream, console, advice)
+
+
+def _report(stream: Stream, console: Console, advice: str) -> None:
+    tally = stream.tally
+    if tally.truncated:
+        console.warn(
+            f"{tally.truncated} of {tally.records} texts were cut to {stream.max_length} tokens; "
+            f"{tally.cut} tokens are gone{advice and f' ({advice})'}"
+        )
+    if tally.literals and not stream.masks:
+        console.warn(
+            f"{tally.literals} special tokens stood in the text and were taken as such; "
+            "--no-parse-special makes them plain text"
+        )
+    if tally.empty:
+        console.note(f"{tally.empty} texts were empty")
+    console.close(tally.records, stream.reader)

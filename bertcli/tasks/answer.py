@@ -1,0 +1,86 @@
+"""Where in a context the answer to a question stands: Section 4.2 and 4.3 of the paper.
+
+Results are those of transformers' question-answering pipeline, with its windows: 384 tokens, of
+which neighbours share 128.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from bertcli.encoding import Encoded, Layout
+from bertcli.errors import InputError
+from bertcli.model.heads import BertForQuestionAnswering
+from bertcli.records import Reader, Record
+from bertcli.tasks.head import Head, Stream, streamed
+from bertcli.tasks.results import Result
+from bertcli.tasks.spans import Choosing
+
+COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
+WINDOW, SHARED = 384, 128  # tokens
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
+
+    A ``question`` that is given is asked of every record, which is a context then; with a
+    ``context`` records are questions about it.
+    """
+
+    head: Head[BertForQuestionAnswering]
+    choosing: Choosing = field(default_factory=Choosing)
+    question: str | None = None
+    context: str | None = None
+
+    def stream(self, reader: Reader) -> Stream:
+        """Return the pass over questions and contexts. InputError for one without the other."""
+
+        def judge(batch: list[Encoded]) -> list[Result]:
+            return self._judge(reader.collect(((item.sample, item) for item in batch), _asked))
+
+        stream = streamed(self.head, reader, self.layout, judge, self._prepare)
+        return replace(stream, max_length=self.layout.max_length or 0)
+
+    @property
+    def layout(self) -> Layout:
+        """How a question and its context become tokens: in windows over the context."""
+        settings = self.head.settings
+        length = settings.max_length or min(self.head.max_length, WINDOW)
+        stride = min(length // 2, SHARED) if settings.stride is None else settings.stride
+        return replace(
+            self.head.layout(*COLUMNS),
+            max_length=length,
+            truncation="only_second",
+            overflowing=True,
+            stride=stride,
+        )
+
+    def _prepare(self, record: Record) -> Record:
+        if self.question is not None:
+            return record._replace(text=self.question, pair=record.text)
+        return record if self.context is None else record._replace(pair=self.context)
+
+    def _judge(self, batch: list[Encoded]) -> list[Result]:
+        logits = self.head.outputs(batch, self.head.token_logits)
+        results = []
+        pairs = zip(batch, logits, strict=True)
+        for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
+            parts = [(item, one.numpy()) for item, one in windows]
+            found = self.choosing.answers(parts)
+            item = parts[0][0]
+            empty = {"answer": "", "score": 0.0, "start": 0, "end": 0}
+            alone = found[0] if found else empty
+            fields = {"answers": found} if self.choosing.top_k > 1 else alone
+            results.append(Result(item.record, item.sample, fields))
+        return results
+
+
+def _asked(number: int, item: Encoded) -> Encoded:
+    if item.record.pair is None:
+        raise InputError(
+            f"{item.record.where}: there is no context",
+            "give --context, or records with the fields question and context",
+        )
+    return item

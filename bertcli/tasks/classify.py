@@ -1,0 +1,127 @@
+"""Which class a text or a pair belongs to, or how relevant one is to the other.
+
+Scores are those of transformers' text-classification pipeline; of a model with one label, those of
+sentence-transformers' CrossEncoder, which asks the folder for its activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bertcli.encoder import first_tokens
+from bertcli.encoding import Encoded
+from bertcli.hub.files import BAD_JSON, read_json
+from bertcli.model.config import BertConfig
+from bertcli.model.heads import BertForSequenceClassification
+from bertcli.records import Reader
+from bertcli.sentence import CONFIG
+from bertcli.tasks.head import Head, Stream, Warn, streamed
+from bertcli.tasks.results import Result
+
+LIKELY = 0.5  # score from which a label of many that may hold together is given
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which labels are given: the best one, the best ``top_k``, those from ``threshold`` on."""
+
+    top_k: int | None = None
+    threshold: float | None = None
+    all_scores: bool = False
+    logits: bool = False
+
+
+@dataclass(frozen=True)
+class Classifying:
+    """A classifier that is ready to run."""
+
+    head: Head[BertForSequenceClassification]
+    shown: Shown = Shown()
+    function: str = field(init=False)  # softmax, sigmoid or none
+
+    def __post_init__(self) -> None:
+        head = self.head
+        chosen = activation(head.folder, head.model.bert.config, head.warn)
+        object.__setattr__(self, "function", "none" if self.shown.logits else chosen)
+
+    @property
+    def several(self) -> bool:
+        """Whether a text has a list of labels: asked for, or because several may hold."""
+        shown, config = self.shown, self.head.model.bert.config
+        listed = config.problem_type == "multi_label_classification" and not shown.all_scores
+        return shown.top_k is not None or shown.threshold is not None or listed
+
+    def stream(self, reader: Reader) -> Stream:
+        """Return the pass over the texts and pairs of a reader."""
+        return streamed(self.head, reader, self.head.layout(), self._judge)
+
+    def _judge(self, batch: list[Encoded]) -> list[Result]:
+        logits = self.head.outputs(batch, self._logits)
+        return [
+            Result(item.record, item.sample, self._fields(self._scores(one)), item.cut)
+            for item, one in zip(batch, logits, strict=True)
+        ]
+
+    def _logits(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
+        return self.head.model.logits(first_tokens(states, lengths).unsqueeze(-2))
+
+    def _scores(self, logits: Tensor) -> Tensor:
+        match self.function:
+            case "softmax":
+                return logits.softmax(-1)
+            case "sigmoid":
+                return logits.sigmoid()
+            case _:
+                return logits
+
+    def _fields(self, scores: Tensor) -> dict[str, Any]:
+        values = scores.tolist()
+        labels = self.head.labels
+        if len(values) == 1 and not self.several:
+            return {"score": values[0]}
+        ranked = sorted(zip(values, labels, strict=True), key=lambda one: -one[0])
+        if self.several:
+            named = [{"label": label, "score": value} for value, label in self._kept(ranked)]
+            return {"labels": named}
+        fields: dict[str, Any] = {"label": ranked[0][1], "score": ranked[0][0]}
+        if self.shown.all_scores:
+            fields["scores"] = dict(zip(labels, values, strict=True))
+        return fields
+
+    def _kept(self, ranked: list[tuple[float, str]]) -> list[tuple[float, str]]:
+        least = self.shown.threshold
+        if least is None and self.shown.top_k is None:
+            least = 0.0 if self.shown.logits else LIKELY
+        kept = ranked if least is None else [one for one in ranked if one[0] >= least]
+        return kept[: self.shown.top_k]
+
+
+def activation(folder: Path, config: BertConfig, warn: Warn) -> str:
+    """Return what makes scores of logits: softmax, sigmoid or none."""
+    if config.num_labels == 1 and (named := _named_activation(folder, config)):
+        known = {"Sigmoid": "sigmoid", "Identity": "none"}
+        if (kind := named.rpartition(".")[2]) in known:
+            return known[kind]
+        warn(f"the activation {named} that the model's folder names is unknown: sigmoid is taken")
+        return "sigmoid"
+    if config.problem_type == "regression":
+        return "none"
+    several = config.problem_type == "multi_label_classification" or config.num_labels == 1
+    return "sigmoid" if several else "softmax"
+
+
+def _named_activation(folder: Path, config: BertConfig) -> str | None:
+    """Return the activation of a cross-encoder, from any of the places it was ever kept in."""
+    try:
+        outer = read_json(folder / CONFIG).get("activation_fn")
+    except BAD_JSON:
+        outer = None
+    inner = config.other.get("sentence_transformers")
+    inner = inner.get("activation_fn") if isinstance(inner, dict) else None
+    named = outer or inner or config.other.get("sbert_ce_default_activation_function")
+    return str(named) if named else None

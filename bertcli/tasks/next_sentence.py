@@ -1,0 +1,52 @@
+"""Whether the second sentence follows the first: Section 3.1 of the paper, Task #2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bertcli.encoder import first_tokens
+from bertcli.encoding import Encoded
+from bertcli.errors import InputError
+from bertcli.model.heads import BertForNextSentencePrediction
+from bertcli.records import Reader
+from bertcli.tasks.head import Head, Stream, streamed
+from bertcli.tasks.results import Result
+
+
+@dataclass(frozen=True)
+class Following:
+    """A next sentence predictor that is ready to run."""
+
+    head: Head[BertForNextSentencePrediction]
+
+    def stream(self, reader: Reader) -> Stream:
+        """Return the pass over the pairs of a reader. InputError for a text without a pair."""
+
+        def judge(batch: list[Encoded]) -> list[Result]:
+            return self._judge(reader.collect(((item.sample, item) for item in batch), _paired))
+
+        return streamed(self.head, reader, self.head.layout(), judge)
+
+    def _judge(self, batch: list[Encoded]) -> list[Result]:
+        found = self.head.outputs(batch, self._logits)
+        results = []
+        for item, logits in zip(batch, found, strict=True):
+            follows, random = logits.softmax(-1).tolist()
+            fields = {"is_next": follows, "not_next": random}
+            results.append(Result(item.record, item.sample, fields, item.cut))
+        return results
+
+    def _logits(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
+        return self.head.model.logits(first_tokens(states, lengths).unsqueeze(-2))
+
+
+def _paired(number: int, item: Encoded) -> Encoded:
+    if item.record.pair is None:
+        raise InputError(
+            f"{item.record.where}: there is no second sentence",
+            "give two texts, --pairs FILE, or records with a pair field",
+        )
+    return item

@@ -1,0 +1,53 @@
+"""What a task says of a record, and the rows that it is written as. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from bertcli.records import Record
+
+
+class Result(NamedTuple):
+    """What a task says of one record. At most one of the fields is a list, of further fields."""
+
+    record: Record
+    sample: int  # the number of the record in the run, from 0
+    fields: Mapping[str, Any]
+    cut: int = 0  # tokens that truncation took away
+
+
+def row(result: Result) -> dict[str, Any]:
+    """Return the JSON object of a result: id, what the task says, what was cut, other fields."""
+    key = result.record.id
+    found = ({} if key is None else {"id": key}) | dict(result.fields)
+    if result.cut:
+        found["truncated"] = result.cut
+    return found | _carried(result, found)
+
+
+def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table: one for each item of the list, or one; the same columns for all.
+
+    A mapping becomes a column for each of its names. A record without an id has its number.
+    """
+    record = result.record
+    first = {"id": result.sample if record.id is None else record.id}
+    single: dict[str, Any] = {}
+    items: list[Mapping[str, Any]] = [{}]
+    for name, value in result.fields.items():
+        match value:
+            case list():
+                items = value
+            case Mapping():
+                single |= {f"{name}.{inner}": number for inner, number in value.items()}
+            case _:
+                single[name] = value
+    for item in items:
+        found = {**first, **single, **item, "truncated": result.cut}
+        yield found | _carried(result, found)
+
+
+def _carried(result: Result, taken: Mapping[str, Any]) -> dict[str, Any]:
+    extra = result.record.extra or {}
+    return {name: value for name, value in extra.items() if name not in taken}

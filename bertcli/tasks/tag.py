@@ -1,0 +1,58 @@
+"""Which tokens of a text are a name, a place, a drug ...: entities with their spans.
+
+Results are those of transformers' token-classification pipeline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from bertcli.encoding import Encoded, Layout
+from bertcli.errors import UsageError
+from bertcli.model.heads import BertForTokenClassification
+from bertcli.records import Reader
+from bertcli.tasks.entities import Grouping, without_overlap
+from bertcli.tasks.head import Head, Stream, streamed
+from bertcli.tasks.results import Result
+
+COLUMNS = ("tokens", "offset_mapping", "word_ids", "special_tokens_mask")
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """A tagger that is ready to run. With a stride long texts are tagged in windows."""
+
+    head: Head[BertForTokenClassification]
+    aggregation: str = "simple"
+    ignored: tuple[str, ...] = ("O",)
+
+    def __post_init__(self) -> None:
+        if self.head.settings.stride is not None and self.aggregation == "none":
+            raise UsageError(
+                "--stride needs entities: tokens that windows share would be there twice",
+                "give --aggregation simple, first, average or max",
+            )
+
+    def stream(self, reader: Reader) -> Stream:
+        """Return the pass over the texts of a reader."""
+        return streamed(self.head, reader, self._layout(), self._judge)
+
+    def _layout(self) -> Layout:
+        layout, stride = self.head.layout(*COLUMNS), self.head.settings.stride
+        return layout if stride is None else replace(layout, overflowing=True, stride=stride)
+
+    def _judge(self, batch: list[Encoded]) -> list[Result]:
+        labels = self.head.labels
+        grouping = Grouping(self.head.tokenizer, labels, self.aggregation, self.ignored)
+        logits = self.head.outputs(batch, self.head.token_logits)
+        results = []
+        pairs = zip(batch, logits, strict=True)
+        for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
+            parts = [(item, one.softmax(-1).numpy()) for item, one in windows]
+            found = [entity for part in parts for entity in grouping.entities(*part)]
+            if len(parts) > 1:
+                found = without_overlap(found)
+            item = parts[0][0]
+            results.append(Result(item.record, item.sample, {"entities": found}, item.cut))
+        return results
