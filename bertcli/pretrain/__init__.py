@@ -1,0 +1,1 @@
+"""Pretraining: from texts to training instances, and from these to a BertForPreTraining."""

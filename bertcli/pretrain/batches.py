@@ -1,0 +1,116 @@
+"""Which rows a step trains on, and rows as one batch. Plain arrays: nothing here needs torch.
+
+Letters as in the model: `B` rows, `L` their length, `T` tokens of all of them; `M` masked tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertcli.errors import InputError
+from bertcli.pretrain.reading import Instances
+
+MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
+
+
+class Batch(NamedTuple):
+    """Rows one after the other, and what is to be predicted."""
+
+    ids: Any  # [T]; padded: [B * width]
+    types: Any  # as ids
+    lengths: Any  # [B]
+    starts: Any  # [B] place of each row's first token among ids
+    masked: Any  # [M] places among ids
+    words: Any  # [M] what stood there
+    follows: Any  # [B] 0 when the second sentence follows the first, 1 when it is a random one
+    width: int  # 0 when nothing is padded
+
+
+class Order:
+    """The order of rows: every epoch in an order of its own, one after the other without a gap.
+
+    A function of the seed and the step alone: there is nothing to save, or to go back to.
+    """
+
+    def __init__(self, rows: Any, batch_size: int, seed: int) -> None:
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self.shuffled: dict[int, Any] = {}
+
+    def batch(self, step: int) -> Any:
+        """Return the rows of a step, counted from 0."""
+        start, count = step * self.batch_size, len(self.rows)
+        places = np.arange(start, start + self.batch_size)
+        parts = []
+        for epoch in range(places[0] // count, places[-1] // count + 1):
+            inside = places[places // count == epoch] % count
+            parts.append(self._epoch(epoch)[inside])
+        self.shuffled = {epoch: self.shuffled[epoch]}  # the others are behind us
+        return np.concatenate(parts)
+
+    def _epoch(self, epoch: int) -> Any:
+        if epoch not in self.shuffled:
+            self.shuffled[epoch] = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
+        return self.shuffled[epoch]
+
+
+def held_out(count: int, fraction: float) -> tuple[Any, Any]:
+    """Part the rows into those to train on and the last ones, which are held out.
+
+    The last ones, not random ones: copies of a text that are masked in other places are neighbours.
+    """
+    least = min(1, count - 1) if fraction else 0
+    cut = count - max(least, int(count * fraction))
+    return np.arange(cut), np.arange(cut, count)
+
+
+def parts(data: Instances, rows: Any, count: int) -> list[Any]:
+    """Deal rows out to so many parts of about as many tokens each, the longest rows first."""
+    lengths = data.take(rows, ("lengths",))["lengths"]
+    longest_first = rows[np.argsort(-lengths, kind="stable")]
+    return [longest_first[part::count] for part in range(count)]
+
+
+def collate(data: Instances, rows: Any, *, padded: bool) -> Batch:
+    """Read rows as one batch; InputError when an id is none of the vocabulary."""
+    found = data.take(rows)
+    ids, lengths = found["input_ids"], found["lengths"].astype(np.int64)
+    _refuse_foreign(data, found)
+    width = 0
+    if padded:
+        width = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, ids.shape[1])
+        kept: Any = (slice(None), slice(width))
+        starts = np.arange(len(rows)) * width
+    else:
+        kept = np.arange(ids.shape[1]) < lengths[:, None]
+        starts = np.cumsum(lengths) - lengths
+    chosen = np.arange(found["masked_lm_ids"].shape[1]) < found["masked_lm_counts"][:, None]
+    return Batch(
+        ids=ids[kept].ravel().astype(np.int64),
+        types=found["token_type_ids"][kept].ravel().astype(np.int64),
+        lengths=lengths,
+        starts=starts,
+        masked=(starts[:, None] + found["masked_lm_positions"])[chosen],
+        words=found["masked_lm_ids"][chosen].astype(np.int64),
+        follows=found["next_sentence_labels"].astype(np.int64),
+        width=width,
+    )
+
+
+def _refuse_foreign(data: Instances, found: dict[str, Any]) -> None:
+    for name in ("input_ids", "masked_lm_ids"):
+        highest, lowest = int(found[name].max(initial=0)), int(found[name].min(initial=0))
+        if highest >= data.vocab_size or lowest < 0:
+            raise InputError(
+                f"{data.folder}: {name} holds {highest if highest >= data.vocab_size else lowest}, "
+                f"and the vocabulary has {data.vocab_size} tokens",
+                "prepare the instances again",
+            )
+
+
+def in_batches(rows: Any, size: int) -> Iterator[Any]:
+    """Yield rows in batches of this size, the last one perhaps smaller."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -1,0 +1,123 @@
+"""The training itself: one optimizer step after the other, the same on one process or on many."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertcli.devices import dtype_of
+from bertcli.errors import ModelError
+from bertcli.model.calls import recomputing
+from bertcli.model.heads import BertForPreTraining
+from bertcli.pretrain.batches import Order, collate, parts
+from bertcli.pretrain.loss import predict
+from bertcli.pretrain.optimizer import Gradients, adamw
+from bertcli.pretrain.options import Options
+from bertcli.pretrain.ranks import Ranks
+from bertcli.pretrain.reading import Instances
+from bertcli.pretrain.schedule import Schedule
+
+
+class Step(NamedTuple):
+    """What one optimizer step was like."""
+
+    step: int  # counted from 1
+    mlm_loss: float
+    nsp_loss: float
+    lr: float
+    grad_norm: float
+    tokens: int
+
+
+class Training:
+    """A model, its optimizer and its data: `step` moves the weights once.
+
+    Losses are means over the whole batch, whoever computes which part of it: over all its masked
+    tokens, and over all its rows. Every process sums gradients that are already divided by these
+    global counts, so that any number of processes and of parts gives the same weights, up to
+    rounding. Dropout is seeded by the seed, the step, the process and the part.
+    """
+
+    def __init__(
+        self,
+        model: BertForPreTraining,
+        data: Instances,
+        rows: Any,
+        options: Options,
+        ranks: Ranks,
+    ) -> None:
+        self.model, self.data, self.options, self.ranks = model.train(), data, options, ranks
+        self.order = Order(rows, options.batch_size, options.seed)
+        self.schedule: Schedule = options.schedule(len(rows))
+        self.optimizer = adamw(model, options)
+        self.gradients = Gradients(model.parameters())
+        self.dtype = dtype_of(options.dtype)
+        half = self.dtype == torch.float16
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=half)
+        if options.gradient_checkpointing:
+            model.bert.encoder.call = recomputing
+
+    def step(self, number: int) -> Step:
+        """Do the step of this number, counted from 0; ModelError when its loss is no number."""
+        rows = self.order.batch(number)
+        counts = self.data.take(rows, ("masked_lm_counts", "lengths"))
+        masked = max(int(counts["masked_lm_counts"].sum()), 1)
+        rate = self.schedule.at(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.gradients.clear()
+        sums = torch.zeros(2, device=self.ranks.device)
+        for part, own in enumerate(self._own(rows)):
+            torch.manual_seed(self._seed(number, part))
+            sums += self._backward(own, masked, len(rows))
+        self.ranks.sum(sums)
+        norm = self._update()
+        mlm, nsp, norm = torch.stack([sums[0] / masked, sums[1] / len(rows), norm]).tolist()
+        self._refuse_infinite(number + 1, mlm + nsp, norm)
+        return Step(number + 1, mlm, nsp, rate, norm, int(counts["lengths"].sum()))
+
+    def _own(self, rows: Any) -> list[Any]:
+        """Return the parts of a batch that are this process's, those without a row left out."""
+        ranks = self.ranks
+        dealt = parts(self.data, rows, ranks.count * self.options.gradient_accumulation_steps)
+        return [part for part in dealt[ranks.index :: ranks.count] if len(part)]
+
+    def _seed(self, number: int, part: int) -> int:
+        """Mix what names a part of a step into one number, far from that of any other part."""
+        mixed = self.options.seed
+        for value in (number, self.ranks.index, part):
+            mixed = (mixed * 6364136223846793005 + value + 1442695040888963407) % 2**63
+        return mixed
+
+    def _backward(self, rows: Any, masked: int, count: int) -> Tensor:
+        """Add the gradients of some rows to those of the batch; return the sums of both losses."""
+        device = self.ranks.device
+        batch = collate(self.data, rows, padded=device.type != "cpu")
+        with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
+            words, follows = predict(self.model, batch, device).losses()
+        loss: Tensor = self.scaler.scale(words / masked + follows / count)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return torch.stack([words.detach(), follows.detach()])
+
+    def _update(self) -> Tensor:
+        self.ranks.sum(self.gradients.flat)
+        self.scaler.unscale_(self.optimizer)
+        norm = self.gradients.clip(self.options.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return norm
+
+    def _refuse_infinite(self, step: int, loss: float, norm: float) -> None:
+        """A scaler expects gradients that overflow, and skips these steps; a loss never may."""
+        if not isfinite(loss) or not (isfinite(norm) or self.scaler.is_enabled()):
+            what = f"the loss is {loss}" if not isfinite(loss) else f"the gradients are {norm}"
+            raise ModelError(f"step {step}: {what}")
+
+    @property
+    def updates(self) -> int:
+        """How often the optimizer has moved the weights."""
+        states = self.optimizer.state.values()
+        return int(next((state["step"].item() for state in states), 0))
