@@ -38,6 +38,8 @@ FORMATS = {
 }
 PACKED = (".gz", ".zst")
 ARRAYS = ("npy", "npz", "safetensors")
+KINDS = {list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
+PRE_SPLIT = "with --pre-split a text is a list of words"
 
 
 class Record(NamedTuple):
@@ -72,6 +74,7 @@ class Source:
     keep: str | None = None  # names of further fields to carry, separated by commas; "*" is all
     null: bool = False
     pre_split: bool = False
+    sentences: bool = False  # a text may be a list of sentences
     ids: bool = False  # the records are lists of token ids
     on_error: str = "fail"
     encoding: str = "utf-8"
@@ -109,9 +112,7 @@ class Reader:
     def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
         self.source = source
         self.warn = warn
-        self.skipped = 0
-        self.replaced = 0
-        self.bytes_read = 0
+        self.skipped = self.replaced = self.bytes_read = 0
 
     def __iter__(self) -> Iterator[Record]:
         for block in self.blocks():
@@ -175,22 +176,18 @@ def checked(record: Record, source: Source) -> Record:
 
 
 def _checked(text: Any, record: Record, source: Source) -> Text:
-    if source.pre_split:
+    if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
         if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
-            raise InputError(f"{record.where}: with --pre-split a text is a list of words")
+            what = "the list holds more than strings" if source.sentences else PRE_SPLIT
+            raise InputError(f"{record.where}: {what}")
         return [_valid(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
-            f"{record.where}: the text is {_kind(text)}, not a string",
+            f"{record.where}: the text is {KINDS.get(type(text), 'a number')}, not a string",
             "a list of words needs --pre-split" if isinstance(text, list) else "",
         )
     return _valid(text, record, source)
-
-
-def _kind(value: Any) -> str:
-    names = {list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def _valid(text: str, record: Record, source: Source) -> str:

@@ -16,7 +16,7 @@ from typing import get_type_hints
 import pytest
 from front import PACKAGE, PROGRAM, call, environment
 
-from bertcli.cli.app import COMMANDS
+from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.hub import DEFAULT_MODEL
 
 ROOT = PACKAGE / "bertcli"
@@ -58,6 +58,7 @@ LAYERS = [
     "search",
     "heatmaps",
     "inspection",
+    "pretrain",
     "__init__",
     "cli.console",
     "cli.inputs",
@@ -167,7 +168,7 @@ SHELL_HELP = ["rich"]  # help and tables are drawn with it
     [
         (["--version"], []),
         (["--help"], SHELL_HELP),
-        *[([name, "--help"], SHELL_HELP) for name in COMMANDS],
+        *[([*name.split(), "--help"], SHELL_HELP) for name in (*COMMANDS, *GROUPS)],
         (["tokenize", "I love NLP!"], []),
         (["tokenize", "I love NLP!", "--tokens", "--offsets", "--max-length", "4"], []),
         (["tokenize", "a", "-f", "csv"], []),
@@ -218,9 +219,13 @@ def test_files_are_read_in_one_sitting():
     assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
 
 
+def slug(command):
+    return command.replace(" ", "_").replace("-", "_")
+
+
 def length_of(node):
     """Return the lines of a function; the signature of a command is a list of its options."""
-    first = node.body[0] if node.name in COMMANDS else node
+    first = node.body[0] if node.name in map(slug, COMMANDS) else node
     return node.end_lineno - first.lineno + 1
 
 
@@ -262,29 +267,29 @@ def test_public_names_are_there():
 
 
 def help_of(*command):
-    done = call(*command, "--help", COLUMNS="100", NO_COLOR="1", TERM="dumb")
+    done = call(*" ".join(command).split(), "--help", COLUMNS="100", NO_COLOR="1", TERM="dumb")
     assert (done.code, done.err) == (0, "")
     return "".join(f"{line.rstrip()}\n" for line in done.out.splitlines())
 
 
-@pytest.mark.parametrize("command", ["bertcli", *COMMANDS])
+@pytest.mark.parametrize("command", ["bertcli", *COMMANDS, *GROUPS])
 def test_help_is_the_golden_one(command):
     shown = help_of(*([] if command == "bertcli" else [command]))
-    golden = GOLDEN / f"{command}.txt"
+    golden = GOLDEN / f"{command.replace(' ', '-')}.txt"
     if os.environ.get("BERTCLI_GOLDEN") == "write":
         golden.write_text(shown, "utf-8")
     assert shown == golden.read_text("utf-8"), "BERTCLI_GOLDEN=write pytest writes it anew"
 
 
 def test_no_golden_file_is_left_over():
-    assert {path.stem for path in GOLDEN.iterdir()} == {"bertcli", *COMMANDS}
+    names = {name.replace(" ", "-") for name in ("bertcli", *COMMANDS, *GROUPS)}
+    assert {path.stem for path in GOLDEN.iterdir()} == names
 
 
 def options():
     """Yield (command, name, what typer knows of it) of every option and argument."""
     for command in COMMANDS:
-        module = importlib.import_module(f"bertcli.cli.{command.replace('-', '_')}")
-        hints = get_type_hints(getattr(module, command.replace("-", "_")), include_extras=True)
+        hints = get_type_hints(function_of(command), include_extras=True)
         hints.pop("return")
         for group in hints.values():
             for field in fields(group):
@@ -319,7 +324,8 @@ def completed(line, **env):
 
 
 def test_completion_of_commands_and_options():
-    assert completed("bertcli ") == list(COMMANDS)
+    assert completed("bertcli ") == list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+    assert completed("bertcli pretrain v") == ["vocab"]
     assert completed("bertcli to") == ["tokenize"]
     assert "--padding-side" in completed("bertcli tokenize --pad")
     assert "--skip-special-tokens" in completed("bertcli decode --sk")

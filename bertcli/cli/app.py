@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated
 
@@ -13,7 +13,19 @@ import typer
 from bertcli.cli.options import command
 from bertcli.errors import BertcliError
 
-COMMANDS = ("tokenize", "decode", "embed", "similar", "compare", "inspect")
+# A command is the function of its own name in the module of its own name: "pretrain vocab" is
+# bertcli.cli.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
+COMMANDS = (
+    "tokenize",
+    "decode",
+    "embed",
+    "similar",
+    "compare",
+    "inspect",
+    "pretrain vocab",
+    "pretrain prepare",
+)
+GROUPS = {"pretrain": "Train a BERT of your own: vocabulary, instances, model."}
 
 # Options that may stand without a value, and the value that they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
@@ -21,18 +33,33 @@ BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
 
 def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     """Return the command line with these commands; each costs the import of its module."""
-    app = typer.Typer(
-        name="bertcli",
+    app = _group("bertcli")
+    app.callback()(bertcli)
+    groups: dict[str, typer.Typer] = {}
+    for name in names:
+        group, _, last = name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = _group(group)
+            app.add_typer(groups[group], help=GROUPS[group])
+        (groups[group] if group else app).command(last)(command(function_of(name)))
+    return app
+
+
+def function_of(name: str) -> Callable[..., None]:
+    """Return the function of a command, with its groups of options as parameters."""
+    own = name.replace(" ", "_").replace("-", "_")
+    function: Callable[..., None] = getattr(import_module(f"bertcli.cli.{own}"), own)
+    return function
+
+
+def _group(name: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(bertcli)
-    for name in names:
-        function = getattr(import_module(f"bertcli.cli.{name.replace('-', '_')}"), name)
-        app.command(name)(command(function))
-    return app
 
 
 def show_versions(wanted: bool) -> None:
@@ -64,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from bertcli.writers import drop_stdout
 
     given = with_values(sys.argv[1:] if argv is None else argv)
-    asked = [name for name in given[:1] if name in COMMANDS]
+    asked = [name for name in COMMANDS if name.split()[:1] == given[:1]]
     try:
         build(asked or COMMANDS)(args=given, prog_name="bertcli")
     except BertcliError as error:

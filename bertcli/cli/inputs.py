@@ -50,6 +50,18 @@ OnError = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+Encoding = Annotated[
+    str,
+    typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING", rich_help_panel=INPUT),
+]
+EncodingErrors = Annotated[
+    Literal["strict", "replace"],
+    typer.Option(
+        help="Bad bytes are an error, or become U+FFFD and are counted.",
+        envvar="BERTCLI_ENCODING_ERRORS",
+        rich_help_panel=INPUT,
+    ),
+]
 
 
 def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
@@ -128,20 +140,8 @@ class InputOptions:
         ),
     ] = False
     on_error: OnError = "fail"
-    encoding: Annotated[
-        str,
-        typer.Option(
-            help="Encoding of the input.", envvar="BERTCLI_ENCODING", rich_help_panel=INPUT
-        ),
-    ] = "utf-8"
-    encoding_errors: Annotated[
-        Literal["strict", "replace"],
-        typer.Option(
-            help="Bad bytes are an error, or become U+FFFD and are counted.",
-            envvar="BERTCLI_ENCODING_ERRORS",
-            rich_help_panel=INPUT,
-        ),
-    ] = "strict"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""

@@ -1,1 +1,1 @@
-"""Pretraining: from texts to training instances, and from these to a BertForPreTraining."""
+"""From plain text to a trained BERT: a vocabulary, instances, a model."""

@@ -1,0 +1,82 @@
+"""The options that the commands of `bertcli pretrain` share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.console import Console
+from bertcli.cli.inputs import (
+    INPUT,
+    Encoding,
+    EncodingErrors,
+    InputFormat,
+    OnError,
+    TextField,
+    source_paths,
+)
+from bertcli.cli.options import OUTPUT
+from bertcli.records import Reader, Source
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """Which files of text, and what is in them."""
+
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CORPUS...",
+            help="Files of text; without any, and for -, stdin. .gz and .zst are unpacked.",
+        ),
+    ] = None
+    input_format: Annotated[
+        InputFormat,
+        typer.Option(
+            help="auto goes by the suffix; stdin is txt. A record of a format other than txt is a "
+            "document: its text has a sentence a line, or is a list of sentences.",
+            rich_help_panel=INPUT,
+        ),
+    ] = "auto"
+    text_field: TextField = None
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+
+    def reader(self, console: Console) -> Reader:
+        """Return the reader of the corpus."""
+        source = Source(
+            paths=source_paths(self.corpus, given=False),
+            format=self.input_format,
+            text_field=self.text_field,
+            sentences=True,
+            on_error=self.on_error,
+            encoding=self.encoding,
+            encoding_errors=self.encoding_errors,
+        )
+        return Reader(source, console.warn)
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """The folder to write."""
+
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder to write. It appears whole or not at all.",
+            rich_help_panel=OUTPUT,
+        ),
+    ]
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace a folder that this command wrote before.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False

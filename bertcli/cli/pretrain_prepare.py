@@ -1,0 +1,111 @@
+"""`bertcli pretrain prepare`: instances of masked words and next sentences, from text."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from bertcli.cli.options import OUTPUT, ConsoleOptions, ModelOptions
+from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
+
+INSTANCES = "Instances"
+
+
+@dataclass(frozen=True)
+class InstanceOptions:
+    """How instances are made; the defaults are those of the BERT paper."""
+
+    max_length: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=5,
+            help="Length of a sequence, special tokens included.",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = 128
+    short_seq_prob: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            min=0,
+            max=1,
+            help="Share of sequences that aim at a random, shorter length.",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = 0.1
+    masked_lm_prob: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            min=0,
+            max=1,
+            help="Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay.",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = 0.15
+    max_predictions: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="At most so many tokens to predict in a sequence.",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = 20
+    dupe_factor: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Go through the corpus so often, with other pairs and masks each time.",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = 5
+    whole_word: Annotated[
+        bool,
+        typer.Option(
+            "--whole-word",
+            help="Mask all pieces of a word, or none.",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = False
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Of all that is random: the same seed gives the same bytes.",
+            envvar="BERTCLI_SEED",
+            rich_help_panel=INSTANCES,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How the instances are stored."""
+
+    shard_size: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Instances in a file.", rich_help_panel=OUTPUT),
+    ] = 32768
+    format: Annotated[
+        Literal["safetensors", "parquet"],
+        typer.Option("--format", "-f", help="Format of the files.", rich_help_panel=OUTPUT),
+    ] = "safetensors"
+
+
+def pretrain_prepare(
+    corpus: CorpusOptions,
+    model: ModelOptions,
+    options: InstanceOptions,
+    shards: ShardOptions,
+    folder: FolderOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Make training instances from text: pairs of sentences, half of them random, and masks.
+
+    A text file has a sentence a line, and a blank line between documents.
+
+    [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
+    """

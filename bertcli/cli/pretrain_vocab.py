@@ -1,0 +1,57 @@
+"""`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.options import ConsoleOptions
+from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """What the vocabulary shall be like."""
+
+    size: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="So many tokens, special and unused ones included."),
+    ] = 30522
+    min_frequency: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="A piece must occur so often to be a token."),
+    ] = 2
+    cased: Annotated[
+        bool,
+        typer.Option("--cased/--uncased", help="Keep case and accents, or remove both."),
+    ] = False
+    unused: Annotated[
+        bool,
+        typer.Option(
+            "--unused/--no-unused",
+            help="Keep ids 1 to 99 free, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
+        ),
+    ] = True
+    max_length: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Longest sequence of the model to come (model_max_length).",
+        ),
+    ] = 512
+
+
+def pretrain_vocab(
+    corpus: CorpusOptions,
+    options: VocabularyOptions,
+    folder: FolderOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Make a WordPiece vocabulary from text.
+
+    The folder has vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers
+    alike. The same text gives the same bytes.
+
+    [bold]bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer[/bold]
+    """
