@@ -24,6 +24,7 @@ COMMANDS = (
     "inspect",
     "pretrain vocab",
     "pretrain prepare",
+    "pretrain run",
 )
 GROUPS = {"pretrain": "Train a BERT of your own: vocabulary, instances, model."}
 

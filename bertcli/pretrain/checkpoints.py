@@ -30,7 +30,8 @@ from bertcli.hub import TOKENIZER_FILES
 from bertcli.model import checkpoint
 from bertcli.model.config import BertConfig
 from bertcli.model.heads import BertForPreTraining
-from bertcli.vectors.journal import sync_folder
+from bertcli.pretrain.log import LOG, PLOT
+from bertcli.vectors.journal import FULL, sync_folder
 
 VERSION = 1  # of training_state.json
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
@@ -78,6 +79,24 @@ class Checkpoints:
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
+    def check(self, *, resume: bool, overwrite: bool) -> None:
+        """Raise OutputError when something is there that must not be written over."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise OutputError(f"{self.folder}: not a folder", "name a folder for --output")
+        there = [path.name for path in self.folder.glob("[!.]*")]
+        ours = LOG in there or bool(self.steps())
+        if there and not (resume or overwrite):
+            go_on = "--resume goes on with it, " if ours else ""
+            raise OutputError(
+                f"{self.folder}: the folder is there already",
+                f"{go_on}--overwrite begins anew, or name another folder",
+            )
+        if there and not ours and not overwrite:
+            raise OutputError(
+                f"{self.folder}: there is no run in this folder to go on with",
+                "name the folder of the run, or an empty one",
+            )
+
     def sweep(self) -> None:
         """Remove what a killed run was writing, or removing."""
         for path in self.folder.glob(".*"):
@@ -107,9 +126,26 @@ class Checkpoints:
         return target
 
     def clear(self) -> None:
-        """Remove all checkpoints."""
+        """Remove what an earlier run left: the model first, which is whole no longer."""
+        for name in ("config.json", "model.safetensors", PLOT):
+            (self.folder / name).unlink(missing_ok=True)
         for step in self.steps():
             self._remove(step)
+
+    def publish(self, fill: Callable[[Path], None]) -> None:
+        """Put the files that `fill` makes into the folder itself, config.json as the last one."""
+        making = self.folder / f"{MAKING}result"
+        with self.explained("the model cannot be written"):
+            try:
+                shutil.rmtree(making, ignore_errors=True)
+                making.mkdir()
+                fill(making)
+                sync(making)
+                for path in sorted(making.iterdir(), key=lambda one: one.name == "config.json"):
+                    os.replace(path, self.folder / path.name)
+                sync_folder(self.folder)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
 
     def _drop(self) -> None:
         for step in self.steps()[: -self.keep]:
@@ -128,14 +164,17 @@ class Checkpoints:
             yield
         except (OSError, SafetensorError, OutputError) as failed:
             reason = getattr(failed, "strerror", None) or failed
-            last = self.last()
-            kept = f"the last good checkpoint is {last.name}" if last else "there is no checkpoint"
-            full = getattr(failed, "errno", errno.ENOSPC) == errno.ENOSPC
-            again = "run the same command with --resume" if last else "run the same command again"
+            full = getattr(failed, "errno", errno.ENOSPC) in FULL
+            again = "run the same command with --resume"
             raise OutputError(
-                f"{self.folder}: {what}: {reason}; {kept}",
+                f"{self.folder}: {what}: {reason}; {self.kept()}",
                 f"make room, then {again}" if full else again,
             ) from None
+
+    def kept(self) -> str:
+        """Say what there is to go on from."""
+        last = self.last()
+        return f"the last good checkpoint is {last.name}" if last else "there is no checkpoint"
 
 
 def sync(folder: Path) -> None:
@@ -146,9 +185,7 @@ def sync(folder: Path) -> None:
     sync_folder(folder)
 
 
-def put_model(
-    folder: Path, model: BertForPreTraining, config: BertConfig, tokenizer: Path
-) -> None:
+def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, tokenizer: Path) -> None:
     """Write a model with its tokenizer, which bertcli and transformers both load."""
     for name in TOKENIZER_FILES:
         if name != "config.json" and (tokenizer / name).is_file():

@@ -36,8 +36,9 @@ class HeldOut:
         """
         model.eval()
         sums = torch.zeros(7, dtype=torch.float64)
-        with torch.no_grad(), torch.autocast(
-            ranks.device.type, dtype, enabled=dtype != torch.float32
+        with (
+            torch.no_grad(),
+            torch.autocast(ranks.device.type, dtype, enabled=dtype != torch.float32),
         ):
             for rows in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
                 sums += self._sums(model, rows, ranks.device)
@@ -46,9 +47,7 @@ class HeldOut:
             sums = ranks.sum(sums.to(ranks.device)).cpu()
         return _named(sums.tolist())
 
-    def _sums(
-        self, model: BertForPreTraining, rows: Any, device: torch.device
-    ) -> torch.Tensor:
+    def _sums(self, model: BertForPreTraining, rows: Any, device: torch.device) -> torch.Tensor:
         batch = collate(self.data, rows, padded=device.type != "cpu")
         found = predict(model, batch, device)
         right = found.word_logits.argmax(-1) == found.words

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bertcli.devices import dtype_of
-from bertcli.errors import ModelError
 from bertcli.model.calls import recomputing
 from bertcli.model.heads import BertForPreTraining
 from bertcli.pretrain.batches import Order, collate, parts
@@ -61,7 +60,7 @@ class Training:
             model.bert.encoder.call = recomputing
 
     def step(self, number: int) -> Step:
-        """Do the step of this number, counted from 0; ModelError when its loss is no number."""
+        """Do the step of this number, from 0; FloatingPointError when its loss is no number."""
         rows = self.order.batch(number)
         counts = self.data.take(rows, ("masked_lm_counts", "lengths"))
         masked = max(int(counts["masked_lm_counts"].sum()), 1)
@@ -76,7 +75,7 @@ class Training:
         self.ranks.sum(sums)
         norm = self._update()
         mlm, nsp, norm = torch.stack([sums[0] / masked, sums[1] / len(rows), norm]).tolist()
-        self._refuse_infinite(number + 1, mlm + nsp, norm)
+        self._refuse_infinite(mlm + nsp, norm)
         return Step(number + 1, mlm, nsp, rate, norm, int(counts["lengths"].sum()))
 
     def _own(self, rows: Any) -> list[Any]:
@@ -99,7 +98,7 @@ class Training:
         with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
             words, follows = predict(self.model, batch, device).losses()
         loss: Tensor = self.scaler.scale(words / masked + follows / count)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return torch.stack([words.detach(), follows.detach()])
 
     def _update(self) -> Tensor:
@@ -110,11 +109,12 @@ class Training:
         self.scaler.update()
         return norm
 
-    def _refuse_infinite(self, step: int, loss: float, norm: float) -> None:
-        """A scaler expects gradients that overflow, and skips these steps; a loss never may."""
-        if not isfinite(loss) or not (isfinite(norm) or self.scaler.is_enabled()):
-            what = f"the loss is {loss}" if not isfinite(loss) else f"the gradients are {norm}"
-            raise ModelError(f"step {step}: {what}")
+    def _refuse_infinite(self, loss: float, norm: float) -> None:
+        """Raise FloatingPointError; gradients may overflow where a scaler skips the step then."""
+        if not isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss}")
+        if not isfinite(norm) and not self.scaler.is_enabled():
+            raise FloatingPointError(f"the norm of the gradients is {norm}")
 
     @property
     def updates(self) -> int:

@@ -29,7 +29,7 @@ class Gradients:
 
     def clip(self, most: float) -> Tensor:
         """Return the norm of all gradients, after which it is at most `most`; 0 never clips."""
-        norm = self.flat.norm()
+        norm: Tensor = torch.linalg.vector_norm(self.flat)
         if most:
             self.flat.mul_((most / (norm + 1e-6)).clamp(max=1.0))
         return norm
@@ -40,7 +40,8 @@ def adamw(model: nn.Module, options: Options) -> torch.optim.AdamW:
 
     Source: BERT, appendix A.2, and the optimizer of google-research/bert.
     """
-    still, decaying = [], []
+    still: list[nn.Parameter] = []
+    decaying: list[nn.Parameter] = []
     for name, weight in model.named_parameters():
         no_decay = name.endswith("bias") or "LayerNorm" in name
         (still if no_decay else decaying).append(weight)
@@ -73,7 +74,9 @@ def remember(
     """Give an optimizer what `moments` returned after so many updates."""
     for name, weight in model.named_parameters():
         if f"{MOMENTS[0]}.{name}" in kept:
-            state = {moment: kept[f"{moment}.{name}"].to(weight.device, copy=True) for moment in MOMENTS}
+            state = {
+                moment: kept[f"{moment}.{name}"].to(weight.device, copy=True) for moment in MOMENTS
+            }
             fused = weight.device.type == "cuda"
             where = weight.device if fused else torch.device("cpu")
             state["step"] = torch.tensor(float(updates), device=where)

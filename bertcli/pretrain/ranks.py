@@ -21,11 +21,17 @@ class Ranks:
     device: torch.device
     index: int = 0
     count: int = 1
+    local: int = 0  # on its machine
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Whether this process writes for all."""
         return self.index == 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether another process on this machine speaks of what all of them find."""
+        return self.local > 0
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by the sum over all processes; BertcliError when one of them is gone."""
@@ -64,12 +70,16 @@ def joined(name: str) -> Iterator[Ranks]:
         torch.cuda.set_device(here[0])
     distributed.init_process_group("nccl" if here[0].type == "cuda" else "gloo")
     try:
-        yield Ranks(here[0], distributed.get_rank(), count)
+        yield Ranks(here[0], distributed.get_rank(), count, _local())
     finally:
         distributed.destroy_process_group()
 
 
 def _own(name: str) -> str:
     if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
-        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        return f"cuda:{_local()}"
     return "cpu" if name == "auto" else name
+
+
+def _local() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
