@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from bertcli.records import Reader
 
 T = TypeVar("T")
 
+STEP = 64  # items between two looks at the clock
 QUIET_SECONDS = 1.0  # work shorter than this shows no progress bar
 
 
@@ -55,22 +58,33 @@ class Console:
         There is none where the output itself goes to the terminal (``beside_output``).
         ``truncated`` tells how many texts were cut so far.
         """
-        watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        if self.quiet or beside_output or not watched:
+        if beside_output or not self._watched():
             yield from batches
             return
-        start, records, bar = monotonic(), 0, None
-        try:
+        from bertcli.streams import size_on_disk
+
+        records, bar = 0, Bar(lambda: size_on_disk(reader.source.paths))
+        with bar:
             for batch in batches:
                 records += len(batch)
-                if bar is None and monotonic() - start > QUIET_SECONDS:
-                    bar = Bar(reader, start)
-                if bar is not None:
-                    bar.update(records, truncated())
+                extra = f"  {truncated():,} truncated" if truncated() else ""
+                bar.update(reader.bytes_read, records, "texts", extra)
                 yield batch
-        finally:
-            if bar is not None:
-                bar.stop()
+
+    def count(self, items: Iterable[T], total: int, what: str) -> Iterator[T]:
+        """Yield items, with a progress bar when somebody watches for long."""
+        if not self._watched():
+            yield from items
+            return
+        with Bar(lambda: total) as bar:
+            for number, item in enumerate(items):
+                if number % STEP == 0:
+                    bar.update(number, number, what)
+                yield item
+
+    def _watched(self) -> bool:
+        seen = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return seen and not self.quiet
 
     def close(self, records: int, reader: Reader) -> None:
         """Say what became of the input; exit with 1 when records were skipped."""
@@ -88,34 +102,39 @@ class Console:
 
 
 class Bar:
-    """A progress bar: share of the input, texts a second, time left, texts cut so far."""
+    """A progress bar that appears when work takes long: share, rate, time left."""
 
-    def __init__(self, reader: Reader, start: float) -> None:
+    def __init__(self, total: Callable[[], int | None]) -> None:
+        self.total, self.start = total, monotonic()
+        self.progress: Progress | None = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+    def update(self, completed: int, done: int, what: str, extra: str = "") -> None:
+        """Show how far the run is: ``completed`` of the total, and what was ``done``."""
+        seconds = monotonic() - self.start
+        if self.progress is None and seconds > QUIET_SECONDS:
+            self.progress = self._appear()
+        if self.progress is not None:
+            counts = f"{done:,} {what}  {done / seconds:,.0f} {what}/s{extra}"
+            self.progress.update(self.task, completed=completed, counts=counts)
+
+    def _appear(self) -> Progress:
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from bertcli.streams import size_on_disk
-
-        self.reader, self.start = reader, start
-        self.progress = Progress(
+        progress = Progress(
             TextColumn("{task.fields[counts]}"),
             BarColumn(),
             TimeRemainingColumn(),
             console=RichConsole(stderr=True),
             transient=True,
         )
-        total = size_on_disk(reader.source.paths)
-        self.task = self.progress.add_task("", total=total, counts="")
-        self.progress.start()
-
-    def update(self, records: int, truncated: int) -> None:
-        """Show how far the run is."""
-        rate = records / (monotonic() - self.start)
-        counts = f"{records:,} texts  {rate:,.0f} texts/s"
-        if truncated:
-            counts += f"  {truncated:,} truncated"
-        self.progress.update(self.task, completed=self.reader.bytes_read, counts=counts)
-
-    def stop(self) -> None:
-        """Remove the bar."""
-        self.progress.stop()
+        self.task = progress.add_task("", total=self.total(), counts="")
+        progress.start()
+        return progress

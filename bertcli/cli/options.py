@@ -18,7 +18,7 @@ import typer
 from bertcli.cli.console import Console, stdout_is_terminal
 from bertcli.encoding import Layout, strategies
 from bertcli.errors import UsageError
-from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, find_model, known_models
+from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
 from bertcli.tokenizer import Tokenizer
 
 MODEL, LAYOUT, OUTPUT = "Model", "Length and special tokens", "Output"
@@ -119,11 +119,15 @@ class ModelOptions:
         ),
     ] = False
 
-    def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
-        """Return the tokenizer of the model; its files are fetched when they are not there."""
-        folder = find_model(
+    def folder(self) -> ModelFolder:
+        """Return where the tokenizer's files are; they are fetched when they are not there."""
+        return find_model(
             self.model, files=TOKENIZER_FILES, revision=self.revision, offline=self.offline
         )
+
+    def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
+        """Return the tokenizer of the model."""
+        folder = self.folder()
         console.detail(f"model: {folder.path} ({folder.source})")
         tokenizer = Tokenizer.load(folder.path, parse_special=parse_special)
         for warning in tokenizer.warnings:

@@ -1,12 +1,16 @@
 """`bertcli pretrain prepare`: instances of masked words and next sentences, from text."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bertcli.cli.options import OUTPUT, ConsoleOptions, ModelOptions
 from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
+
+if TYPE_CHECKING:
+    from bertcli.pretrain.instances import Recipe
 
 INSTANCES = "Instances"
 
@@ -80,6 +84,12 @@ class InstanceOptions:
         ),
     ] = 0
 
+    def recipe(self) -> "Recipe":
+        """Return them as the library has them."""
+        from bertcli.pretrain.instances import Recipe
+
+        return Recipe(**asdict(self))
+
 
 @dataclass(frozen=True)
 class ShardOptions:
@@ -109,3 +119,23 @@ def pretrain_prepare(
 
     [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
     """
+    from bertcli.pretrain.folder import whole_folder
+    from bertcli.pretrain.prepare import OURS, Making, Vocabulary
+
+    console = messages.console()
+    reader = corpus.reader(console)
+    recipe = options.recipe()
+    making = Making(
+        reader,
+        Vocabulary.of(model.tokenizer(console, parse_special=False), model.folder().path, recipe),
+        recipe,
+        shards.shard_size,
+        shards.format,
+        read=partial(console.track, reader=reader, beside_output=False),
+        made=partial(console.count, what="documents"),
+    )
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite) as place:
+        making.fill(place)
+    for line in making.statistics.lines():
+        console.note(line)
+    console.close(making.statistics.instances, reader)

@@ -1,12 +1,16 @@
 """`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertcli.cli.options import ConsoleOptions
 from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
+
+if TYPE_CHECKING:
+    from bertcli.pretrain.vocabulary import Wanted
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,12 @@ class VocabularyOptions:
         int,
         typer.Option(metavar="N", min=1, help="A piece must occur so often to be a token."),
     ] = 2
+    limit_alphabet: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Keep so many characters, the commonest; Chinese needs more."
+        ),
+    ] = 1000
     cased: Annotated[
         bool,
         typer.Option("--cased/--uncased", help="Keep case and accents, or remove both."),
@@ -41,6 +51,12 @@ class VocabularyOptions:
         ),
     ] = 512
 
+    def wanted(self) -> "Wanted":
+        """Return it as the library has it."""
+        from bertcli.pretrain.vocabulary import Wanted
+
+        return Wanted(**asdict(self))
+
 
 def pretrain_vocab(
     corpus: CorpusOptions,
@@ -55,3 +71,17 @@ def pretrain_vocab(
 
     [bold]bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer[/bold]
     """
+    from bertcli.pretrain.folder import whole_folder
+    from bertcli.pretrain.vocabulary import OURS, Words, train, write
+    from bertcli.records import texts_of
+
+    console = messages.console()
+    reader = corpus.reader(console)
+    words = Words(options.wanted())
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite) as place:
+        blocks = console.track(reader.blocks(), reader, beside_output=False)
+        words.add(texts_of(chain.from_iterable(blocks)))
+        tokens = train(words)
+        write(tokens, words.wanted, place)
+    console.note(words.said(tokens))
+    console.close(len(tokens), reader)
