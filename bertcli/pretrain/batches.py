@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.pretrain.reading import Instances
+from bertcli.pretrain.shards import Instances
 
 MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
+
+
+Columns = dict[str, Any]  # an array [B, ...] a column of the rows
 
 
 class Batch(NamedTuple):
@@ -66,23 +69,35 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
     return np.arange(cut), np.arange(cut, count)
 
 
-def parts(data: Instances, rows: Any, count: int) -> list[Any]:
+def read(data: Instances, rows: Any) -> Columns:
+    """Read rows; InputError when an id is none of the vocabulary."""
+    found: Columns = data.rows(rows)
+    for name in ("input_ids", "masked_lm_ids"):
+        for worst in (int(found[name].max(initial=0)), int(found[name].min(initial=0))):
+            if not 0 <= worst < data.vocab_size:
+                raise InputError(
+                    f"{data.folder}: {name} holds {worst}, and the vocabulary has "
+                    f"{data.vocab_size} tokens",
+                    "prepare the instances again",
+                )
+    return found
+
+
+def parts(found: Columns, count: int) -> list[Columns]:
     """Deal rows out to so many parts of about as many tokens each, the longest rows first."""
-    lengths = data.take(rows, ("lengths",))["lengths"]
-    longest_first = rows[np.argsort(-lengths, kind="stable")]
-    return [longest_first[part::count] for part in range(count)]
+    longest_first = np.argsort(-found["lengths"].astype(np.int64), kind="stable")
+    dealt = (longest_first[part::count] for part in range(count))
+    return [{name: column[some] for name, column in found.items()} for some in dealt]
 
 
-def collate(data: Instances, rows: Any, *, padded: bool) -> Batch:
-    """Read rows as one batch; InputError when an id is none of the vocabulary."""
-    found = data.take(rows)
+def collate(found: Columns, *, padded: bool) -> Batch:
+    """Make rows one batch."""
     ids, lengths = found["input_ids"], found["lengths"].astype(np.int64)
-    _refuse_foreign(data, found)
     width = 0
     if padded:
         width = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, ids.shape[1])
         kept: Any = (slice(None), slice(width))
-        starts = np.arange(len(rows)) * width
+        starts = np.arange(len(lengths)) * width
     else:
         kept = np.arange(ids.shape[1]) < lengths[:, None]
         starts = np.cumsum(lengths) - lengths
@@ -97,17 +112,6 @@ def collate(data: Instances, rows: Any, *, padded: bool) -> Batch:
         follows=found["next_sentence_labels"].astype(np.int64),
         width=width,
     )
-
-
-def _refuse_foreign(data: Instances, found: dict[str, Any]) -> None:
-    for name in ("input_ids", "masked_lm_ids"):
-        highest, lowest = int(found[name].max(initial=0)), int(found[name].min(initial=0))
-        if highest >= data.vocab_size or lowest < 0:
-            raise InputError(
-                f"{data.folder}: {name} holds {highest if highest >= data.vocab_size else lowest}, "
-                f"and the vocabulary has {data.vocab_size} tokens",
-                "prepare the instances again",
-            )
 
 
 def in_batches(rows: Any, size: int) -> Iterator[Any]:

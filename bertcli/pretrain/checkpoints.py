@@ -98,10 +98,11 @@ class Checkpoints:
             )
 
     def sweep(self) -> None:
-        """Remove what a killed run was writing, or removing."""
+        """Remove what a killed run was writing, or removing, or had still to remove."""
         for path in self.folder.glob(".*"):
             if path.name.startswith((MAKING, GOING, ".saving-")):
                 shutil.rmtree(path)
+        self._drop()
 
     def write(self, state: State, fill: Callable[[Path], None]) -> Path:
         """Make the checkpoint of a step from what `fill` puts into a folder, then drop old ones.

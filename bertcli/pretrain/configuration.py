@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertcli.errors import InputError, ModelError
 from bertcli.model.config import BertConfig
-from bertcli.pretrain.reading import Instances
+from bertcli.pretrain.shards import Instances
 from bertcli.vocabulary import read_json
 
 # Layers and hidden size. Source: Well-Read Students Learn Better, table 1; base: BERT, section 3.
@@ -50,7 +50,7 @@ def read(name: str, data: Instances) -> BertConfig:
     if "vocab_size" not in said:
         config = replace(config, vocab_size=data.vocab_size)
     if "pad_token_id" not in said:
-        config = replace(config, pad_token_id=int(data.index["pad_token_id"]))
+        config = replace(config, pad_token_id=data.pad_token_id)
     check(config, data, name)
     return config
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from bertcli.model.heads import BertForPreTraining
-from bertcli.pretrain.batches import collate, in_batches
+from bertcli.pretrain.batches import collate, in_batches, parts, read
 from bertcli.pretrain.loss import predict
 from bertcli.pretrain.ranks import Ranks
-from bertcli.pretrain.reading import Instances
+from bertcli.pretrain.shards import Instances
 
-SAMPLE = 100_000  # rows that the commonest word is counted in
+SAMPLE, BLOCK = 100_000, 1000  # rows that the commonest word is counted in, and at a time
 Z = 1.96  # of a confidence interval of 95 %
 
 
@@ -48,7 +48,8 @@ class HeldOut:
         return _named(sums.tolist())
 
     def _sums(self, model: BertForPreTraining, rows: Any, device: torch.device) -> torch.Tensor:
-        batch = collate(self.data, rows, padded=device.type != "cpu")
+        (longest_first,) = parts(read(self.data, rows), 1)
+        batch = collate(longest_first, padded=device.type != "cpu")
         found = predict(model, batch, device)
         right = found.word_logits.argmax(-1) == found.words
         follows = found.follows_logits.argmax(-1) == found.follows
@@ -69,10 +70,11 @@ class HeldOut:
 
 def commonest_word(data: Instances, rows: Any) -> int:
     """Return the token that is masked most often among these rows, or the first of them."""
-    found = data.take(rows[:SAMPLE], ("masked_lm_ids", "masked_lm_counts"))
-    ids = found["masked_lm_ids"]
-    chosen = np.arange(ids.shape[1]) < found["masked_lm_counts"][:, None]
-    return int(np.bincount(ids[chosen], minlength=1).argmax())
+    counts = np.zeros(data.vocab_size, np.int64)
+    for some in in_batches(rows[:SAMPLE], BLOCK):
+        words = collate(read(data, some), padded=True).words
+        counts += np.bincount(words, minlength=data.vocab_size)
+    return int(counts.argmax())
 
 
 def _named(sums: list[float]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from torch import Tensor
 from bertcli.devices import dtype_of
 from bertcli.model.calls import recomputing
 from bertcli.model.heads import BertForPreTraining
-from bertcli.pretrain.batches import Order, collate, parts
+from bertcli.pretrain.batches import Columns, Order, collate, parts, read
 from bertcli.pretrain.loss import predict
 from bertcli.pretrain.optimizer import Gradients, adamw
 from bertcli.pretrain.options import Options
 from bertcli.pretrain.ranks import Ranks
-from bertcli.pretrain.reading import Instances
 from bertcli.pretrain.schedule import Schedule
+from bertcli.pretrain.shards import Instances
 
 
 class Step(NamedTuple):
@@ -61,28 +61,27 @@ class Training:
 
     def step(self, number: int) -> Step:
         """Do the step of this number, from 0; FloatingPointError when its loss is no number."""
-        rows = self.order.batch(number)
-        counts = self.data.take(rows, ("masked_lm_counts", "lengths"))
-        masked = max(int(counts["masked_lm_counts"].sum()), 1)
+        found = read(self.data, self.order.batch(number))
+        rows, masked = len(found["lengths"]), max(int(found["masked_lm_counts"].sum()), 1)
         rate = self.schedule.at(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.gradients.clear()
         sums = torch.zeros(2, device=self.ranks.device)
-        for part, own in enumerate(self._own(rows)):
+        for part, own in enumerate(self._own(found)):
             torch.manual_seed(self._seed(number, part))
-            sums += self._backward(own, masked, len(rows))
+            sums += self._backward(own, masked, rows)
         self.ranks.sum(sums)
         norm = self._update()
-        mlm, nsp, norm = torch.stack([sums[0] / masked, sums[1] / len(rows), norm]).tolist()
+        mlm, nsp, norm = torch.stack([sums[0] / masked, sums[1] / rows, norm]).tolist()
         self._refuse_infinite(mlm + nsp, norm)
-        return Step(number + 1, mlm, nsp, rate, norm, int(counts["lengths"].sum()))
+        return Step(number + 1, mlm, nsp, rate, norm, int(found["lengths"].sum()))
 
-    def _own(self, rows: Any) -> list[Any]:
+    def _own(self, found: Columns) -> list[Columns]:
         """Return the parts of a batch that are this process's, those without a row left out."""
         ranks = self.ranks
-        dealt = parts(self.data, rows, ranks.count * self.options.gradient_accumulation_steps)
-        return [part for part in dealt[ranks.index :: ranks.count] if len(part)]
+        dealt = parts(found, ranks.count * self.options.gradient_accumulation_steps)
+        return [part for part in dealt[ranks.index :: ranks.count] if len(part["lengths"])]
 
     def _seed(self, number: int, part: int) -> int:
         """Mix what names a part of a step into one number, far from that of any other part."""
@@ -91,13 +90,13 @@ class Training:
             mixed = (mixed * 6364136223846793005 + value + 1442695040888963407) % 2**63
         return mixed
 
-    def _backward(self, rows: Any, masked: int, count: int) -> Tensor:
+    def _backward(self, part: Columns, masked: int, rows: int) -> Tensor:
         """Add the gradients of some rows to those of the batch; return the sums of both losses."""
         device = self.ranks.device
-        batch = collate(self.data, rows, padded=device.type != "cpu")
+        batch = collate(part, padded=device.type != "cpu")
         with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
             words, follows = predict(self.model, batch, device).losses()
-        loss: Tensor = self.scaler.scale(words / masked + follows / count)
+        loss: Tensor = self.scaler.scale(words / masked + follows / rows)
         loss.backward()
         return torch.stack([words.detach(), follows.detach()])
 

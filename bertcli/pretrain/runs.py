@@ -16,9 +16,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from bertcli.errors import ModelError
+from bertcli.errors import InputError, ModelError
 from bertcli.hub import sha256
 from bertcli.model import checkpoint
 from bertcli.model.config import BertConfig
@@ -42,7 +43,7 @@ from bertcli.pretrain.optimizer import moments, remember
 from bertcli.pretrain.options import Options
 from bertcli.pretrain.plot import plot
 from bertcli.pretrain.ranks import Ranks
-from bertcli.pretrain.reading import Instances
+from bertcli.pretrain.shards import INDEX, Instances
 from bertcli.vectors.journal import as_json, refuse_changes
 from bertcli.vectors.lock import locked
 
@@ -63,7 +64,7 @@ class Run:
         self.notes: list[str] = []
         self.checkpoints = Checkpoints(job.output, options.keep)
         self.checkpoints.check(resume=job.resume, overwrite=job.overwrite)
-        self.data = Instances.open(job.data)
+        self.data = _open(job.data)
         self.rows, self.held = self._parted()
         self.config = self._config()
         self.schedule = options.schedule(len(self.rows))
@@ -101,16 +102,19 @@ class Run:
 
     def _parted(self) -> tuple[Any, HeldOut | None]:
         """Return the rows to train on, and what is held out."""
-        fraction = 0.0 if self.job.eval_data else self.options.eval_fraction
-        rows, last = held_out(len(self.data), fraction)
         if self.job.eval_data is not None:
-            other = Instances.open(self.job.eval_data)
+            other, rows = _open(self.job.eval_data), np.arange(len(self.data))
             configuration.refuse_other(self.data, other)
-            _, last = held_out(len(other), 1.0)
-        else:
-            other = self.data
-        held = HeldOut(other, last, commonest_word(self.data, rows)) if len(last) else None
-        return rows, held
+            return rows, HeldOut(other, np.arange(len(other)), commonest_word(self.data, rows))
+        rows, last = held_out(len(self.data), self.options.eval_fraction)
+        if not len(last):
+            return rows, None
+        if self.data.index.get("options", {}).get("dupe_factor", 1) > 1:
+            self.notes.append(
+                "what is held out has texts, masked in other places, that are trained on as well "
+                "(dupe_factor): --eval-dir judges by other texts"
+            )
+        return rows, HeldOut(self.data, last, commonest_word(self.data, rows))
 
     def _config(self) -> BertConfig:
         job = self.job
@@ -125,7 +129,7 @@ class Run:
         init = self.job.init
         said = {
             "config": self.config.to_dict(),
-            "instances_sha256": self.data.digest,
+            "instances_sha256": sha256(self.data.folder / INDEX),
             "init_sha256": init and _weights_sha256(init),
             "options": {**self.options.numbers(), **asdict(self.schedule)},
         }
@@ -258,6 +262,14 @@ class Run:
             (folder / PLOT).write_bytes(plot(self.job.output / LOG))
 
         self.checkpoints.publish(fill)
+
+
+def _open(folder: Path) -> Instances:
+    """Open prepared instances; InputError when there are none."""
+    data = Instances.open(folder)
+    if not len(data):
+        raise InputError(f"{folder}: there is not one instance in it")
+    return data
 
 
 def _weights_sha256(folder: Path) -> str:
