@@ -138,4 +138,6 @@ def pretrain_prepare(
         making.fill(place)
     for line in making.statistics.lines():
         console.note(line)
+    for warning in making.statistics.warnings():
+        console.warn(warning)
     console.close(making.statistics.instances, reader)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from random import Random
 from typing import NamedTuple
 
@@ -82,24 +83,22 @@ class Masker:
     def _chosen(
         self, ids: Sequence[int], segments: Sequence[range], wanted: int, rng: Random
     ) -> list[int]:
-        """Choose units in random order, as many as fit; a word too long for the rest is left."""
+        """Choose positions by chance; a word that is too long for the rest is left alone."""
+        if not self.whole_word:
+            return [*islice(drawn(rng, [*chain.from_iterable(segments)]), wanted)]
         chosen: list[int] = []
-        for unit in drawn(rng, [unit for part in segments for unit in self._units(ids, part)]):
-            if len(chosen) + len(unit) <= wanted:
-                chosen += unit
+        for word in drawn(rng, [word for part in segments for word in self._words(ids, part)]):
+            if len(chosen) + len(word) <= wanted:
+                chosen += word
             if len(chosen) == wanted:
                 break
         return chosen
 
-    def _units(self, ids: Sequence[int], part: range) -> Iterator[range]:
-        """Yield the positions that are masked together: one, or those of a word."""
-        if not self.whole_word:
-            yield from (range(at, at + 1) for at in part)
-            return
+    def _words(self, ids: Sequence[int], part: range) -> Iterator[range]:
+        """Yield the positions of each word; what a segment begins with is one in any case."""
         start = part.start
         for at in part[1:]:
             if ids[at] not in self.continuing:
                 yield range(start, at)
                 start = at
-        if part:
-            yield range(start, part.stop)
+        yield range(start, part.stop)

@@ -96,7 +96,7 @@ class Making:
         spool.mkdir()
         with closing(Documents(spool / "documents")) as documents:
             documents.fill(self.read(tokenized(self.reader, self.vocabulary.tokenizer)))
-            enough(documents, ", ".join(self.reader.source.paths))
+            enough(documents, self.reader.source.paths)
             rows = cut(self._shuffled(documents, spool), self.shard_size)
             shards = write_shards(rows, folder, self.format)
             counts = {"documents": len(documents), "sentences": documents.sentences}
@@ -176,8 +176,9 @@ def _filled(values: list[int], length: int, value: int) -> list[int]:
     return values + [value] * (length - len(values))
 
 
-def enough(documents: Documents, name: str) -> None:
-    """Raise InputError when no instances can be made of these documents."""
+def enough(documents: Documents, paths: Sequence[str]) -> None:
+    """Raise InputError when no instances can be made of the documents of these files."""
+    name = ", ".join("stdin" if path == "-" else path for path in paths)
     if len(documents) > 1:
         return
     if not len(documents):

@@ -10,6 +10,8 @@ from typing import Any
 
 from bertcli.pretrain.instances import Instance
 
+MOSTLY = 0.75  # share of random pairs that is worth a warning; half of them are meant to be
+
 
 @dataclass
 class Statistics:
@@ -78,6 +80,15 @@ class Statistics:
         )
         lengths = ", ".join(f"{name} {length}" for name, length in found["length"].items())
         yield f"lengths: {lengths}; {found['padding_share']:.1%} is padding"
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what looks as if the corpus was not meant so."""
+        share = self.random_next / self.instances if self.instances else 0
+        if share > MOSTLY:
+            yield (
+                f"B is random in {share:.0%} of the pairs: many sentences fill a sequence alone, "
+                "so nothing is left that follows them; give one sentence a line"
+            )
 
     def _quantile(self, share: float) -> int:
         """Return the smallest length that this share of the instances does not exceed."""
