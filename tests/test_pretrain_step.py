@@ -215,6 +215,8 @@ def test_evaluation_counts_what_is_right(data):
     assert found["masked_accuracy"] == right / masked
     assert found["unigram_accuracy"] == guessed / masked
     assert found["next_sentence_accuracy"] == follows / 20
+    random = data.rows(rows)["next_sentence_labels"].sum()
+    assert found["commoner_label_accuracy"] == max(random, 20 - random) / 20
     whole = HeldOut(data, rows, commonest).evaluate(judged, Ranks(CPU), 20, torch.float32)
     assert whole["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(np.exp(found["eval_mlm_loss"]))

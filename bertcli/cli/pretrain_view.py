@@ -106,7 +106,8 @@ def evaluation_line(values: Any) -> str:
         f"held out: loss {values['eval_loss']:.4f}  perplexity {values['perplexity']:,.1f}  "
         f"masked words {values['masked_accuracy']:.1%} (commonest word "
         f"{values['unigram_accuracy']:.1%})  next sentences "
-        f"{values['next_sentence_accuracy']:.1%} (95%: {low:.1%} to {high:.1%})"
+        f"{values['next_sentence_accuracy']:.1%} (95%: {low:.1%} to {high:.1%}, the same answer "
+        f"always {values['commoner_label_accuracy']:.1%})"
     )
 
 

@@ -32,10 +32,11 @@ class HeldOut:
     ) -> dict[str, Any]:
         """Return losses, accuracies and what they are to be compared with.
 
-        `unigram_accuracy` is that of always guessing the commonest word.
+        `unigram_accuracy` is that of always guessing the commonest word, `commoner_label_accuracy`
+        that of always giving the same answer about the second sentence.
         """
         model.eval()
-        sums = torch.zeros(7, dtype=torch.float64)
+        sums = torch.zeros(8, dtype=torch.float64)
         with (
             torch.no_grad(),
             torch.autocast(ranks.device.type, dtype, enabled=dtype != torch.float32),
@@ -63,6 +64,7 @@ class HeldOut:
                 len(rows),
                 follows_loss.item(),
                 follows.sum().item(),
+                int(batch.follows.sum()),
             ],
             dtype=torch.float64,
         )
@@ -78,7 +80,7 @@ def commonest_word(data: Instances, rows: Any) -> int:
 
 
 def _named(sums: list[float]) -> dict[str, Any]:
-    masked, words_loss, right, guessed, rows, follows_loss, follows = sums
+    masked, words_loss, right, guessed, rows, follows_loss, follows, random = sums
     words = max(masked, 1)
     low, high = wilson(follows, rows)
     return {
@@ -90,6 +92,7 @@ def _named(sums: list[float]) -> dict[str, Any]:
         "unigram_accuracy": guessed / words,
         "next_sentence_accuracy": follows / rows,
         "next_sentence_interval": [low, high],
+        "commoner_label_accuracy": max(random, rows - random) / rows,
         "masked": int(masked),
         "rows": int(rows),
     }
