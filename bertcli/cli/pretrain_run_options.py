@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 COMPUTE, RECIPE, EVALUATION = "Computation", "Training", "Evaluation"
 
+Beta = Annotated[
+    float, typer.Option(metavar="X", min=0, max=0.9999, help="Of AdamW.", rich_help_panel=RECIPE)
+]
+
 
 @dataclass(frozen=True)
 class JobOptions:
@@ -131,14 +135,8 @@ class RecipeOptions:
             rich_help_panel=RECIPE,
         ),
     ] = 0.01
-    adam_beta1: Annotated[
-        float,
-        typer.Option(metavar="X", min=0, max=1, help="Of AdamW.", rich_help_panel=RECIPE),
-    ] = 0.9
-    adam_beta2: Annotated[
-        float,
-        typer.Option(metavar="X", min=0, max=1, help="Of AdamW.", rich_help_panel=RECIPE),
-    ] = 0.999
+    adam_beta1: Beta = 0.9
+    adam_beta2: Beta = 0.999
     adam_epsilon: Annotated[
         float, typer.Option(metavar="X", min=0, help="Of AdamW.", rich_help_panel=RECIPE)
     ] = 1e-6
