@@ -307,7 +307,6 @@ def test_a_shuffle_of_many_files_keeps_every_row_and_its_seed(tmp_path, monkeypa
         for start in range(0, 1000, 100):
             shuffle.add(np.arange(start, start + 100))
         found = np.concatenate([*shuffle]).tolist()
-        shuffle.close()
         return found
 
     first = shuffled("a", 1)

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from bertcli.batching import ahead, windows
+from bertcli.encoding import Encoded, Layout
 from bertcli.records import Reader, Record, Text
 from bertcli.tokenizer import Tokenizer
 
@@ -53,16 +54,17 @@ def lines_of(text: Text) -> Sequence[str]:
 
 def tokenized(reader: Reader, tokenizer: Tokenizer) -> Iterator[list[Sequence[int] | None]]:
     """Yield windows of sentences as ids, without special tokens; None ends a document."""
+    layout = Layout(columns=("input_ids",), special_tokens=False)
 
     def run(records: list[Record]) -> list[Sequence[int] | None]:
-        texts = [str(record.text) for record in records]
-        found = tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
-        return [
-            encoding.ids if encoding.ids or text.strip() else None
-            for text, encoding in zip(texts, found, strict=True)
-        ]
+        found = tokenizer.encode(records, layout)
+        return [_ids(encoded) if str(encoded.record.text).strip() else None for encoded in found]
 
     return ahead(run(records) for records in windows(sentences(reader), WINDOW))
+
+
+def _ids(encoded: Encoded) -> list[int]:
+    return list(encoded.columns["input_ids"])
 
 
 class Documents:

@@ -38,7 +38,7 @@ TOKENIZER = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_to
 OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # what the folder holds
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 Count = Callable[[Iterable[Any], int], Iterable[Any]]
-BATCH = 1024  # instances made into rows together
+BATCH = 4096  # instances made into rows together
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,11 @@ class Making:
         kind = row_type(self.recipe.max_length, self.recipe.max_predictions)
         expected = documents.tokens * self.recipe.dupe_factor // (self.recipe.max_length - SPECIAL)
         order = Random(f"{self.recipe.seed}:order")
-        with closing(Shuffle(spool, kind, expected, order)) as shuffle:
-            found = self._instances(documents)
-            while batch := list(islice(found, BATCH)):
-                self.statistics.add(batch)
-                shuffle.add(packed(batch, kind, self.vocabulary.pad))
-            yield from shuffle
+        shuffle, found = Shuffle(spool, kind, expected, order), self._instances(documents)
+        while batch := list(islice(found, BATCH)):
+            self.statistics.add(batch)
+            shuffle.add(packed(batch, kind, self.vocabulary.pad))
+        yield from shuffle
 
     def _instances(self, documents: Documents) -> Iterator[Instance]:
         """Yield the instances of all passes over the documents."""

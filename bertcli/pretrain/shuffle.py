@@ -1,13 +1,12 @@
 """Rows in random order, more of them than fit into memory.
 
 Each row goes to one of many files by chance, and each file is then put in random order in memory:
-every order of all rows is as likely as any other, and the disk is read and written in long runs.
+every order of all rows is as likely as any other, and memory is that of one file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-BUCKET = 64 << 20  # bytes in memory at a time; more only when there are more than MOST of them
-MOST = 128  # open files
+BUCKET = 16 << 20  # bytes of a file; more only when there are more than MOST of them
+MOST = 4096  # files, none of which stays open
 
 
 class Shuffle:
@@ -28,34 +27,26 @@ class Shuffle:
     def __init__(self, folder: Path, kind: np.dtype[Any], rows: int, rng: Random) -> None:
         """Make room for about so many ``rows`` in files in ``folder``."""
         count = min(MOST, 1 + rows * kind.itemsize // BUCKET)
+        self.files = [folder / f"bucket-{number}" for number in range(count)]
         self.kind, self.rng = kind, rng
-        with ExitStack() as stack:
-            self.files = [
-                stack.enter_context((folder / f"bucket-{number}").open("x+b"))
-                for number in range(count)
-            ]
-            self.open = stack.pop_all()
 
     def add(self, rows: Array) -> None:
-        """Add rows."""
+        """Add rows, better many than few at a time: each file that gets some is opened."""
         import numpy as np
 
         count = len(self.files)
         chosen = np.array([int(self.rng.random() * count) for _ in range(len(rows))])
-        for number, file in enumerate(self.files):
-            file.write(rows[chosen == number].tobytes())
+        for number in np.unique(chosen).tolist():
+            with self.files[number].open("ab") as file:
+                file.write(rows[chosen == number].tobytes())
 
     def __iter__(self) -> Iterator[Array]:
-        """Yield all rows in random order, in arrays of no fixed length; files are then empty."""
+        """Yield all rows in random order, in arrays of no fixed length; the files are removed."""
         import numpy as np
 
-        for file in self.files:
-            file.seek(0)
-            rows = np.frombuffer(file.read(), self.kind)
-            order = [self.rng.random() for _ in range(len(rows))]
-            file.truncate(0)
-            yield rows[np.argsort(order, kind="stable")]
-
-    def close(self) -> None:
-        """Close the files."""
-        self.open.close()
+        for path in self.files:
+            if path.exists():
+                rows = np.fromfile(path, self.kind)
+                path.unlink()
+                order = [self.rng.random() for _ in range(len(rows))]
+                yield rows[np.argsort(order, kind="stable")]
