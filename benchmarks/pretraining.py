@@ -124,6 +124,7 @@ class Theirs:
             trainer = transformers.Trainer(
                 self.model, arguments, collate, self.rows, callbacks=[clock]
             )
+            trainer.remove_callback(transformers.PrinterCallback)
             trainer.train()
         taken = clock.ends[-1] - clock.ends[WARM - 1]
         return sum(seen[WARM : WARM + steps]) / taken
