@@ -65,6 +65,8 @@ class Run:
         self.checkpoints = Checkpoints(job.output, options.keep)
         self.checkpoints.check(resume=job.resume, overwrite=job.overwrite)
         self.data = _open(job.data)
+        if any(shard["file"].endswith(".parquet") for shard in self.data.index["shards"]):
+            self.notes.append("instances in Parquet are slow to take at random: see prepare -f")
         self.rows, self.held = self._parted()
         self.config = self._config()
         self.schedule = options.schedule(len(self.rows))
@@ -79,9 +81,9 @@ class Run:
         ModelError, naming the last good checkpoint, when the loss is no number any more or memory
         runs out; OutputError when something cannot be written.
         """
+        self.ranks.wait()  # all of them have looked at the folder before anything is put there
         with ExitStack() as stack:
             log = self._take(stack) if self.ranks.first else None
-            self.ranks.wait()
             window = Window(self.state.window)
             for number in range(self.state.step, self.schedule.steps):
                 began = monotonic()
