@@ -347,6 +347,12 @@ def test_a_vocabulary_without_a_mask(place, tmp_path):
     assert "pretrain vocab" in done.hint
 
 
+def test_a_vocabulary_without_words(place, tmp_path):
+    write_tokenizer(tmp_path / "t", SPECIAL)
+    done = refused(place, "corpus.txt", "-m", tmp_path / "t", "-o", tmp_path / "a")
+    assert done.error == "the vocabulary has special tokens only"
+
+
 def test_sequences_beyond_the_limit(place, tmp_path):
     done = refused(place, "corpus.txt", "--max-length", 65, "-o", tmp_path / "a")
     assert done.code == 2

@@ -48,7 +48,7 @@ class Masker:
     def of(
         cls, tokenizer: Tokenizer, masked_lm_prob: float, max_predictions: int, *, whole_word: bool
     ) -> Masker:
-        """Return the masker of a tokenizer. Raises ModelError when it has no [MASK]."""
+        """Return the masker of a tokenizer. Raises ModelError without [MASK] or words."""
         special, mask = tokenizer.special_ids(), tokenizer.roles["mask_token"]
         if mask not in special:
             raise ModelError(
@@ -64,6 +64,8 @@ class Masker:
             for token, id in vocabulary.items()
             if id not in outside and not _UNUSED.fullmatch(token)
         )
+        if not words:
+            raise ModelError("the vocabulary has special tokens only", "choose another --model")
         pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
         return cls(special[mask], words, pieces, masked_lm_prob, max_predictions, whole_word)
 

@@ -34,7 +34,13 @@ from bertcli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertcli.pretrain.rows import Array
 
-TOKENIZER = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER = (
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # what the folder holds
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 Count = Callable[[Iterable[Any], int], Iterable[Any]]
