@@ -25,6 +25,7 @@ import transformers
 
 from bertcli.devices import devices
 from bertcli.model.heads import BertForPreTraining
+from bertcli.model.surgery import initialise
 from bertcli.pretrain import configuration
 from bertcli.pretrain.loop import Training
 from bertcli.pretrain.options import Options
@@ -60,7 +61,9 @@ def random_instances(folder: Path) -> Path:
 
 class Ours:
     def __init__(self, data, config, options, device):
-        model = BertForPreTraining(config).to(device)
+        model = BertForPreTraining(config)
+        initialise(model, config.initializer_range)  # or denormal numbers slow the decoder down
+        model = model.to(device)
         self.training = Training(model, data, np.arange(len(data)), options, Ranks(device))
         self.number = 0
 
