@@ -84,6 +84,8 @@ LATE = {
     ("scribe", "workers"),  # who do what a scribe does
 }
 TORCH = ("model", "devices", "pooling", "encoder", "pipeline", "fleet", "tasks")
+TORCH += tuple(f"pretrain/{name}" for name in ("loss", "optimizer", "ranks", "checkpoints"))
+TORCH += tuple(f"pretrain/{name}" for name in ("evaluation", "loop", "runs"))
 # Inside model/, what `bertcli inspect` reads without torch.
 NO_TORCH = ("__init__", "config", "names", "shapes")
 # `except Exception`, and why nothing narrower will do.

@@ -30,6 +30,7 @@ COMMANDS = (
     "choose",
     "pretrain vocab",
     "pretrain prepare",
+    "pretrain run",
 )
 GROUPS = {"pretrain": "Train a BERT of your own: vocabulary, instances, model."}
 

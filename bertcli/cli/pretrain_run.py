@@ -1,0 +1,84 @@
+"""`bertcli pretrain run`: BertForPreTraining from prepared instances."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from bertcli.cli.console import Console
+from bertcli.cli.options import ConsoleOptions
+from bertcli.cli.pretrain_run_options import (
+    DeviceOptions,
+    EvaluationOptions,
+    JobOptions,
+    RecipeOptions,
+    SavingOptions,
+)
+from bertcli.errors import BertcliError
+
+if TYPE_CHECKING:
+    from bertcli.pretrain.ranks import Ranks
+    from bertcli.pretrain.runs import Run
+
+
+def pretrain_run(
+    job: JobOptions,
+    recipe: RecipeOptions,
+    evaluation: EvaluationOptions,
+    saving: SavingOptions,
+    where: DeviceOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Train a BERT on prepared instances: masked words and next sentences.
+
+    The result is a folder that bertcli and transformers both load. A run that was killed goes on
+    with --resume, with the same numbers. Several processes: torchrun.
+
+    [bold]bertcli pretrain run instances --config mini -o bert-mini --epochs 10[/bold]
+
+    [bold]torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine[/bold]
+    """
+    wanted = job.job(evaluation.eval_dir, resume=saving.resume, overwrite=saving.overwrite)
+    console = messages.console()
+    from bertcli.devices import dtype_of, slow, use_threads
+    from bertcli.pretrain.options import Options
+    from bertcli.pretrain.ranks import joined
+
+    use_threads(where.threads)
+    options = Options(**recipe.values(), **evaluation.values(), **saving.values(), **where.values())
+    with joined(where.device) as ranks, _speaking(ranks):
+        from bertcli.pretrain.runs import Run
+
+        console = console if ranks.first else Console(quiet=True)
+        if why := slow(dtype_of(options.dtype), ranks.device):
+            console.warn(why)
+        run = Run(wanted, options, ranks)
+        for note in run.notes:
+            console.note(note)
+        _train(run, console)
+
+
+@contextmanager
+def _speaking(ranks: "Ranks") -> Iterator[None]:
+    """Let one process a machine say what is wrong where all of them find it."""
+    try:
+        yield
+    except BertcliError as error:
+        if ranks.silent and type(error) is not BertcliError:
+            raise typer.Exit(error.exit_code) from None
+        raise
+
+
+def _train(run: "Run", console: Console) -> None:
+    from bertcli.cli.pretrain_view import watching
+
+    with watching(run, console) as show:
+        try:
+            for event in run.events():
+                show(event)
+        except KeyboardInterrupt:
+            console.note(
+                f"interrupted: {run.checkpoints.kept()}; the same command with --resume goes on"
+            )
+            raise
