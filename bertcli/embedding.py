@@ -117,18 +117,22 @@ class Writing:
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
         texts = source.pop("texts")
-        folder = self.embedder.folder.path / self.embedder.sentence.transformer
-        return {
-            "model": self.embedder.folder.name,
-            "weights": digests(folder, WEIGHTS),
-            "tokenizer": digests(folder, TOKENIZER),
-            "options": self.embedder.chosen(),
-            "input": source | {"texts": len(texts)},
-        }
+        return {**made_by(self.embedder), "input": source | {"texts": len(texts)}}
 
     def _manifest(self, digest: Digest) -> dict[str, Any]:
         counts = asdict(self.tally) | {"skipped": self.reader.skipped}
         return {**self.about, "counts": counts, "input_sha256": digest.sha.hexdigest()}
+
+
+def made_by(embedder: Embedder) -> dict[str, Any]:
+    """Return what vectors depend on besides the input."""
+    folder = embedder.folder.path / embedder.sentence.transformer
+    return {
+        "model": embedder.folder.name,
+        "weights": digests(folder, WEIGHTS),
+        "tokenizer": digests(folder, TOKENIZER),
+        "options": embedder.chosen(),
+    }
 
 
 def digests(folder: Path, patterns: Sequence[str]) -> dict[str, str]:

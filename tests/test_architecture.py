@@ -56,6 +56,7 @@ LAYERS = [
     "pipeline",
     "embedding",
     "search",
+    "engines",
     "heatmaps",
     "inspection",
     "__init__",

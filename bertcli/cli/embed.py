@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bertcli.cli.console import Console
@@ -12,14 +13,18 @@ from bertcli.cli.embed_options import (
     VectorOptions,
     chosen,
 )
+from bertcli.cli.engine import on_ray
+from bertcli.cli.engine_options import EngineOptions
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 from bertcli.vectors.sink import Target
 
 if TYPE_CHECKING:
+    from bertcli.engines.cluster import Pool
+    from bertcli.engines.jobs import Job, Model
     from bertcli.pipeline import Embedder
-    from bertcli.records import Reader
+    from bertcli.records import Reader, Source
     from bertcli.tokenizing import Tally
 
 FORMATS = ("table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet")
@@ -33,6 +38,7 @@ def embed(
     compute: ComputeOptions,
     output: OutputOptions,
     file: FileOptions,
+    engine: EngineOptions,
     messages: ConsoleOptions,
 ) -> None:
     """Turn texts into vectors.
@@ -42,6 +48,10 @@ def embed(
     [bold]cat texts.txt | bertcli embed -o vectors.npy[/bold]
     """
     console = messages.console()
+    if engine.engine == "ray":
+        make = partial(_job, vector, length, compute, output)
+        on_ray(make, source, model, output, engine, console)
+        return
     form = output.form()
     if form not in FORMATS:
         raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
@@ -56,6 +66,24 @@ def embed(
         output.output, form, vector.precision, file.resume, output.overwrite, file.manifest
     )
     _to_file(embedder, reader, target, console)
+
+
+def _job(
+    vector: VectorOptions,
+    length: LengthOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    model: Model,
+    source: Source,
+    form: str,
+    pool: Pool,
+) -> Job:
+    """Return what a worker is told."""
+    from bertcli.engines.jobs import EmbedJob
+
+    options = chosen(vector, length, compute)
+    threads = compute.threads or pool.cpus
+    return EmbedJob(model, source, options, form, vector.precision, threads, output.overwrite)
 
 
 def _open(
