@@ -72,9 +72,9 @@ def stacked(items: Sequence[Embedded]) -> np.ndarray:
     return np.stack(vectors) if items[0].pieces is None else np.concatenate(vectors)
 
 
-def counts(items: Sequence[Embedded]) -> list[int] | None:
-    """Return how many rows of the array each record has; None where each has one."""
-    return None if items[0].pieces is None else [len(item.vector) for item in items]
+def counts(items: Sequence[Embedded]) -> list[int]:
+    """Return how many rows of the array each record has."""
+    return [1 if item.pieces is None else len(item.vector) for item in items]
 
 
 @dataclass
@@ -112,7 +112,9 @@ class Writing:
                 for items in self.embedder.embedded(window):
                     for item in items:
                         digest.add(item.encoded.record)
-                    sink.write(metas(items), stacked(items), counts(items))
+                    sink.write(
+                        metas(items), stacked(items), counts(items) if self.target.many else None
+                    )
                     yield items
                 self._commit(sink, digest)
             if digest.records <= run.start:  # no window was new, so nothing was compared yet
@@ -142,14 +144,7 @@ class Writing:
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
         texts = source.pop("texts")
-        folder = self.embedder.folder.path / self.embedder.sentence.transformer
-        return {
-            "model": self.embedder.folder.name,
-            "weights": digests(folder, WEIGHTS),
-            "tokenizer": digests(folder, TOKENIZER),
-            "options": self.embedder.chosen(),
-            "input": source | {"texts": len(texts)},
-        }
+        return {**made_by(self.embedder), "input": source | {"texts": len(texts)}}
 
     def _manifest(self, digest: Digest) -> dict[str, Any]:
         tally = asdict(self.tally) | {"skipped": self.reader.skipped}
@@ -159,6 +154,17 @@ class Writing:
             "input_sha256": digest.sha.hexdigest(),
             "texts_sha256": digest.texts.hexdigest(),
         }
+
+
+def made_by(embedder: Embedder) -> dict[str, Any]:
+    """Return what vectors depend on besides the input."""
+    folder = embedder.folder.path / embedder.sentence.transformer
+    return {
+        "model": embedder.folder.name,
+        "weights": digests(folder, WEIGHTS),
+        "tokenizer": digests(folder, TOKENIZER),
+        "options": embedder.chosen(),
+    }
 
 
 def digests(folder: Path, patterns: Sequence[str]) -> dict[str, str]:

@@ -65,6 +65,7 @@ LAYERS = [
     "embedding",
     "search",
     "tasks",
+    "engines",
     "heatmaps",
     "inspection",
     "pretrain",

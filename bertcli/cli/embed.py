@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bertcli.cli.console import Console, counted
@@ -12,6 +13,8 @@ from bertcli.cli.embed_options import (
     VectorOptions,
     chosen,
 )
+from bertcli.cli.engine import on_ray
+from bertcli.cli.engine_options import EmbedEngineOptions
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
@@ -22,9 +25,11 @@ from bertcli.vectors.target import Target
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bertcli.engines.cluster import Pool
+    from bertcli.engines.jobs import Job, Model
     from bertcli.pipeline import Embedded, Embedder
     from bertcli.progress import Progress
-    from bertcli.records import Reader
+    from bertcli.records import Reader, Source
     from bertcli.tokenizing import Tally
 
 FORMATS = ("table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet")
@@ -38,6 +43,7 @@ def embed(
     compute: ComputeOptions,
     output: OutputOptions,
     file: FileOptions,
+    engine: EmbedEngineOptions,
     messages: ConsoleOptions,
 ) -> None:
     """Turn texts into vectors.
@@ -47,8 +53,13 @@ def embed(
     [bold]cat texts.txt | bertcli embed -o vectors.npy[/bold]
     """
     console = messages.console()
-    form = output.form()
     options = chosen(vector, length, compute)
+    if engine.engine == "ray":
+        make = partial(_job, options, compute.threads, vector.precision, output.overwrite)
+        on_ray(make, source, model, output, engine, console)
+        return
+    engine.refuse_ray_options()
+    form = output.form()
     _check(output, form, file, vector.precision, options)
     reader = source.reader(console)
     embedder = _open(model, options, compute, console)
@@ -87,6 +98,22 @@ def _check(
         )
     if form != "table":
         refuse_stream(form, precision)
+
+
+def _job(
+    options: Options,
+    threads: int | None,
+    precision: str,
+    overwrite: bool,
+    model: Model,
+    source: Source,
+    form: str,
+    pool: Pool,
+) -> Job:
+    """Return what a worker is told."""
+    from bertcli.engines.jobs import EmbedJob
+
+    return EmbedJob(model, source, options, form, precision, threads or pool.cpus, overwrite)
 
 
 def _open(

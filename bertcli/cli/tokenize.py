@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.console import Console
+from bertcli.cli.engine import on_ray
+from bertcli.cli.engine_options import TokenizeEngineOptions
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import (
     ConsoleOptions,
@@ -22,6 +25,11 @@ from bertcli.scribe import Part, Task, transcribe
 from bertcli.tokenizer import Tokenizer
 from bertcli.tokenizing import WINDOW, Run, count_row, row
 
+if TYPE_CHECKING:
+    from bertcli.engines.cluster import Pool
+    from bertcli.engines.jobs import Job, Model
+    from bertcli.records import Source
+
 TABULAR = ("csv", "tsv", "parquet")
 ARRAYS = ("npy", "npz", "safetensors")
 LINES = ("jsonl", "txt")
@@ -34,6 +42,7 @@ def tokenize(
     fields: FieldOptions,
     mode: ModeOptions,
     output: OutputOptions,
+    engine: TokenizeEngineOptions,
     messages: ConsoleOptions,
 ) -> None:
     """Turn texts into token ids.
@@ -43,6 +52,11 @@ def tokenize(
     [bold]cat texts.txt | bertcli tokenize --max-length 128 -o ids.jsonl.gz[/bold]
     """
     console = messages.console()
+    if engine.engine == "ray":
+        make = partial(_job, layout, fields, mode, output.overwrite)
+        on_ray(make, source, model, output, engine, console)
+        return
+    engine.refuse_ray_options()
     tokenizer = model.tokenizer(console, parse_special=layout.parse_special)
     if mode.from_tokens:
         _ids_of_tokens(source, fields, output, tokenizer, console)
@@ -60,7 +74,7 @@ def tokenize(
     lines = form in LINES and not (mode.stats or together)
     task = Task(shape, fields.extra(), form, mode.count)
     batches: Any = console.track(
-        transcribe(run, task, mode.processes()) if lines else run,
+        transcribe(run, task, engine.processes()) if lines else run,
         run.reader,
         beside_output=output.on_terminal and not mode.stats,  # which come at the end
         truncated=lambda: run.tally.truncated,
@@ -74,6 +88,27 @@ def tokenize(
     else:
         _write(run, batches, output, form, fields.extra(), only_count=mode.count)
     _report(run, console)
+
+
+def _job(
+    layout: LayoutOptions,
+    fields: FieldOptions,
+    mode: ModeOptions,
+    overwrite: bool,
+    model: Model,
+    source: Source,
+    form: str,
+    pool: Pool,
+) -> Job:
+    """Return what a worker is told."""
+    from bertcli.engines.jobs import TokenizeJob
+
+    if mode.from_tokens or mode.count or mode.stats:
+        raise UsageError("--engine ray writes tokens", "leave out --from-tokens, --count, --stats")
+    shape = _layout(layout, fields, mode, fields.columns())
+    return TokenizeJob(
+        model, source, shape, form, fields.extra(), layout.parse_special, mode.window, overwrite
+    )
 
 
 def _draw(batches: Any, tokenizer: Tokenizer) -> None:

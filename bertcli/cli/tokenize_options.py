@@ -1,7 +1,5 @@
 """The options of `bertcli tokenize` alone."""
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -9,7 +7,6 @@ import typer
 
 from bertcli.errors import UsageError
 
-MOST_PROCESSES = 8  # more than one reader can feed
 FIELDS, MODES = "Fields", "Instead of tokens"
 
 
@@ -91,25 +88,7 @@ class ModeOptions:
             rich_help_panel="Length and special tokens",
         ),
     ] = 10_000
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Processes that share a large input, for JSONL and counts (default: one a core, "
-            "at most 8; none for a small input).",
-            envvar="BERTCLI_WORKERS",
-            rich_help_panel="Computation",
-        ),
-    ] = None
 
     def __post_init__(self) -> None:
         if self.from_tokens + self.count + self.stats > 1:
             raise UsageError("--from-tokens, --count and --stats exclude each other")
-
-    def processes(self) -> int:
-        """Return how many processes may share the work; on a single core there is no use in any."""
-        if self.workers is not None:
-            return self.workers
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        return min(cores, MOST_PROCESSES) if cores > 1 else 0

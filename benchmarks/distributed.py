@@ -1,0 +1,152 @@
+"""What `--engine ray` costs beside the local engine, and what each stage of a run costs.
+
+    python benchmarks/distributed.py [--texts 20000] [--repeats 3] [--json out.json]
+
+Both engines embed the same texts with the same number of threads, in turn (A B A B ...). What it
+takes to start is measured with a handful of texts and taken off. The stages are measured alone, in
+one process; from them follows what GPUs of a given speed need in cores and bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SHARDS, FEW = 4, 8
+WORDS = Path(__file__).parents[1] / "samples" / "texts.txt"
+GPU_TEXTS = 20_000  # texts a second of a GPU that the table assumes; give --gpu-texts for yours
+
+
+def make_texts(folder: Path, count: int) -> list[Path]:
+    """Write sentences of 5 to 40 words into shards."""
+    random.seed(7)
+    words = WORDS.read_text("utf-8").split()
+    folder.mkdir()
+    paths = [folder / f"part-{number}.txt" for number in range(SHARDS)]
+    for path in paths:
+        lines = (
+            " ".join(random.choices(words, k=random.randint(5, 40))) for _ in range(count // SHARDS)
+        )
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    return paths
+
+
+def embed(paths: list[Path], *options: str) -> float:
+    """Return the seconds of one command."""
+    files = [part for path in paths for part in ("-i", str(path))]
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", "bertcli", "embed", "-q", "--overwrite", *files, *options]
+    subprocess.run(command, check=True)
+    return time.perf_counter() - begun
+
+
+def engines(folder: Path, count: int, repeats: int, threads: int) -> dict[str, float]:
+    """Return the medians of both engines, start and work apart, and their ratio."""
+    many, few = make_texts(folder / "many", count), make_texts(folder / "few", FEW)
+    each = {
+        "local": ("--threads", str(threads), "-o", str(folder / "local.npy")),
+        "ray": (
+            *("--engine", "ray", "--workers", "1", "--cpus-per-worker", str(threads)),
+            *("-f", "npy", "-o", str(folder / "ray")),
+        ),
+    }
+    found: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        for name, options in each.items():
+            start = embed(few, *options)
+            found.setdefault(f"{name} start", []).append(start)
+            found.setdefault(f"{name} work", []).append(embed(many, *options) - start)
+    medians = {name: statistics.median(seconds) for name, seconds in found.items()}
+    return medians | {"ray / local, after start": medians["ray work"] / medians["local work"]}
+
+
+def stages(path: Path, threads: int) -> dict[str, float]:
+    """Return the seconds a text takes in each stage, and the bytes that come and go."""
+    from bertcli.devices import use_threads
+    from bertcli.embedding import metas, stacked
+    from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+    from bertcli.pipeline import Embedder, Options
+    from bertcli.records import Reader, Source
+    from bertcli.vectors.sink import Target, open_vectors
+
+    use_threads(threads)
+    embedder = Embedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), Options())
+    source = Source(paths=(str(path),))
+    clock = [time.perf_counter()]
+    records = sum(len(block) for block in Reader(source).blocks())
+    clock.append(time.perf_counter())
+    encoded = list(embedder.run(Reader(source)))
+    clock.append(time.perf_counter())
+    windows = [embedder.vectors(batch) for batch in encoded]
+    clock.append(time.perf_counter())
+    with tempfile.TemporaryDirectory() as folder:
+        target = Target(Path(folder) / "out.parquet", "parquet")
+        with open_vectors(target, {}) as sink:
+            for window in windows:
+                sink.write(metas(window), stacked(window))
+                sink.commit({})
+            sink.finish({})
+        clock.append(time.perf_counter())
+        written = target.path.stat().st_size
+    read, both, compute, write = (b - a for a, b in itertools.pairwise(clock))
+    return {
+        "read": read / records,
+        "tokenize": max(0.0, both - read) / records,
+        "compute": compute / records,
+        "write": write / records,
+        "bytes in": path.stat().st_size / records,
+        "bytes out": written / records,
+    }
+
+
+def scaling(costs: dict[str, float], gpu_texts: float) -> list[str]:
+    """Return a table: what 1, 8 and 64 GPUs need when a core does all that is not compute."""
+    rest = costs["read"] + costs["tokenize"] + costs["write"]
+    rows = ["| GPUs | texts/s | cores beside them | MB/s in | MB/s out |", "|---|---|---|---|---|"]
+    for gpus in (1, 8, 64):
+        rate = gpus * gpu_texts
+        rows.append(
+            f"| {gpus} | {rate:,.0f} | {rate * rest:.1f} | {rate * costs['bytes in'] / 1e6:.1f} "
+            f"| {rate * costs['bytes out'] / 1e6:.1f} |"
+        )
+    one = 1 / (costs["read"] + costs["tokenize"] + costs["write"])
+    rows.append("")
+    rows.append(f"The Python of one worker does {one:,.0f} texts/s: a faster GPU waits for it.")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--texts", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--gpu-texts", type=float, default=GPU_TEXTS)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = engines(Path(folder), given.texts, given.repeats, given.threads)
+        costs = stages(Path(folder) / "many" / "part-0.txt", given.threads)
+    for name, value in found.items():
+        print(f"{name:26} {value:8.2f}")
+    for name, value in costs.items():
+        print(
+            f"{name:26} {value * 1e6:8.1f} us a text"
+            if "bytes" not in name
+            else f"{name:26} {value:8.1f} a text"
+        )
+    print("\n".join(scaling(costs, given.gpu_texts)))
+    if given.json:
+        given.json.write_text(json.dumps({"engines": found, "stages": costs}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

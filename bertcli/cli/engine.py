@@ -1,0 +1,117 @@
+"""`--engine ray`, for the commands that have it: from patterns of files to a folder of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import typer
+
+from bertcli.cli.console import Console
+from bertcli.cli.engine_options import EngineOptions
+from bertcli.cli.inputs import InputOptions
+from bertcli.cli.options import ModelOptions, OutputOptions
+from bertcli.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from bertcli.engines.cluster import Pool
+    from bertcli.engines.jobs import Job, Model
+    from bertcli.engines.ray import Progress
+    from bertcli.engines.worker import Done
+    from bertcli.records import Source
+
+# How a job is made: from the model, how files are read, the format, and what a worker has.
+MakeJob = Callable[["Model", "Source", str, "Pool"], "Job"]
+
+FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
+
+
+def on_ray(
+    make: MakeJob,
+    source: InputOptions,
+    model: ModelOptions,
+    output: OutputOptions,
+    engine: EngineOptions,
+    console: Console,
+) -> None:
+    """Run a job on every file of the input, by workers, and say what became of it."""
+    from bertcli.engines.cluster import connected
+    from bertcli.engines.jobs import Model
+    from bertcli.engines.places import is_local, local_path
+    from bertcli.engines.ray import run
+    from bertcli.engines.shards import make_folders, plan
+    from bertcli.engines.summary import put_manifest, told
+
+    if output.output is None:
+        raise UsageError("--engine ray needs -o FOLDER", "one file is made in it for each input")
+    form = "parquet" if output.format == "auto" else output.format
+    if form not in FORMATS:
+        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
+    place = place_of(output)
+    if is_local(place) and local_path(place).is_file():
+        raise OutputError(f"{place}: is a file", "--engine ray writes into a folder")
+    read = source.reader(console).source
+    shards = plan(read, place, form)
+    make_folders(shards)
+    begun = monotonic()
+    with connected(engine.ray_address) as nodes:
+        pool = engine.pool().on(nodes)
+        console.detail(f"{len(shards)} shards on {len(nodes)} nodes, {pool}")
+        job = make(Model(model.model, model.revision, model.offline), read, form, pool)
+        with _shown(console) as watch:
+            done = run(job, shards, pool, watch)
+    put_manifest(place, done)
+    for line in told(done, monotonic() - begun):
+        console.note(line)
+    _close(done, console)
+
+
+def place_of(output: OutputOptions) -> str:
+    """Return the place that -o names: pathlib takes the second slash out of s3://bucket."""
+    text = str(output.output)
+    scheme, colon, rest = text.partition(":/")
+    remote = colon and len(scheme) > 1 and scheme.isalnum() and not rest.startswith("/")
+    return f"{scheme}://{rest}" if remote else text
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """Yield what shows people how far a run is."""
+    import sys
+
+    if console.quiet or not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=RichConsole(stderr=True), transient=True) as bar:
+        task, begun = bar.add_task("starting workers", total=None), monotonic()
+
+        def show(now: Progress) -> None:
+            seconds = monotonic() - begun
+            rates = f"{now.records / seconds:,.0f} texts/s  {now.tokens / seconds:,.0f} tokens/s"
+            what = f"{len(now.done)} of {now.shards} shards  {now.records:,} texts  {rates}"
+            bar.update(task, total=now.shards, completed=len(now.done), description=what)
+
+        yield show
+
+
+def _close(done: list[Done], console: Console) -> None:
+    """Warn of what a user should know; exit with 1 when records were skipped."""
+    from bertcli.engines.summary import totals
+    from bertcli.engines.worker import DEAD
+
+    counts = totals(done)
+    if counts["truncated"]:
+        console.warn(
+            f"{counts['truncated']:,} of {counts['records']:,} texts were cut; "
+            f"{counts['cut']:,} tokens are gone"
+        )
+    if counts["skipped"]:
+        console.warn(f"{counts['skipped']:,} records were skipped: see the files *{DEAD}")
+        raise typer.Exit(1)

@@ -1,0 +1,189 @@
+"""What a worker does to a shard: the same as `bertcli embed` and `bertcli tokenize` to a file.
+
+A job is what a worker is told: plain values that travel. ``open`` makes it ready, once a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bertcli import __version__
+from bertcli.encoding import Layout
+from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
+from bertcli.records import ARRAYS, Reader, Source
+from bertcli.scribe import Task, transcribe
+from bertcli.tokenizer import Tokenizer
+from bertcli.tokenizing import WINDOW, Run, Tally, row
+from bertcli.vectors.journal import Files, put_json
+from bertcli.writers import open_writer
+
+if TYPE_CHECKING:
+    from bertcli.pipeline import Embedder
+    from bertcli.recipe import Options
+
+TABULAR = ("csv", "tsv", "parquet")
+
+About = Mapping[str, Any]
+Seen = Callable[[Tally], None]  # is told how far a shard is
+
+
+class Work(Protocol):
+    """A job that is ready."""
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """What the bytes of an output depend on, besides its input."""
+
+    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        """Make a file, and its manifest, which holds ``about``; nothing of an empty input."""
+
+
+class Job(Protocol):
+    """What is to be done to each shard."""
+
+    @property
+    def source(self) -> Source:
+        """How the files are read."""
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether what an earlier run made is made again."""
+
+    def open(self) -> Work:
+        """Load what is needed."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by its name: every worker finds it where it runs."""
+
+    name: str
+    revision: str | None = None
+    offline: bool = False
+
+    def find(self, files: Any) -> Any:
+        """Return its folder."""
+        return find_model(self.name, files=files, revision=self.revision, offline=self.offline)
+
+
+@dataclass(frozen=True)
+class EmbedJob:
+    """Texts to vectors."""
+
+    model: Model
+    source: Source
+    options: Options
+    form: str
+    precision: str = "float32"
+    threads: int | None = None
+    overwrite: bool = False
+
+    def open(self) -> Work:
+        """Load the model."""
+        from bertcli.devices import use_threads
+        from bertcli.pipeline import Embedder
+
+        use_threads(self.threads)
+        return _Embedding(self, Embedder.open(self.model.find(MODEL_FILES), self.options))
+
+
+@dataclass(frozen=True)
+class _Embedding:
+    job: EmbedJob
+    embedder: Embedder
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        from bertcli.embedding import made_by
+
+        return {**made_by(self.embedder), "precision": self.job.precision}
+
+    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        from bertcli.embedding import Writing
+        from bertcli.vectors.target import Target
+
+        again = self.job.overwrite
+        target = Target(
+            output,
+            self.job.form,
+            self.job.precision,
+            resume=not again,
+            overwrite=again,
+            many=self.job.options.per_token or self.job.form in ARRAYS,
+        )
+        writing = Writing(self.embedder, reader, target, about)
+        for _ in writing:
+            seen(writing.tally)
+
+
+@dataclass(frozen=True)
+class TokenizeJob:
+    """Texts to token ids."""
+
+    model: Model
+    source: Source
+    layout: Layout
+    form: str
+    extra: tuple[str, ...] = ()
+    parse_special: bool = True
+    window: int = WINDOW  # records that are padded together
+    overwrite: bool = False
+
+    def open(self) -> Work:
+        """Load the tokenizer."""
+        folder = self.model.find(TOKENIZER_FILES)
+        tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
+        names = [name for name in TOKENIZER_FILES if (folder.path / name).is_file()]
+        return _Tokenizing(
+            self, tokenizer, {name: sha256(folder.path / name) for name in sorted(names)}
+        )
+
+
+@dataclass(frozen=True)
+class _Tokenizing:
+    job: TokenizeJob
+    tokenizer: Tokenizer
+    files: dict[str, str]
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        job = self.job
+        return {
+            "model": job.model.name,
+            "tokenizer": self.files,
+            "layout": asdict(job.layout),
+            "extra": job.extra,
+            "parse_special": job.parse_special,
+        }
+
+    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        job, sparse = self.job, self.job.form not in TABULAR
+        together = job.layout.padding == "longest"
+        window = job.window if together else WINDOW
+        run = Run(reader, self.tokenizer, job.layout, window, full=together)
+        lines = job.form == "jsonl" and not together
+        with open_writer(output, "finished" if lines else job.form, overwrite=True) as write:
+            if lines:
+                for part in transcribe(run, Task(job.layout, job.extra)):
+                    write([part.data])
+                    seen(run.tally)
+            else:
+                for batch in run:
+                    write([row(item, job.layout, extra=job.extra, sparse=sparse) for item in batch])
+                    seen(run.tally)
+        if run.tally.records:
+            put_json(
+                Files.of(output).manifest,
+                {
+                    **about,
+                    "bertcli": __version__,
+                    "output": output.name,
+                    "format": job.form,
+                    "counts": asdict(run.tally) | {"skipped": reader.skipped},
+                    "rows": run.tally.records,
+                    "sha256": sha256(output),
+                },
+            )

@@ -1,0 +1,115 @@
+"""One shard, from where it lies to where it goes, by a worker that may be killed at any instant."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from bertcli.engines import places
+from bertcli.engines.jobs import Job, Work
+from bertcli.engines.shards import Shard
+from bertcli.errors import BertcliError
+from bertcli.records import Reader
+from bertcli.tokenizing import Tally
+from bertcli.vectors.journal import as_json, refuse_changes
+
+MANIFEST = ".manifest.json"
+DEAD = ".errors.jsonl"  # why records of the shard were skipped
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a shard: a JSON value, as it travels from the worker to who asked for it."""
+
+    shard: Shard
+    counts: dict[str, int]
+    sha256: str | None = None  # of the output; None where there is none, of an empty input
+    passed_over: bool = False  # an earlier run had made it
+    worker: str = ""
+    seconds: float = 0.0
+
+
+class DeadLetters:
+    """The records that were skipped, in a file beside the output that is there when one was."""
+
+    def __init__(self, path: Path, names: tuple[str, str]) -> None:
+        self.path, self.names = path, names
+        self.path.unlink(missing_ok=True)
+
+    def __call__(self, message: str) -> None:
+        """Note one."""
+        said = message.removeprefix("skipped: ").replace(*self.names)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"error": said}, ensure_ascii=False) + "\n")
+
+
+@dataclass
+class Worker:
+    """Makes shards by a job. ``seen`` is told of the records on the way."""
+
+    job: Job
+    name: str
+    seen: Callable[[Shard, str, Tally], None]
+
+    @cached_property
+    def work(self) -> Work:
+        """The job, made ready by the first shard, so that a failure has somebody to tell."""
+        return self.job.open()
+
+    @cached_property
+    def made_by(self) -> dict[str, Any]:
+        """What the bytes of every shard depend on."""
+        return as_json(self.work.made_by)
+
+    def make(self, shard: Shard) -> Done:
+        """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
+        start = monotonic()
+        now = {
+            "by": self.made_by,
+            "source": {"place": shard.source, "bytes": places.size(shard.source)},
+        }
+        found = None if self.job.overwrite else manifest_of(shard)
+        if passed_over := found is not None and places.size(shard.output) > 0:
+            refuse_changes(shard.output, found.get("shard", {}), now)
+        else:
+            with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
+                self._make(shard, Path(scratch), now)
+            found = manifest_of(shard)
+        counts = found["counts"] if found else asdict(Tally()) | {"skipped": 0}
+        digest = found["sha256"] if found else None
+        return Done(shard, counts, digest, passed_over, self.name, monotonic() - start)
+
+    def _make(self, shard: Shard, scratch: Path, now: dict[str, Any]) -> None:
+        here = places.is_local(shard.output)
+        place = Path(shard.output)
+        output = places.local_path(shard.output) if here else scratch / "out" / place.name
+        output.parent.mkdir(parents=True, exist_ok=True)
+        path = str(places.fetch(shard.source, scratch))
+        letters = DeadLetters(output.with_name(output.name + DEAD), (path, shard.source))
+        reader = Reader(replace(self.job.source, paths=(path,)), letters)
+        try:
+            self.work(
+                reader, output, {"shard": now}, lambda tally: self.seen(shard, self.name, tally)
+            )
+        except BertcliError as error:
+            said = str(error).replace(path, shard.source)
+            raise type(error)(said, error.hint) from None
+        if not here:
+            made = sorted(output.parent.iterdir(), key=lambda file: file.name.endswith(MANIFEST))
+            for file in made:  # the manifest last: it says that the others are there
+                places.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
+
+
+def manifest_of(shard: Shard) -> dict[str, Any] | None:
+    """Return what is written of an output that is whole; None when there is none."""
+    raw = places.read(shard.output + MANIFEST)
+    try:
+        return None if raw is None else json.loads(raw)
+    except ValueError:
+        return None  # another's file, or cut off: the shard is made again

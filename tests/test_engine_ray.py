@@ -1,0 +1,267 @@
+"""`--engine ray` on a real cluster of two nodes, beside the local engine."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from front import PROGRAM, call, environment
+
+from bertcli.engines.cluster import Pool
+from bertcli.engines.shards import plan
+from bertcli.errors import InputError, UsageError
+from bertcli.records import Source
+
+ROOT = Path(__file__).parents[1]
+TINY = str(ROOT / "samples" / "tiny-bert")
+TEXTS = (ROOT / "samples" / "texts.txt").read_text("utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """The address of two nodes of one CPU each, on this machine."""
+    pytest.importorskip("ray")
+    code = (
+        "import ray, sys\n"
+        "from ray.cluster_utils import Cluster\n"
+        "nodes = Cluster(initialize_head=True, head_node_args={'num_cpus': 1})\n"
+        "nodes.add_node(num_cpus=1)\n"
+        "nodes.wait_for_nodes()\n"
+        "print(nodes.address, flush=True)\n"
+        "sys.stdin.read()\n"
+        "nodes.shutdown()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}),
+    )
+    lines = iter(process.stdout.readline, "")
+    yield next(line.strip() for line in lines if line[0].isdigit())
+    process.communicate()
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Four files of different lengths, one compressed, one in a folder below."""
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    for number in range(3):
+        lines = [{"id": f"{number}-{i}", "text": t} for i, t in enumerate(TEXTS * (number + 1))]
+        (folder / f"part-{number}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    last = "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS))
+    with gzip.open(folder / "sub" / "part-3.jsonl.gz", "wt") as file:
+        file.write(last)
+    return folder
+
+
+def start(*argv, **options):
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, argv)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        **options,
+    )
+
+
+def run(*argv):
+    process = start(*argv)
+    out, err = process.communicate(timeout=240)
+    assert out == ""
+    return process.returncode, err
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards, tmp_path):
+    out = tmp_path / "out"
+    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
+    command = ("embed", "-m", TINY, "-i", shards, *common)
+    code, err = run(*command)
+    assert code == 0, err
+    assert "4 of 4 shards made" in err
+    nodes = {line.split("(")[1].split(")")[0] for line in err.splitlines() if "worker " in line}
+    assert len(nodes) == 2  # work landed on both
+
+    for source in (*shards.glob("*.jsonl"), *shards.glob("sub/*.gz")):
+        made = out / source.relative_to(shards).with_name(f"{source.name.split('.')[0]}.jsonl")
+        local = call("embed", "-m", TINY, "-i", source, "-f", "jsonl")
+        found, expected = rows(made), local.rows
+        assert [row["id"] for row in found] == [row["id"] for row in expected]
+        vectors = (np.array([row["embedding"] for row in some]) for some in (found, expected))
+        assert np.abs(next(vectors) - next(vectors)).max() < 1e-6
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["counts"]["records"] == 7 * len(TEXTS)
+    assert [shard["records"] for shard in manifest["shards"]] == [
+        len(TEXTS) * times for times in (1, 2, 3, 1)
+    ]
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("part-*.jsonl")}
+    (out / "part-1.jsonl").unlink()
+    (out / "part-1.jsonl.manifest.json").unlink()
+    code, err = run(*command)
+    assert "1 of 4 shards made, 3 were there already" in err
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("part-*.jsonl")}
+    assert [path.name for path in before if before[path] != after[path]] == ["part-1.jsonl"]
+
+    code, err = run(*command, "--pooling", "max")
+    assert code == 1
+    assert 'pooling was "mean", now "max"' in err
+    assert len(err.splitlines()) == 2
+
+
+def worker_of(cluster):
+    """Return the process of a worker, once there is one."""
+    for _ in range(600):
+        found = subprocess.run(["ps", "ax", "-o", "pid=,args="], capture_output=True, text=True)
+        workers = [line for line in found.stdout.splitlines() if "ray::MapWorker" in line]
+        busy = [line for line in workers if "submit" in line or "." in line.split("::")[1]]
+        if busy:
+            return int(busy[0].split()[0])
+        time.sleep(0.05)
+    raise AssertionError("no worker came")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
+def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for number in range(4):
+        lines = [f"{number} {i} {TEXTS[i % len(TEXTS)]}" for i in range(3000)]
+        (source / f"{number}.txt").write_text("\n".join(lines))
+    process = start(
+        *("embed", "-m", TINY, "-i", source, "-o", out, "-f", "npy", "--window", 64),
+        *("--engine", "ray", "--ray-address", cluster),
+    )
+    while not list(out.glob("*.journal.json")):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    os.kill(worker_of(cluster), signal.SIGKILL)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    for number in range(4):
+        local = tmp_path / f"{number}.npy"
+        assert call("embed", "-m", TINY, "-i", source / f"{number}.txt", "-o", local).code == 0
+        made = np.load(out / f"{number}.npy")
+        assert np.abs(made - np.load(local)).max() < 1e-6
+    assert not list(out.glob("*.partial*"))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"text": "one"}\n{"text": 2}\n{"text": "three"}\n')
+    (source / "b.jsonl").write_text('{"text": "four"}\n')
+    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
+    code, err = run("tokenize", "-i", source / "*.jsonl", *common)
+    assert code == 1
+    assert "a.jsonl:2: the text is a number" in err
+    code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
+    assert code == 1
+    assert "1 records were skipped" in err
+    assert [row["input_ids"] for row in rows(out / "a.jsonl")] == call(
+        "tokenize", "one", "three"
+    ).ids
+    (dead,) = rows(out / "a.jsonl.errors.jsonl")
+    assert "a.jsonl:2" in dead["error"]
+    assert not (out / "b.jsonl.errors.jsonl").exists()
+
+
+def failing(*argv):
+    return call("embed", "-m", TINY, "--engine", "ray", *argv)
+
+
+def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.txt").write_text("one\n")
+    assert "needs -o FOLDER" in failing("-i", source).error
+    assert "reads files" in failing("one", "-o", out).error
+    assert "names no file" in failing("-i", tmp_path / "*.none", "-o", out).error
+    (source / "b.csv").write_text("text\none\n")
+    assert "several formats" in failing("-i", source, "-o", out).error
+    (tmp_path / "file").touch()
+    assert "is a file" in failing("-i", source / "a.txt", "-o", tmp_path / "file").error
+    assert "cannot be written" in failing("-i", source / "a.txt", "-o", tmp_path / "file/x").error
+    gone = failing("-i", source / "a.txt", "-o", out, "--ray-address", "ray://127.0.0.1:1")
+    assert "no Ray cluster at ray://127.0.0.1:1" in gone.error
+    assert "s3a" in failing("-i", "s3a://bucket/*.txt", "-o", out).error
+    monkeypatch.setattr("bertcli.engines.cluster.find_spec", lambda name: None)
+    missing = failing("-i", source / "a.txt", "-o", out)
+    assert (missing.error, missing.hint) == (
+        "--engine ray needs Ray",
+        'pip install "bertcli[ray]"',
+    )
+
+
+def test_files_of_different_fields_are_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    write_table(arrow.table({"text": ["one"]}), tmp_path / "a.parquet")
+    write_table(arrow.table({"body": ["one"]}), tmp_path / "b.parquet")
+    with pytest.raises(
+        InputError, match=r"'text' differs between the files: string in .*a\.parquet"
+    ):
+        plan(Source(paths=(str(tmp_path),)), "out", "npy")
+
+
+def test_names_of_outputs_keep_the_folders(tmp_path):
+    for name in ("a/x.txt.gz", "b/x.txt", "_SUCCESS", ".hidden.txt", "b/readme.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = plan(Source(paths=(str(tmp_path),)), "out/", "parquet")
+    assert [shard.output for shard in found] == ["out/a/x.parquet", "out/b/x.parquet"]
+    url = plan(Source(paths=(f"file://{tmp_path}/b/*.txt",)), "s3://bucket/out", "npy")
+    assert [shard.output for shard in url] == ["s3://bucket/out/x.npy"]
+    (tmp_path / "a" / "x.txt").touch()
+    with pytest.raises(InputError, match="would both become a/x"):
+        plan(Source(paths=(str(tmp_path),)), "out", "npy")
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "found"),
+    [
+        (Pool(), [{"CPU": 2}], Pool(1, 2, 0)),
+        (Pool(cpus=1), [{"CPU": 2}], Pool(2, 1, 0)),
+        (Pool(), [{"CPU": 16}, {"CPU": 8}], Pool(6, 4, 0)),
+        (Pool(), [{"CPU": 64, "GPU": 8}, {"CPU": 8}], Pool(8, 4, 1)),
+        (Pool(gpus=0.5), [{"CPU": 4, "GPU": 1}], Pool(2, 2, 0.5)),
+        (Pool(workers=3, gpus=0), [{"CPU": 64, "GPU": 8}], Pool(3, 4, 0)),
+    ],
+)
+def test_a_pool_fits_its_cluster(asked, nodes, found):
+    assert asked.on(nodes) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Pool(workers=3, cpus=1), "3 workers of 1 CPUs do not fit"),
+        (Pool(cpus=8), "1 workers of 8 CPUs do not fit"),
+        (Pool(gpus=1), "no node of this cluster has 1 GPUs"),
+    ],
+)
+def test_a_pool_that_never_fits_is_refused(asked, said):
+    with pytest.raises(UsageError, match=said):
+        asked.on([{"CPU": 2}])
