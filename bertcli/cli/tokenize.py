@@ -63,11 +63,7 @@ def tokenize(
         return
     form = _form(mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
-    tokenizer.cut_at(shape)  # options that cannot work fail before anything is read
-    if shape.stride and not shape.overflowing:
-        console.warn(
-            "--stride is of windows, which --overflowing writes; without it, it does nothing"
-        )
+    _check(shape, tokenizer, console)
     together = shape.padding == "longest"
     size = mode.window if together else WINDOW
     run = Run(source.reader(console), tokenizer, shape, size, full=together)
@@ -88,6 +84,15 @@ def tokenize(
     else:
         _write(run, batches, output, form, fields.extra(), only_count=mode.count)
     _report(run, console)
+
+
+def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
+    """Fail for options that cannot work before anything is read; warn of those without effect."""
+    tokenizer.cut_at(shape)
+    if shape.stride and not shape.overflowing:
+        console.warn(
+            "--stride is of windows, which --overflowing writes; without it, it does nothing"
+        )
 
 
 def _job(
