@@ -73,10 +73,16 @@ class Encoder:
     budget: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     warn: Callable[[str], None] = lambda message: None
+    linear: str = "plain"  # how `model.surgery.prepare` made its linear layers
 
     def __post_init__(self) -> None:
         self.layers = self.reading.indices(len(self.model.encoder.layer))
         self.model.eval()
+
+    @property
+    def kernel(self) -> str:
+        """How texts of several lengths are put together."""
+        return "packed" if self.device.type == "cpu" else "padded"
 
     @torch.inference_mode()
     def run(self, texts: Sequence[Tokens], finish: Finish) -> list[Tensor]:
@@ -104,7 +110,7 @@ class Encoder:
     def _states(self, batch: Sequence[Tokens]) -> Tensor:
         """Run the model over one batch: the states that are read off it, packed."""
         lengths = [len(text.ids) for text in batch]
-        if self.device.type == "cpu":
+        if self.kernel == "packed":
             states = self._packed(batch, lengths)
             kept = None
         else:

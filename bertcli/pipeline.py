@@ -27,6 +27,7 @@ from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.model.bert import BertModel
 from bertcli.model.checkpoint import load
+from bertcli.model.surgery import prepare
 from bertcli.pooling import check_dim, finish, pool, pool_windows
 from bertcli.records import Reader, Record, Text
 from bertcli.sentence import Sentence, read_sentence
@@ -102,12 +103,14 @@ class Embedder:
         if message := slow(dtype, device):
             warn(message)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
+        linear = prepare(model.to(device), options.dtype, device)
         encoder = Encoder(
-            model.to(device),
+            model,
             Reading(options.layers, options.combine),
             options.batch_tokens or BUDGETS.get(device.type, LARGE),
             device,
             warn,
+            linear,
         )
         embedder = cls(folder, tokenizer, encoder, options, sentence)
         if options.dim is not None:
@@ -203,6 +206,8 @@ class Embedder:
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
             "dtype": str(self.encoder.model.embeddings.word_embeddings.weight.dtype)[6:],
+            "kernel": self.encoder.kernel,
+            "linear": self.encoder.linear,
             "device": str(self.encoder.device),
             "batch_tokens": self.encoder.budget,
             "window": options.window,

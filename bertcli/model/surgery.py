@@ -5,14 +5,26 @@ Letters as in attention.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bertcli.model.attention import Attend
-from bertcli.model.bert import KV, BertAttention, BertModel, BertSelfAttention
+from bertcli.model.bert import (
+    KV,
+    BertAttention,
+    BertIntermediate,
+    BertModel,
+    BertSelfAttention,
+    Residual,
+)
+from bertcli.model.products import Plain, Prepacked, cannot_prepack
+
+Product: TypeAlias = Plain | Prepacked
 
 
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
@@ -53,13 +65,13 @@ def _keep_heads(attention: BertAttention, keep: list[int]) -> None:
 def _cut(linear: nn.Linear, kept: Tensor, dim: int) -> nn.Linear:
     kept = kept.to(linear.weight.device)
     weight = linear.weight.detach().index_select(dim, kept)
-    bias = linear.bias.detach().index_select(0, kept) if dim == 0 else linear.bias.detach()
+    bias = linear.bias.detach().index_select(0, kept) if dim == 0 else linear.bias.detach().clone()
     return _linear(weight, bias)
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     made = nn.Linear(weight.shape[1], weight.shape[0], device="meta")  # skips the random start
-    made.weight, made.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+    made.weight, made.bias = nn.Parameter(weight), nn.Parameter(bias)
     return made
 
 
@@ -99,6 +111,67 @@ def fuse_qkv(model: BertModel) -> None:
     """
     for layer in model.encoder.layer:
         layer.attention.self = FusedSelfAttention(layer.attention.self).train(layer.training)
+
+
+class PreparedIntermediate(nn.Module):
+    """A BertIntermediate over a prepared product, which bends as well when it is the exact GELU."""
+
+    def __init__(self, parts: BertIntermediate, product: Product) -> None:
+        super().__init__()
+        self.product = product
+        self.activation = parts.activation
+        self.bent = product.gelu if parts.activation is F.gelu else self._bent
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., intermediate]."""
+        return self.bent(x)
+
+    def _bent(self, x: Tensor) -> Tensor:
+        return self.activation(self.product(x))
+
+
+class PreparedResidual(nn.Module):
+    """A Residual over a prepared product, which adds as well."""
+
+    def __init__(self, parts: Residual, product: Product) -> None:
+        super().__init__()
+        self.product = product
+        self.LayerNorm = parts.LayerNorm
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        """Add what was computed, y [..., width], to its input, x [..., hidden]."""
+        return self.LayerNorm(self.product.add(y, x))
+
+
+def prepare(model: BertModel, dtype: str, device: torch.device) -> str:
+    """Make a loaded model fast on a device, for inference only, and say how.
+
+    `dtype` is a name that users give, "auto" included. The numbers stay those of the model as it
+    was, except with "int8", which needs a CPU: UsageError elsewhere. Parameters lose their names,
+    so save before.
+    """
+    made, how = _product(model, dtype, device)
+    fuse_qkv(model)
+    for layer in model.encoder.layer:
+        layer.attention.self.qkv = made(layer.attention.self.qkv)
+        layer.attention.output = PreparedResidual(
+            layer.attention.output, made(layer.attention.output.dense)
+        )
+        layer.intermediate = PreparedIntermediate(
+            layer.intermediate, made(layer.intermediate.dense)
+        )
+        layer.output = PreparedResidual(layer.output, made(layer.output.dense))
+    return how
+
+
+def _product(
+    model: BertModel, dtype: str, device: torch.device
+) -> tuple[Callable[[nn.Linear], Product], str]:
+    """Choose what the linear layers become, and say it."""
+    if device.type != "cpu":
+        return Plain, "plain"
+    reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
+    return (Plain, f"plain: {reason}") if reason else (Prepacked, "prepacked")
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
