@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bertcli.batching import batches
 from bertcli.errors import BertcliError, UsageError
-from bertcli.model.attention import packed, padded
+from bertcli.model.attention import Attend, packed, padded
 from bertcli.model.bert import BertModel
 from bertcli.model.packed import positions, starts
 
@@ -34,6 +34,7 @@ class Reading:
 
     layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
     combine: str = "mean"
+    first: bool = False  # the first token of each text only, [CLS]
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
@@ -60,7 +61,17 @@ class Reading:
                 raise UsageError(f"unknown --layer-combine {unknown!r}")
 
 
-# packed states [T, D] of texts of these lengths -> what is kept of them, a tensor a text
+class Laid(NamedTuple):
+    """A batch in the layout of the device."""
+
+    states: Iterator[Tensor]  # of each layer: [T, hidden] or [B, L, hidden]
+    tokens: Any  # the index of all tokens in them
+    first: Any  # the index of the first token of each text
+    asking: Attend  # the kernel for these first tokens as the queries
+
+
+# packed states [T, D] of texts of these lengths, 1 each when `Reading.first` -> what is kept of
+# them, a tensor a text
 Finish = Callable[[Tensor, Sequence[int]], Sequence[Tensor] | Tensor]
 
 
@@ -95,50 +106,60 @@ class Encoder:
             picked = waiting.popleft()
             batch = [distinct[index] for index in picked]
             try:
-                states = self._states(batch)
+                states, kept = self._states(batch)
             except (torch.OutOfMemoryError, MemoryError):
                 self._shrink(len(picked))
                 rest = [index for some in (picked, *waiting) for index in some]
                 smaller = batches([lengths[index] for index in rest], self.budget)
                 waiting = deque([rest[at] for at in some] for some in smaller)
                 continue
-            kept = finish(states, [len(text.ids) for text in batch])
-            for text, vector in zip(batch, kept, strict=True):
+            vectors = finish(states, kept)
+            for text, vector in zip(batch, vectors, strict=True):
                 found[text] = vector.float().cpu()
         return [found[text] for text in texts]
 
-    def _states(self, batch: Sequence[Tokens]) -> Tensor:
-        """Run the model over one batch: the states that are read off it, packed."""
+    def _states(self, batch: Sequence[Tokens]) -> tuple[Tensor, list[int]]:
+        """Run the model over one batch: what is read off it, packed, and how many of each text."""
         lengths = [len(text.ids) for text in batch]
-        if self.kernel == "packed":
-            states = self._packed(batch, lengths)
-            kept = None
-        else:
-            states, kept = self._padded(batch, lengths)
+        laid = (self._packed if self.kernel == "packed" else self._padded)(batch, lengths)
+        only_first, top = self.reading.first, max(self.layers)
+        picked = laid.first if only_first else laid.tokens
         wanted: dict[int, Tensor] = {}
-        for index, state in enumerate(states):
+        for index, state in enumerate(laid.states):
             if index in self.layers:
-                wanted[index] = state if kept is None else state[kept]
-            if index == max(self.layers):
+                wanted[index] = state[picked].reshape(-1, state.shape[-1])
+            if only_first and index == top - 1:
+                wanted[top] = self._first(top, state, laid)
+            if top in wanted:
                 break
-        return self.reading.of([wanted[index] for index in self.layers])
+        found = self.reading.of([wanted[index] for index in self.layers])
+        return found, [1] * len(lengths) if only_first else lengths
 
-    def _packed(self, batch: Sequence[Tokens], lengths: list[int]) -> Iterator[Tensor]:
+    def _first(self, index: int, below: Tensor, laid: Laid) -> Tensor:
+        """Run a layer for the first token of each text only, [n, hidden]."""
+        layer = self.model.encoder.layer[index - 1]
+        kv = layer.attention.self.kv(below)
+        made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
+        return made.reshape(-1, made.shape[-1])
+
+    def _packed(self, batch: Sequence[Tokens], lengths: list[int]) -> Laid:
         ids = torch.tensor([index for text in batch for index in text.ids])
         types = torch.tensor([kind for text in batch for kind in text.types])
-        kernel = self.model.direction(packed(lengths))
-        return self.model.states(ids, types=types, at=positions(lengths), kernels=kernel)
+        direction = self.model.direction
+        kernel = direction(packed(lengths))
+        states = self.model.states(ids, types=types, at=positions(lengths), kernels=kernel)
+        asking = direction(packed(lengths, padded(at=0), queries=1))
+        return Laid(states, slice(None), torch.tensor(starts(lengths)), asking)
 
-    def _padded(
-        self, batch: Sequence[Tokens], lengths: list[int]
-    ) -> tuple[Iterator[Tensor], Tensor]:
+    def _padded(self, batch: Sequence[Tokens], lengths: list[int]) -> Laid:
         width = max(lengths)
         ids = torch.tensor([[*text.ids, *[0] * (width - len(text.ids))] for text in batch])
         types = torch.tensor([[*text.types, *[0] * (width - len(text.types))] for text in batch])
         keep = torch.arange(width) < torch.tensor(lengths)[:, None]
         ids, types, keep = (x.to(self.device) for x in (ids, types, keep))
-        kernel = self.model.direction(padded(keep))
-        return self.model.states(ids, types=types, kernels=kernel), keep
+        direction = self.model.direction
+        states = self.model.states(ids, types=types, kernels=direction(padded(keep)))
+        return Laid(states, keep, (slice(None), slice(1)), direction(padded(keep, at=0)))
 
     def _shrink(self, texts: int) -> None:
         """Halve the budget after memory ran out; give up when one text alone is too much."""

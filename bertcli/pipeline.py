@@ -27,6 +27,7 @@ from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.model.bert import BertModel
 from bertcli.model.checkpoint import load
+from bertcli.model.sample import SAMPLE
 from bertcli.model.surgery import prepare
 from bertcli.pooling import check_dim, finish, pool, pool_windows
 from bertcli.records import Reader, Record, Text
@@ -103,10 +104,13 @@ class Embedder:
         if message := slow(dtype, device):
             warn(message)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
-        linear = prepare(model.to(device), options.dtype, device)
+        scaled = SAMPLE if options.dtype == "int8" else ()
+        sample = tokenizer.encode([Record(text) for text in scaled], Layout(columns=COLUMNS))
+        ids = [item.columns["input_ids"] for item in sample]
+        linear = prepare(model.to(device), options.dtype, device, ids)
         encoder = Encoder(
             model,
-            Reading(options.layers, options.combine),
+            Reading(options.layers, options.combine, _reads_first(options, sentence)),
             options.batch_tokens or BUDGETS.get(device.type, LARGE),
             device,
             warn,
@@ -192,7 +196,7 @@ class Embedder:
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
-        options = self.options
+        options, weight = self.options, self.encoder.model.embeddings.word_embeddings.weight
         return {
             "pooling": options.pooling,
             "layers": list(options.layers),
@@ -205,7 +209,7 @@ class Embedder:
             "prompt": options.prompt,
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
-            "dtype": str(self.encoder.model.embeddings.word_embeddings.weight.dtype)[6:],
+            "dtype": "int8" if self.encoder.linear == "int8" else str(weight.dtype)[6:],
             "kernel": self.encoder.kernel,
             "linear": self.encoder.linear,
             "device": str(self.encoder.device),
@@ -255,6 +259,12 @@ def settled(options: Options, sentence: Sentence) -> Options:
         dim=options.dim or sentence.dim,
         prompt=sentence.prompt(options.prompt, options.prompt_name),
     )
+
+
+def _reads_first(options: Options, sentence: Sentence) -> bool:
+    """Say whether vectors are made of first tokens alone."""
+    skips = bool(options.prompt) and not sentence.include_prompt
+    return options.pooling in ("cls", "pooler") and not skips
 
 
 def _lower(text: Text) -> Text:

@@ -14,16 +14,24 @@ from torch.nn import functional as F
 SMALL = 8  # the rows of a product that is tried out
 
 
+def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """Return the linear layer of this weight [out, in] and bias."""
+    made = nn.Linear(weight.shape[1], weight.shape[0], device="meta")  # skips the random start
+    made.weight, made.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return made
+
+
 class Plain(nn.Module):
     """The product as torch computes it, which runs everywhere."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.linear = linear
+        self.linear = layer
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., in] to [..., out]."""
-        return self.linear(x)
+        made: Tensor = self.linear(x)
+        return made
 
     def gelu(self, x: Tensor) -> Tensor:
         """Map, then bend."""
@@ -31,16 +39,17 @@ class Plain(nn.Module):
 
     def add(self, x: Tensor, to: Tensor) -> Tensor:
         """Map, then add to [..., out]."""
-        return self.linear(x) + to
+        made: Tensor = self.linear(x) + to
+        return made
 
 
 class Prepacked(nn.Module):
     """The product by oneDNN, the weight laid out once the way that its kernels read it."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self.bias = linear.bias.detach()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
+        self.bias = layer.bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., in] to [..., out]."""
@@ -78,11 +87,10 @@ def cannot_prepack(dtype: torch.dtype) -> str:
 
 def _tried(dtype: torch.dtype) -> str:
     """Compare a small product with torch's own."""
-    linear = nn.Linear(32, 32, device="meta", dtype=dtype)
-    linear.weight = nn.Parameter(torch.linspace(-1, 1, 1024).view(32, 32).to(dtype))
-    linear.bias = nn.Parameter(torch.linspace(-1, 1, 32).to(dtype))
+    weight, bias = torch.linspace(-1, 1, 1024).view(32, 32), torch.linspace(-1, 1, 32)
+    layer = linear(weight.to(dtype), bias.to(dtype))
     x = torch.linspace(-2, 2, 32 * SMALL).view(SMALL, 32).to(dtype)
-    ours, plain = Prepacked(linear), Plain(linear)
+    ours, plain = Prepacked(layer), Plain(layer)
     same = (
         torch.allclose(mine.float(), theirs.float(), rtol=0.02, atol=0.02)
         for mine, theirs in ((ours(x), plain(x)), (ours.gelu(x), plain.gelu(x)))
