@@ -142,7 +142,7 @@ class EightBitFeedForward(nn.Module):
         made = self.narrow.product(bent, *self.bent, self.narrow.bias)
         made = _through(self.loud, x, made).add_(x)
         if not fits.all():
-            # A lone row would be added up in another order, and later roundings differ by its batch.
+            # A lone row would be added up in another order, and later roundings would differ.
             rest = x[~fits]
             some = rest.repeat(2, 1) if len(rest) == 1 else rest
             made[~fits] = _through(self.exact, some, some)[: len(rest)]
