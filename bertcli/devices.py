@@ -9,7 +9,12 @@ import torch
 from bertcli.errors import BertcliError, UsageError
 from bertcli.model.bert import BertModel
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.float32,  # of what is no matrix product
+}
 
 
 def available() -> list[str]:

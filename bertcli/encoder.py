@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bertcli.batching import batches
+from bertcli.encoding import Layout
 from bertcli.errors import BertcliError, UsageError
-from bertcli.model.attention import packed, padded
+from bertcli.model.attention import Attend, packed, padded
 from bertcli.model.bert import BertModel
 from bertcli.model.packed import positions, starts
+from bertcli.model.sample import SAMPLE
+from bertcli.model.surgery import prepare
+from bertcli.records import Record
+from bertcli.tokenizer import Tokenizer
 
 
 class Tokens(NamedTuple):
@@ -34,6 +39,7 @@ class Reading:
 
     layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
     combine: str = "mean"
+    first: bool = False  # the first token of each text only, [CLS]
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
@@ -60,7 +66,17 @@ class Reading:
                 raise UsageError(f"unknown --layer-combine {unknown!r}")
 
 
-# packed states [T, D] of texts of these lengths -> what is kept of them, a tensor a text
+class Laid(NamedTuple):
+    """A batch in the layout of the device."""
+
+    states: Iterator[Tensor]  # of each layer: [T, hidden] or [B, L, hidden]
+    tokens: Any  # the index of all tokens in them
+    first: Any  # the index of the first token of each text
+    asking: Attend  # the kernel for these first tokens as the queries
+
+
+# packed states [T, D] of texts of these lengths, 1 each when `Reading.first` -> what is kept of
+# them, a tensor a text
 Finish = Callable[[Tensor, Sequence[int]], Sequence[Tensor] | Tensor]
 
 
@@ -74,10 +90,16 @@ class Encoder:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     warn: Callable[[str], None] = lambda message: None
     tick: Callable[[int, int], None] = lambda texts, tokens: None  # told of each batch
+    linear: str = "plain"  # how `model.surgery.prepare` made its linear layers
 
     def __post_init__(self) -> None:
         self.layers = self.reading.indices(len(self.model.encoder.layer))
         self.model.eval()
+
+    @property
+    def kernel(self) -> str:
+        """How texts of several lengths are put together."""
+        return "packed" if self.device.type == "cpu" else "padded"
 
     @torch.inference_mode()
     def run(self, texts: Sequence[Tokens], finish: Finish) -> list[Tensor]:
@@ -91,15 +113,15 @@ class Encoder:
             picked = waiting.popleft()
             batch = [distinct[index] for index in picked]
             try:
-                states = self._states(batch)
+                states, kept = self._states(batch)
             except (torch.OutOfMemoryError, MemoryError):
                 self._shrink(len(picked))
                 rest = [index for some in (picked, *waiting) for index in some]
                 smaller = batches([lengths[index] for index in rest], self.budget)
                 waiting = deque([rest[at] for at in some] for some in smaller)
                 continue
-            kept = finish(states, [len(text.ids) for text in batch])
-            for text, vector in zip(batch, kept, strict=True):
+            vectors = finish(states, kept)
+            for text, vector in zip(batch, vectors, strict=True):
                 found[text] = vector.float().cpu()
             self.tick(
                 sum(counts[text] for text in batch),
@@ -107,38 +129,48 @@ class Encoder:
             )
         return [found[text] for text in texts]
 
-    def _states(self, batch: Sequence[Tokens]) -> Tensor:
-        """Run the model over one batch: the states that are read off it, packed."""
+    def _states(self, batch: Sequence[Tokens]) -> tuple[Tensor, list[int]]:
+        """Run the model over one batch: what is read off it, packed, and how many of each text."""
         lengths = [len(text.ids) for text in batch]
-        if self.device.type == "cpu":
-            states = self._packed(batch, lengths)
-            kept = None
-        else:
-            states, kept = self._padded(batch, lengths)
+        laid = (self._packed if self.kernel == "packed" else self._padded)(batch, lengths)
+        only_first, top = self.reading.first, max(self.layers)
+        picked = laid.first if only_first else laid.tokens
         wanted: dict[int, Tensor] = {}
-        for index, state in enumerate(states):
+        for index, state in enumerate(laid.states):
             if index in self.layers:
-                wanted[index] = state if kept is None else state[kept]
-            if index == max(self.layers):
+                wanted[index] = state[picked].reshape(-1, state.shape[-1])
+            if only_first and index == top - 1:
+                wanted[top] = self._first(top, state, laid)
+            if top in wanted:
                 break
-        return self.reading.of([wanted[index] for index in self.layers])
+        found = self.reading.of([wanted[index] for index in self.layers])
+        return found, [1] * len(lengths) if only_first else lengths
 
-    def _packed(self, batch: Sequence[Tokens], lengths: list[int]) -> Iterator[Tensor]:
+    def _first(self, index: int, below: Tensor, laid: Laid) -> Tensor:
+        """Run a layer for the first token of each text only, [n, hidden]."""
+        layer = self.model.encoder.layer[index - 1]
+        kv = layer.attention.self.kv(below)
+        made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
+        return made.reshape(-1, made.shape[-1])
+
+    def _packed(self, batch: Sequence[Tokens], lengths: list[int]) -> Laid:
         ids = torch.tensor([index for text in batch for index in text.ids])
         types = torch.tensor([kind for text in batch for kind in text.types])
-        kernel = self.model.direction(packed(lengths))
-        return self.model.states(ids, types=types, at=positions(lengths), kernels=kernel)
+        direction = self.model.direction
+        kernel = direction(packed(lengths))
+        states = self.model.states(ids, types=types, at=positions(lengths), kernels=kernel)
+        asking = direction(packed(lengths, padded(at=0), queries=1))
+        return Laid(states, slice(None), torch.tensor(starts(lengths)), asking)
 
-    def _padded(
-        self, batch: Sequence[Tokens], lengths: list[int]
-    ) -> tuple[Iterator[Tensor], Tensor]:
+    def _padded(self, batch: Sequence[Tokens], lengths: list[int]) -> Laid:
         width = max(lengths)
         ids = torch.tensor([[*text.ids, *[0] * (width - len(text.ids))] for text in batch])
         types = torch.tensor([[*text.types, *[0] * (width - len(text.types))] for text in batch])
         keep = torch.arange(width) < torch.tensor(lengths)[:, None]
         ids, types, keep = (x.to(self.device) for x in (ids, types, keep))
-        kernel = self.model.direction(padded(keep))
-        return self.model.states(ids, types=types, kernels=kernel), keep
+        direction = self.model.direction
+        states = self.model.states(ids, types=types, kernels=direction(padded(keep)))
+        return Laid(states, keep, (slice(None), slice(1)), direction(padded(keep, at=0)))
 
     def _shrink(self, texts: int) -> None:
         """Halve the budget after memory ran out; give up when one text alone is too much."""
@@ -156,3 +188,15 @@ class Encoder:
 def first_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the states of the first token of each text, [n, D]."""
     return states[torch.tensor(starts(lengths), device=states.device)]
+
+
+def budget_of(asked: int | None, device: torch.device) -> int:
+    """Return the tokens of a batch: few enough for a CPU's cache, or many for a GPU."""
+    return asked or (4096 if device.type == "cpu" else 1 << 16)
+
+
+def make_fast(model: BertModel, dtype: str, device: torch.device, tokenizer: Tokenizer) -> str:
+    """Prepare a loaded model for inference with ``--dtype``, and say what its products are."""
+    texts = SAMPLE if dtype == "int8" else ()
+    encoded = tokenizer.encode([Record(text) for text in texts], Layout())
+    return prepare(model, dtype, device, [item.columns["input_ids"] for item in encoded])

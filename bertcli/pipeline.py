@@ -20,7 +20,14 @@ import torch
 from torch import Tensor
 
 from bertcli.devices import devices, dtype_of, put, slow
-from bertcli.encoder import Encoder, Reading, Tokens, first_tokens
+from bertcli.encoder import (
+    Encoder,
+    Reading,
+    Tokens,
+    budget_of,
+    first_tokens,
+    make_fast,
+)
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import UsageError
 from bertcli.guards import refuse_cut, refuse_empty, refuse_infinite
@@ -40,8 +47,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 COLUMNS = ("input_ids", "token_type_ids")
-BUDGETS = {"cpu": 4096}  # tokens of a batch; small enough for a CPU's cache
-LARGE = 1 << 16  # tokens of a batch elsewhere
 HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
 
 
@@ -91,17 +96,20 @@ class Embedder:
         if message := slow(dtype, device):
             warn(message)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
+        put(model, torch.device("cpu") if elsewhere else device)
         encoder = Encoder(
-            put(model, torch.device("cpu") if elsewhere else device),
-            Reading(options.layers, options.combine),
-            options.batch_tokens or BUDGETS.get(device.type, LARGE),
+            model,
+            Reading(options.layers, options.combine, _reads_first(options, sentence)),
+            budget_of(options.batch_tokens, device),
             device,
             warn,
+            linear=make_fast(model, options.dtype, device, tokenizer),
         )
         embedder = cls(folder, tokenizer, encoder, options, sentence)
         if options.dim is not None:
             check_dim(options.dim, embedder.width)
         if elsewhere:
+            del model.encoder.layer[:]
             model.to("meta")
         return embedder
 
@@ -235,7 +243,7 @@ class Embedder:
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
-        options = self.options
+        options, weight = self.options, self.encoder.model.embeddings.word_embeddings.weight
         return {
             "pooling": options.pooling,
             "word_vectors": options.words,
@@ -249,7 +257,9 @@ class Embedder:
             "prompt": options.prompt,
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
-            "dtype": str(self.encoder.model.embeddings.word_embeddings.weight.dtype)[6:],
+            "dtype": "int8" if self.encoder.linear == "int8" else str(weight.dtype)[6:],
+            "kernel": self.encoder.kernel,
+            "linear": self.encoder.linear,
             "device": self.encoder.device.type,  # devices of a kind give the same numbers
             "batch_tokens": self.encoder.budget,
             "window": options.window,
@@ -279,6 +289,12 @@ class Embedder:
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
         length = self.tokenizer.encode([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
+
+
+def _reads_first(options: Options, sentence: Sentence) -> bool:
+    """Say whether vectors are made of first tokens alone."""
+    skips = bool(options.prompt) and not sentence.include_prompt
+    return options.pooling in ("cls", "pooler") and not skips
 
 
 def tokens_of(item: Encoded) -> Tokens:

@@ -151,9 +151,9 @@ class ComputeOptions:
         ),
     ] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
         typer.Option(
-            help="Of the computation; auto is float32.",
+            help="Of the computation; auto is float32. int8 (CPU): near, and faster.",
             envvar="BERTCLI_DTYPE",
             rich_help_panel=COMPUTE,
         ),

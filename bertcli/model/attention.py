@@ -82,24 +82,30 @@ def _hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
 # --- kernels around kernels ---
 
 
-def packed(lengths: Sequence[int], kernel: Attend | None = None) -> Attend:
+def packed(
+    lengths: Sequence[int], kernel: Attend | None = None, queries: int | None = None
+) -> Attend:
     """Make the kernel for [T]: texts of these lengths, one after the other, no padding.
 
     Neighbours of equal length go to `kernel` (`padded()` by default) as one [B, L] batch, so texts
-    that are sorted by length need few calls.
+    that are sorted by length need few calls. With `queries`, only so many tokens of each text ask.
     """
     inner = padded() if kernel is None else kernel
     runs = [(len(list(same)), length) for length, same in groupby(lengths)]
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        parts = (x.split([count * length for count, length in runs]) for x in (q, k, v))
-        mixed = [
-            inner(q.unflatten(0, run), k.unflatten(0, run), v.unflatten(0, run), distance, drop)
-            for run, q, k, v in zip(runs, *parts, strict=True)
-        ]
+        asked = [(count, queries or length) for count, length in runs]
+        parts = zip(_runs(q, asked), _runs(k, runs), _runs(v, runs), strict=True)
+        mixed = [inner(q, k, v, distance, drop) for q, k, v in parts]
         return torch.cat([run.flatten(0, 1) for run in mixed])
 
     return attend
+
+
+def _runs(x: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """Cut [T, H, D] into [B, L, H, D] of these shapes."""
+    parts = x.split([count * length for count, length in shapes])
+    return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def causal(kernel: Attend) -> Attend:

@@ -5,14 +5,28 @@ Letters as in attention.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from bertcli.errors import UsageError
 from bertcli.model.attention import Attend
-from bertcli.model.bert import KV, BertAttention, BertModel, BertSelfAttention
+from bertcli.model.bert import (
+    KV,
+    BertAttention,
+    BertIntermediate,
+    BertModel,
+    BertSelfAttention,
+    Residual,
+)
+from bertcli.model.eightbit import EightBit, EightBitFeedForward, cannot_multiply, sizes
+from bertcli.model.products import Plain, Prepacked, cannot_prepack, linear
+
+Product: TypeAlias = Plain | Prepacked | EightBit
 
 
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
@@ -50,17 +64,12 @@ def _keep_heads(attention: BertAttention, keep: list[int]) -> None:
     attention.output.dense = _cut(attention.output.dense, rows, dim=1)
 
 
-def _cut(linear: nn.Linear, kept: Tensor, dim: int) -> nn.Linear:
-    kept = kept.to(linear.weight.device)
-    weight = linear.weight.detach().index_select(dim, kept)
-    bias = linear.bias.detach().index_select(0, kept) if dim == 0 else linear.bias.detach()
-    return _linear(weight, bias)
-
-
-def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    made = nn.Linear(weight.shape[1], weight.shape[0], device="meta")  # skips the random start
-    made.weight, made.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
-    return made
+def _cut(layer: nn.Linear, kept: Tensor, dim: int) -> nn.Linear:
+    kept = kept.to(layer.weight.device)
+    weight = layer.weight.detach().index_select(dim, kept)
+    bias = layer.bias.detach()
+    bias = bias.index_select(0, kept) if dim == 0 else bias.clone()
+    return linear(weight, bias)
 
 
 class FusedSelfAttention(nn.Module):
@@ -70,7 +79,7 @@ class FusedSelfAttention(nn.Module):
         super().__init__()
         three = (parts.query, parts.key, parts.value)
         weight = torch.cat([one.weight.detach() for one in three])
-        self.qkv = _linear(weight, torch.cat([one.bias.detach() for one in three]))
+        self.qkv: nn.Module = linear(weight, torch.cat([one.bias.detach() for one in three]))
         self.head_size = parts.head_size
         self.distance_embedding = parts.distance_embedding
         self.dropout = parts.dropout
@@ -99,6 +108,92 @@ def fuse_qkv(model: BertModel) -> None:
     """
     for layer in model.encoder.layer:
         layer.attention.self = FusedSelfAttention(layer.attention.self).train(layer.training)
+
+
+class PreparedIntermediate(nn.Module):
+    """A BertIntermediate over a prepared product, which bends as well when it is the exact GELU."""
+
+    def __init__(self, parts: BertIntermediate, product: Product) -> None:
+        super().__init__()
+        self.product = product
+        self.activation = parts.activation
+        self.bent = product.gelu if parts.activation is F.gelu else self._bent
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., intermediate]."""
+        return self.bent(x)
+
+    def _bent(self, x: Tensor) -> Tensor:
+        return self.activation(self.product(x))
+
+
+class PreparedResidual(nn.Module):
+    """A Residual over a prepared product, which adds as well."""
+
+    def __init__(self, parts: Residual, product: Product) -> None:
+        super().__init__()
+        self.product = product
+        self.LayerNorm = parts.LayerNorm
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        """Add what was computed, y [..., width], to its input, x [..., hidden]."""
+        return self.LayerNorm(self.product.add(y, x))
+
+
+def prepare(
+    model: BertModel, dtype: str, device: torch.device, sample: Sequence[Sequence[int]] = ()
+) -> str:
+    """Make a loaded model fast on a device, for inference only, and say what its products are.
+
+    `dtype` is a name that users give, "auto" included. The numbers stay those of the model as it
+    was, except with "int8", which needs a CPU, float32 weights, and the ids of some texts as a
+    sample: UsageError where it cannot be. Parameters lose their names, so save before.
+    """
+    model.eval()
+    reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
+    made = Plain if reason or device.type != "cpu" else Prepacked
+    if dtype == "int8":
+        _eight_bit(model, device, sample, made)
+        return "int8"
+    fuse_qkv(model)
+    for layer in model.encoder.layer:
+        layer.attention.self.qkv = made(layer.attention.self.qkv)
+        attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
+        layer.attention.output = PreparedResidual(attended, made(attended.dense))
+        layer.intermediate = PreparedIntermediate(wide, made(wide.dense))
+        layer.output = PreparedResidual(narrow, made(narrow.dense))
+    if made is Prepacked:
+        return "prepacked"
+    return f"plain ({reason})" if device.type == "cpu" else "plain"
+
+
+def _eight_bit(
+    model: BertModel,
+    device: torch.device,
+    sample: Sequence[Sequence[int]],
+    exact: type[Plain] | type[Prepacked],
+) -> None:
+    reason = cannot_multiply() if device.type == "cpu" else f"{device} is not a CPU"
+    if reason:
+        raise UsageError(f"--dtype int8 is not possible: {reason}", "use float32 or bfloat16")
+    seen = sizes(model, sample)
+    of_queries = [seen[layer.attention.self.query] for layer in model.encoder.layer]
+    fuse_qkv(model)
+    for layer, queried in zip(model.encoder.layer, of_queries, strict=True):
+        layer.attention.self.qkv = EightBit(layer.attention.self.qkv, queried)
+        attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
+        layer.attention.output = PreparedResidual(
+            attended, EightBit(attended.dense, seen[attended.dense])
+        )
+        entering = seen[wide.dense], seen[narrow.dense]
+        if wide.activation is F.gelu:
+            layer.intermediate = nn.Identity()
+            layer.output = EightBitFeedForward(
+                wide.dense, narrow.dense, narrow.LayerNorm, entering, exact
+            )
+        else:
+            layer.intermediate = PreparedIntermediate(wide, EightBit(wide.dense, entering[0]))
+            layer.output = PreparedResidual(narrow, EightBit(narrow.dense, entering[1]))
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertcli.devices import devices, dtype_of, slow
-from bertcli.encoder import Encoder, Finish, Reading, Tokens
+from bertcli.encoder import Encoder, Finish, Reading, Tokens, budget_of, make_fast
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import ModelFolder
@@ -32,7 +32,6 @@ M = TypeVar("M", bound=BertWithHead)
 Warn = Callable[[str], None]
 
 COLUMNS = ("input_ids", "token_type_ids")
-BUDGET, LARGE = 4096, 1 << 16  # tokens of a batch, on a CPU and elsewhere
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
 
 # A class -> its command, and a checkpoint that has its head.
@@ -98,8 +97,9 @@ class Head(Generic[M]):
             warn(message)
         model, _ = load(folder, kind, dtype=dtype)
         model = model.to(device)
-        budget = settings.batch_tokens or (BUDGET if device.type == "cpu" else LARGE)
-        encoder = Encoder(model.bert, Reading(), budget, device, warn)
+        linear = make_fast(model.bert, settings.dtype, device, tokenizer)
+        budget = budget_of(settings.batch_tokens, device)
+        encoder = Encoder(model.bert, Reading(), budget, device, warn, linear=linear)
         return cls(folder, model, tokenizer, encoder, settings, warn)
 
     @property

@@ -1,0 +1,14 @@
+"""A sample of text for the scales of 8-bit products: kinds of writing, not a language."""
+
+SAMPLE = (
+    "The council met on 14 March 1987 and voted, by 212 to 9, to close the old harbour bridge.",
+    "I absolutely loved it!!! Great value, fast delivery & friendly staff :-) 5/5 would buy again",
+    "How do I undo the last commit in git without losing my changes?",
+    "def area(width, height): return width * height  # x = f(y[0], {'key': 3.14})",
+    "Patients with acute renal failure received 20 mg of prednisolone twice daily (p < 0.05).",
+    "Le chat noir dort sous la table pendant que Zoë prépare un gâteau à l'orange.",
+    "Breaking: stocks fell 3.2% after the central bank raised rates; oil, gold and bonds rose.",
+    "see https://example.org/a/b?id=7 or write to info@example.org",
+    "She had never been so far from home, and yet the mountains seemed to know her name.",
+    "no",
+)
