@@ -36,7 +36,7 @@ from bertcli.model.bert import BertModel
 from bertcli.model.checkpoint import load
 from bertcli.pieces import PLACES, TOKEN_COLUMNS, Pieces, joined, portions, windows_of
 from bertcli.pooling import check_dim, finish, pool, pool_windows
-from bertcli.recipe import Options, prepared, settled
+from bertcli.recipe import Options, prepared, reads_first, settled
 from bertcli.records import Reader, Record
 from bertcli.sentence import Sentence, read_sentence
 from bertcli.tokenizer import Tokenizer
@@ -97,7 +97,7 @@ class Embedder:
         put(model, torch.device("cpu") if elsewhere else device)
         encoder = Encoder(
             model,
-            Reading(options.layers, options.combine, _reads_first(options, sentence)),
+            Reading(options.layers, options.combine, reads_first(options, sentence)),
             budget_of(options.batch_tokens, device),
             device,
             warn,
@@ -118,6 +118,11 @@ class Embedder:
         if self.options.combine == "concat":
             states *= len(self.options.layers)
         return states * len(self.options.modes)
+
+    @property
+    def threads(self) -> int | None:
+        """The threads of a process where they compute: the last bits of a sum depend on them."""
+        return torch.get_num_threads() if self.encoder.device.type == "cpu" else None
 
     @property
     def max_length(self) -> int:
@@ -259,6 +264,7 @@ class Embedder:
             "kernel": self.encoder.kernel,
             "linear": self.encoder.linear,
             "device": self.encoder.device.type,  # devices of a kind give the same numbers
+            "threads": self.threads,
             "batch_tokens": self.encoder.budget,
             "window": options.window,
         }
@@ -287,12 +293,6 @@ class Embedder:
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
         length = self.tokenizer.encode([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
-
-
-def _reads_first(options: Options, sentence: Sentence) -> bool:
-    """Say whether vectors are made of first tokens alone."""
-    skips = bool(options.prompt) and not sentence.include_prompt
-    return options.pooling in ("cls", "pooler") and not skips
 
 
 def tokens_of(item: Encoded) -> Tokens:

@@ -104,6 +104,12 @@ def settled(options: Options, sentence: Sentence) -> Options:
     )
 
 
+def reads_first(options: Options, sentence: Sentence) -> bool:
+    """Say whether vectors are made of first tokens alone."""
+    skips = bool(options.prompt) and not sentence.include_prompt
+    return options.pooling in ("cls", "pooler") and not skips
+
+
 def prepared(record: Record, prompt: str, *, lower: bool) -> Record:
     """Return a record with the prompt before its text, all of it in lower case if asked for."""
     if not (prompt or lower):

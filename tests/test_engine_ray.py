@@ -14,8 +14,11 @@ import pytest
 from front import PROGRAM, call, environment
 
 from bertcli.engines.cluster import Pool
-from bertcli.engines.shards import plan
-from bertcli.errors import InputError, UsageError
+from bertcli.engines.jobs import EmbedJob, Model
+from bertcli.engines.shards import Shard, plan
+from bertcli.engines.worker import Worker
+from bertcli.errors import InputError, OutputError, UsageError
+from bertcli.recipe import Options
 from bertcli.records import Source
 
 ROOT = Path(__file__).parents[1]
@@ -119,10 +122,49 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
     after = {path: path.stat().st_mtime_ns for path in out.rglob("part-*.jsonl")}
     assert [path.name for path in before if before[path] != after[path]] == ["part-1.jsonl"]
 
-    code, err = run(*command, "--pooling", "max")
-    assert code == 1
-    assert 'pooling was "mean", now "max"' in err
-    assert len(err.splitlines()) == 2
+
+def worker(pooling, texts):
+    """One worker, in this process, and what it says on the way."""
+    said = []
+    source = Source(paths=(str(texts),), on_error="skip")
+    job = EmbedJob(Model(TINY), source, Options(pooling=pooling), "npy")
+    return Worker(job, "me", lambda shard, name, tally: said.append(tally.records)), said
+
+
+def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"id": "x", "text": "one"}\n{"text": 2}\n{"id": "y", "text": "three"}\n')
+    shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
+    first, said = worker("mean", source)
+    done = first.make(shard)
+    assert (done.passed_over, said, done.counts["skipped"]) == (False, [2], 1)
+    assert len(np.load(shard.output)) == 2
+    index = rows(Path(f"{shard.output}.index.jsonl"))
+    assert [row["id"] for row in index] == ["x", "y"]
+    assert "a.jsonl:2" in rows(Path(f"{shard.output}.errors.jsonl"))[0]["error"]
+    assert worker("mean", source)[0].make(shard).passed_over
+    with pytest.raises(OutputError, match='pooling was "mean", now "max"'):
+        worker("max", source)[0].make(shard)
+    with source.open("a") as file:
+        file.write('{"text": "four"}\n')
+    with pytest.raises(OutputError, match=r"source\.bytes was \d+, now \d+"):
+        worker("mean", source)[0].make(shard)
+
+
+def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/in/a.txt", b"one\ntwo\n")
+    (shard,) = plan(Source(paths=("memory://in/*.txt",)), "memory://out", "npy")
+    maker, _ = worker("mean", "ignored")
+    assert maker.make(shard).counts["records"] == 2
+    assert sorted(name.rsplit("/", 1)[1] for name in memory.find("/out")) == [
+        "a.npy",
+        "a.npy.index.jsonl",
+        "a.npy.manifest.json",
+    ]
+    assert maker.make(shard).passed_over
 
 
 def worker_of(cluster):

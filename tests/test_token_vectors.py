@@ -267,7 +267,7 @@ def many(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows kills in another way")
 @pytest.mark.parametrize(
     ("suffix", "what"),
-    [("npy", "--token-vectors"), ("jsonl", "--word-vectors=mean"), ("parquet", "--token-vectors")],
+    [("npy", "--token-vectors"), ("jsonl", "--word-vectors=mean")],
 )
 def test_a_killed_run_goes_on_and_gives_the_same_bytes(suffix, what, many, tmp_path):
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"

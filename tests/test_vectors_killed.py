@@ -248,7 +248,7 @@ def start(path, form):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows kills in another way")
-@pytest.mark.parametrize(("form", "kills"), [("npy", 20), ("jsonl", 15), ("parquet", 15)])
+@pytest.mark.parametrize(("form", "kills"), [("npy", 7), ("jsonl", 5), ("parquet", 5)])
 def test_killed_at_random_instants(tmp_path, form, kills):
     """As many kills as that, in as many runs as it takes; each run that ends gives the bytes."""
     began = time.monotonic()

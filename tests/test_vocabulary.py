@@ -20,6 +20,8 @@ TEXTS = [
 ]
 SMALL = [*("<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "##b", "é", "E", "lan", "爱")]
 
+ALL = tuple(name for name in COLUMNS if name != "places")  # which transformers has not
+
 
 def write(folder, vocabulary="uncased", **files):
     """Write a model folder: a vocabulary by name or as lines, and JSON files."""
@@ -47,11 +49,11 @@ def check(folder, texts=TEXTS, skipped=True, vocabulary=True):
     core = theirs.backend_tokenizer
     core.no_truncation()
     core.no_padding()
-    found = ours.encode(records, Layout(tuple(COLUMNS)))
+    found = ours.encode(records, Layout(ALL))
     for record, item in zip(records, found, strict=True):
         encoding = core.encode(record.text, record.pair)
         assert {n: list(c) for n, c in item.columns.items()} == {
-            name: COLUMNS[name](encoding) for name in COLUMNS
+            name: COLUMNS[name](encoding) for name in ALL
         }, record
         ids = encoding.ids
         for skip in (False, True):

@@ -59,6 +59,11 @@ class FleetEmbedder(Embedder):
 
     fleet: Fleet = field(kw_only=True)
 
+    @property
+    def threads(self) -> int | None:
+        """The threads of each process."""
+        return self.fleet.threads if self.encoder.device.type == "cpu" else None
+
     def run(self, reader: Reader, *, full: bool = False) -> Run:
         """Return the same run; where its windows are full, later ones are begun ahead."""
         run = super().run(reader, full=full)

@@ -87,12 +87,12 @@ class Fleet:
         self.ahead: deque[Pending] = deque()  # windows that were begun before they are wanted
         self.workers: list[Worker] = []
         self.close = weakref.finalize(self, _stop, self.workers)
-        threads = max(1, torch.get_num_threads() // len(names))
+        self.threads = max(1, torch.get_num_threads() // len(names))
         spawn = multiprocessing.get_context("spawn")
         try:
             for name in names:
                 ours, theirs = spawn.Pipe()
-                arguments = (theirs, folder, replace(options, device=name), threads)
+                arguments = (theirs, folder, replace(options, device=name), self.threads)
                 process = spawn.Process(target=work, args=arguments, daemon=True)
                 with _deaf():
                     process.start()
