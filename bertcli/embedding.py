@@ -143,6 +143,7 @@ class Writing:
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
+        del source["flags"]  # these are of use in messages alone
         texts = source.pop("texts")
         return {**made_by(self.embedder), "input": source | {"texts": len(texts)}}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -76,6 +76,7 @@ class Source:
     pre_split: bool = False
     sentences: bool = False  # a text may be a list of sentences
     ids: bool = False  # the records are lists of token ids
+    flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
     on_error: str = "fail"
     encoding: str = "utf-8"
     encoding_errors: str = "strict"
@@ -293,6 +294,6 @@ def fields_of(source: Source, there: Sequence[str], where: str) -> Fields:
                 raise InputError(
                     f"{where}: there is no field {name!r}",
                     f"there are: {', '.join(there) or 'none'}"
-                    + ("" if source.ids else f"; choose with {option}"),
+                    + ("" if source.ids else f"; choose with {source.flags.get(name, option)}"),
                 )
     return Fields(text, pair if pair in there else None, key if key in there else None, rest)

@@ -273,7 +273,7 @@ class Tokenizer:
         except TooShortError as error:
             raise InputError(
                 f"{record.where}: cannot be cut to {limit} tokens: {error}",
-                "use another --truncation, a larger --max-length, or --on-error skip",
+                f"{error.way}, a larger --max-length, or --on-error skip",
             ) from None
         return [
             encoded._replace(

@@ -18,7 +18,11 @@ class Window(NamedTuple):
 
 
 class TooShortError(ValueError):
-    """The sequence that may be cut is not long enough to make room."""
+    """The sequence that may be cut is not long enough to make room; what to do about it."""
+
+    def __init__(self, message: str, way: str = "use another --truncation") -> None:
+        super().__init__(message)
+        self.way = way
 
 
 def windows(
@@ -73,7 +77,10 @@ def _kept(first: int, second: int | None, room: int, strategy: str) -> Span:
         case unknown:
             raise ValueError(f"unknown truncation strategy {unknown!r}")
     if keep <= 0:
-        raise TooShortError(f"{strategy}: the {name} text alone has {fixed} tokens of {room}")
+        raise TooShortError(
+            f"{strategy}: the {name} text alone has {fixed} tokens of {room}",
+            "shorten that text, use another --truncation",
+        )
     return (keep, second) if strategy == "only_first" else (first, keep)
 
 
@@ -82,7 +89,9 @@ def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
     if length <= size or size == 0:
         return [(0, min(length, size))]
     if size <= stride:
-        raise TooShortError(f"windows of {size} tokens cannot share {stride}")
+        raise TooShortError(
+            f"windows of {size} tokens cannot share {stride}", "use a smaller --stride"
+        )
     starts = range(0, length - stride, size - stride)
     parts = [(start, min(start + size, length)) for start in starts]
     if side == "left":

@@ -195,3 +195,25 @@ def test_contexts_without_answers(models):
     long = "word " * 80
     said = bad("answer", "--question", long, "--context", "a", "-m", folder).error
     assert "cannot be cut to 64 tokens" in said
+    given = ("answer", "--question", "word " * 40, "--context", long, "-m", folder)
+    assert "use a smaller --stride" in bad(*given).hint
+    assert good(*given, "--stride", 4).rows[0]["answer"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "record", "option"),
+    [
+        (["answer"], {"x": "who?"}, "--question-field"),
+        (
+            ["answer", "--question", "who?", "--input-format", "jsonl"],
+            {"x": "a"},
+            "--context-field",
+        ),
+        (["choose"], {"x": "a", "choices": ["b", "c"]}, "--prompt-field"),
+        (["choose"], {"prompt": "a"}, "--choices-field"),
+    ],
+)
+def test_the_hint_names_the_option_of_this_command(models, argv, record, option):
+    folder = models("BertForMultipleChoice" if argv == ["choose"] else READER)
+    said = bad(*argv, "-m", folder, stdin=json.dumps(record))
+    assert "there is no field" in said.error and said.hint.endswith(f"choose with {option}")

@@ -107,7 +107,7 @@ def test_a_text_without_a_mask_is_named(models, tmp_path):
     assert done.code == 1 and f"{path}:2: there is no [MASK]" in done.err
     done = call(*argv, "--on-error", "skip")
     assert (done.code, [row["id"] for row in done.rows]) == (1, [1, 3])
-    assert done.err.count(f"{path}:2") == 1 and "1 records were skipped" in done.err
+    assert done.err.count(f"{path}:2") == 1 and "1 record was skipped" in done.err
     cut = bad("fill-mask", f"{'one ' * 80} [MASK]", "-m", models("BertForMaskedLM"))
     assert cut.error == f"text 1: there is no [MASK] in its first {LENGTH} tokens"
 

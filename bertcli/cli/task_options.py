@@ -137,7 +137,12 @@ class QuestionOptions:
     def reader(self, files: FileOptions, console: Console) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
         texts = (self.question,) if self.both else ()
-        changes: dict[str, Any] = {"texts": texts, "text_field": self.question_field}
+        flags = {self.question_field: "--question-field", self.context_field: "--context-field"}
+        changes: dict[str, Any] = {
+            "texts": texts,
+            "text_field": self.question_field,
+            "flags": flags,
+        }
         if self.both:
             changes["pair"] = self.context
         elif self.question is not None:
@@ -186,6 +191,10 @@ class ChoiceOptions:
         changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1]}
         if not self.texts:
             changes["text_field"] = self.prompt_field
+            changes["flags"] = {
+                self.prompt_field: "--prompt-field",
+                self.choices_field: "--choices-field",
+            }
             changes["keep"] = kept if kept == "*" else _named(kept, self.choices_field)
         return Reader(files.source(given=bool(self.texts), objects=True, **changes), console.warn)
 

@@ -38,7 +38,7 @@ class Answering:
         """Return the pass over questions and contexts. InputError for one without the other."""
 
         def judge(batch: list[Encoded]) -> list[Result]:
-            return self._judge(reader.collect(((item.sample, item) for item in batch), _asked))
+            return self._judge(reader.collect(((item.sample, item) for item in batch), self._asked))
 
         stream = streamed(self.head, reader, self.layout, judge, self._prepare)
         return replace(stream, max_length=self.layout.max_length or 0)
@@ -62,6 +62,16 @@ class Answering:
             return record._replace(text=self.question, pair=record.text)
         return record if self.context is None else record._replace(pair=self.context)
 
+    def _asked(self, number: int, item: Encoded) -> Encoded:
+        """Return an item that has its question and context again: a Run gives what was read."""
+        record = self._prepare(item.record)
+        if record.pair is None:
+            raise InputError(
+                f"{record.where}: there is no context",
+                "give --context, or records with the fields question and context",
+            )
+        return item._replace(record=record)
+
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         logits = self.head.outputs(batch, self.head.token_logits)
         results = []
@@ -75,12 +85,3 @@ class Answering:
             fields = {"answers": found} if self.choosing.top_k > 1 else alone
             results.append(Result(item.record, item.sample, fields))
         return results
-
-
-def _asked(number: int, item: Encoded) -> Encoded:
-    if item.record.pair is None:
-        raise InputError(
-            f"{item.record.where}: there is no context",
-            "give --context, or records with the fields question and context",
-        )
-    return item
