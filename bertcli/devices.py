@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -75,6 +76,16 @@ def slow(dtype: torch.dtype, device: torch.device) -> str:
     if dtype == torch.bfloat16 and flags and not flags & {"avx512_bf16", "amx_bf16"}:
         return "this CPU has no bfloat16 arithmetic: expect it to be slower than float32"
     return ""
+
+
+def device_and_dtype(
+    names: str, dtype: str, warn: Callable[[str], None]
+) -> tuple[torch.device, torch.dtype]:
+    """Return the first device that is named and the number format, with a warning if it is slow."""
+    device, found = devices(names)[0], dtype_of(dtype)
+    if message := slow(found, device):
+        warn(message)
+    return device, found
 
 
 def use_threads(count: int | None) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertcli.devices import devices, dtype_of, put, slow
+from bertcli.devices import device_and_dtype, put
 from bertcli.encoder import (
     Encoder,
     Reading,
@@ -92,9 +92,7 @@ class Embedder:
         tokenizer = Tokenizer.load(inner, parse_special=options.parse_special)
         for message in tokenizer.warnings:
             warn(message)
-        device, dtype = devices(options.device)[0], dtype_of(options.dtype)
-        if message := slow(dtype, device):
-            warn(message)
+        device, dtype = device_and_dtype(options.device, options.dtype, warn)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
         put(model, torch.device("cpu") if elsewhere else device)
         encoder = Encoder(

@@ -93,7 +93,7 @@ def _begin(target: Target, files: Files, now: dict[str, Any]) -> Sink:
                     f"{target.path}: came to be while the run to resume was not at work",
                     "move it away, or begin again with --overwrite",
                 )
-            return Sink(target, files, journal, committed=True)
+            return Sink(target, files, journal)
         elif files.output.exists():
             return Sink(target, files, Journal(now), done=_finished(target, files, now))
         return Sink(target, files, Journal(now))
@@ -148,11 +148,10 @@ class Sink:
         files: Files,
         journal: Journal,
         *,
-        committed: bool = False,
         done: dict[str, Any] | None = None,
     ) -> None:
         self.target, self.files = target, files
-        self.journal, self.committed = journal, committed
+        self.journal = journal
         self.manifest, self.spool = done, None
         if journal.manifest:
             self._publish()
@@ -206,7 +205,6 @@ class Sink:
     def _note(self, **changes: Any) -> None:
         self.journal = replace(self.journal, **changes)
         self.journal.write(self.files.journal)
-        self.committed = True
 
     def finish(
         self, about: Mapping[str, Any], progress: Callable[[int], None] = lambda rows: None
@@ -288,5 +286,5 @@ class Sink:
         """Close the files; they stay where something is committed."""
         if self.spool:
             self.spool.close()
-            if not self.committed:
+            if not self.files.journal.exists():
                 self.files.clear()
