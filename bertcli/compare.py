@@ -53,11 +53,15 @@ class Comparison:
     def check(self, tolerance: float) -> None:
         """Raise BertcliError when a difference is greater than this, or cannot be measured."""
         if self.not_finite and not self.identical:
-            raise BertcliError(f"{self.not_finite} rows hold NaN or infinity, and the files differ")
+            raise BertcliError(
+                f"{self.not_finite} rows hold NaN or infinity, and the files differ",
+                "bertcli inspect FILE counts them",
+            )
         if self.max_abs is not None and self.max_abs > tolerance:
             row = self.worst[0].row
             raise BertcliError(
-                f"row {row} differs by {self.max_abs:.6g}, more than --tolerance {tolerance:g}"
+                f"row {row} differs by {self.max_abs:.6g}, more than --tolerance {tolerance:g}",
+                "were both made by the same model, with the same options?",
             )
 
 

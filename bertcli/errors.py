@@ -12,33 +12,43 @@ Every message is one line that says what and where; the hint says what to do.
 
 from __future__ import annotations
 
+SKIP = "correct or remove that record; commands with --on-error can skip such ones"
+
 
 class BertcliError(Exception):
     """A failure that the user can act on: shown as `error: ...` and `hint: ...`."""
 
     exit_code = 1
+    usual_hint = ""  # where there is no better one
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(" ".join(message.split()))
-        self.hint = " ".join(hint.split())
+        self.hint = " ".join((hint or self.usual_hint).split())
 
 
 class UsageError(BertcliError):
     """The command was called in a way that has no meaning."""
 
     exit_code = 2
+    usual_hint = "--help says what goes together"
 
 
 class InputError(BertcliError):
     """A record, or the file that holds it, cannot be read."""
 
+    usual_hint = "correct the input there, or give another"
+
 
 class ModelError(BertcliError):
     """A model folder is missing, incomplete or broken."""
 
+    usual_hint = "correct or fetch the model's folder again, or give another --model"
+
 
 class OutputError(BertcliError):
     """The result cannot be written."""
+
+    usual_hint = "choose another place"
 
 
 class PipeClosed(BertcliError):

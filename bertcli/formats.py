@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, Any
 
-from bertcli.errors import InputError
+from bertcli.errors import SKIP, InputError
 from bertcli.lines import Lines
 from bertcli.records import ARRAYS, Reader, Record, Source, checked, fields_of
 from bertcli.streams import (
@@ -216,7 +216,7 @@ def _row_parser(source: Source, name: str, header: list[str]) -> Parse:
     def parse(number: int, row: list[str]) -> Record:
         if len(row) != len(header):
             raise InputError(
-                f"{name}:{number}: {len(row)} columns, but the header has {len(header)}"
+                f"{name}:{number}: {len(row)} columns, but the header has {len(header)}", SKIP
             )
         found: dict[str, Any] = dict(zip(header, row, strict=True))
         for field in (fields.pair, fields.id):
@@ -254,11 +254,11 @@ def _object_in(text: str, source: Source, name: str, number: int) -> Record:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as bad:
-        raise InputError(f"{where}: not valid JSON: {bad.msg}, column {bad.colno}") from None
+        raise InputError(f"{where}: not valid JSON: {bad.msg}, column {bad.colno}", SKIP) from None
     except ValueError as bad:
-        raise InputError(f"{where}: not valid JSON: {bad}") from None
+        raise InputError(f"{where}: not valid JSON: {bad}", SKIP) from None
     except RecursionError:
-        raise InputError(f"{where}: JSON nested too deeply") from None
+        raise InputError(f"{where}: JSON nested too deeply", SKIP) from None
     if source.ids and isinstance(value, list):
         return checked(Record("", file=name, line=number)._replace(text=value), source)
     if not isinstance(value, dict):

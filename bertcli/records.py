@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import SKIP, InputError, UsageError
 from bertcli.streams import unreadable
 
 T = TypeVar("T")
@@ -182,12 +182,12 @@ def _checked(text: Any, record: Record, source: Source) -> Text:
         text = words(text) if isinstance(text, str) else text
         if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
             what = "the list holds more than strings" if source.sentences else PRE_SPLIT
-            raise InputError(f"{record.where}: {what}")
+            raise InputError(f"{record.where}: {what}", SKIP)
         return [_valid(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
             f"{record.where}: the text is {KINDS.get(type(text), 'a number')}, not a string",
-            "a list of words needs --pre-split" if isinstance(text, list) else "",
+            "a list of words needs --pre-split" if isinstance(text, list) else SKIP,
         )
     return _valid(text, record, source)
 
@@ -250,7 +250,7 @@ def ids_in(value: Any, where: str) -> list[int]:
                 "ids are whole numbers between blanks or commas, or a JSON list",
             ) from None
     if not isinstance(value, list) or not all(type(number) is int for number in value):
-        raise InputError(f"{where}: expected a list of whole numbers, the token ids")
+        raise InputError(f"{where}: expected a list of whole numbers, the token ids", SKIP)
     return value
 
 

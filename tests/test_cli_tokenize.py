@@ -340,6 +340,23 @@ def test_skipped_records_are_told_and_counted(tmp_path):
     assert (quiet.code, quiet.ids, quiet.err) == (1, [A, B], "")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", "bad\n"),
+        ("a.jsonl", "[1]\n"),
+        ("a.jsonl", '{"text":null}\n'),
+        ("a.csv", "text,x\na\n"),
+        ("a.parquet", ""),
+        ("a.txt.gz", "none"),
+    ],
+)
+def test_what_cannot_be_read_comes_with_a_hint(name, content, tmp_path):
+    (tmp_path / name).write_text(content)
+    failed = bad("tokenize", "-i", tmp_path / name)
+    assert failed.error.startswith(str(tmp_path / name)) and failed.hint
+
+
 def test_bad_bytes(tmp_path):
     file = tmp_path / "in.txt"
     file.write_bytes(b"a\nb \xff\n")

@@ -211,6 +211,29 @@ def test_what_embed_has_written_has_no_warnings(form, precision, tmp_path, capsy
     assert report(capsys, path)["warnings"] == []
 
 
+@pytest.mark.parametrize("form", ["npy", "parquet", "jsonl"])
+@pytest.mark.parametrize("what", ["--token-vectors", "--word-vectors=max", "--layers=0,-1"])
+def test_vectors_of_tokens_words_and_layers_are_measured(form, what, tmp_path, capsys):
+    path = tmp_path / f"out.{form}"
+    given = ["-m", "samples/tiny-bert", what, "--layer-combine", "stack", "-o", str(path)]
+    assert main(["embed", "--quiet", *given, "Hello", "", "hi you"]) == 0
+    capsys.readouterr()
+    found = report(capsys, path)
+    (array,) = found["arrays"]
+    assert found["warnings"] == []
+    assert (array["numbers"], array["not_finite"]) == (np.prod(found["manifest"]["shape"]), 0)
+    assert array["norm"]["min"] > 0
+
+
+def test_offsets_of_tokens_are_no_vectors(tmp_path, capsys):
+    for form in ("jsonl", "parquet"):
+        path = tmp_path / f"ids.{form}"
+        assert main(["tokenize", "-m", "samples/tiny-bert", "--offsets", "-o", str(path), "a"]) == 0
+        found = report(capsys, path)
+        assert "offset_mapping" not in [array["name"] for array in found["arrays"]]
+        assert found["fields"]["offset_mapping"]
+
+
 def test_a_manifest_says_how_the_vectors_were_made(tmp_path, capsys):
     path = tmp_path / "out.npy"
     given = ["-m", "samples/tiny-bert", "--pooling", "cls", "--normalize", "-o", str(path)]

@@ -41,6 +41,7 @@ _BAD_HEADER = (
 )
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 CUT_OFF = "fetch or write the file again"
+SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
 
 
 class Part(NamedTuple):
@@ -108,7 +109,7 @@ def jsonl(path: Path, fields: Fields) -> Iterator[Part]:
                     continue
                 fields.records += 1
                 for name, value in _object(line, f"{path}:{number}").items():
-                    vectors = _vectors(value)
+                    vectors = [] if name in SPANS else _vectors(value)
                     _note_kind(fields, name, value, numeric=bool(vectors))
                     if vectors:
                         yield from _together(waiting, name, vectors)
@@ -130,12 +131,16 @@ def parquet(path: Path, fields: Fields) -> Iterator[Part]:
         with ParquetFile(path) as file:
             fields.records = file.metadata.num_rows
             fields.kinds = {column.name: str(column.type) for column in file.schema_arrow}
-            lists = [column.name for column in file.schema_arrow if _is_vector(arrow, column.type)]
+            lists = [
+                column.name
+                for column in file.schema_arrow
+                if column.name not in SPANS and _is_vector(arrow, column.type)
+            ]
             for batch in file.iter_batches(batch_size=ROWS, columns=lists) if lists else ():
                 for name in lists:
-                    rows = [row for row in _numpy_rows(batch.column(name)) if row is not None]
-                    dtype = str(batch.schema.field(name).type.value_type)
-                    yield Part(name, dtype, None, _stacked(rows))
+                    column = _innermost(arrow, batch.column(name))
+                    rows = [row for row in _numpy_rows(column) if row is not None]
+                    yield Part(name, str(column.type.value_type), None, _stacked(rows))
     except (arrow.ArrowException, UnicodeDecodeError) as broken:
         raise InputError(f"{path}: not a readable Parquet file: {broken}", CUT_OFF) from None
 
@@ -211,10 +216,12 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def _vectors(value: Any) -> list[list[float]]:
-    """Return the vectors in a value: one list of numbers, or a list of them; else none."""
-    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
-    return rows if all(_is_numbers(row) for row in rows) else []
+def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
+    """Return the vectors in a value: a list of numbers, or lists of them, so deep; else none."""
+    if not (deep > 1 and isinstance(value, list) and value and isinstance(value[0], list)):
+        return [value] if _is_numbers(value) else []
+    found = [_vectors(row, deep - 1) for row in value]
+    return [vector for vectors in found for vector in vectors] if all(found) else []
 
 
 def _is_numbers(row: Any) -> bool:
@@ -246,14 +253,26 @@ def _measured(name: str, rows: list[list[float]]) -> Part:
     return Part(name, "JSON", None, [numpy.array(rows, dtype=numpy.float64)])
 
 
-def _is_vector(arrow: Any, kind: Any) -> bool:
+def _is_list(arrow: Any, kind: Any) -> bool:
     types = arrow.types
-    is_list: bool = (
-        types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    )
-    if not is_list:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_vector(arrow: Any, kind: Any) -> bool:
+    """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
+    if not _is_list(arrow, kind):
         return False
-    return bool(types.is_floating(kind.value_type) or types.is_integer(kind.value_type))
+    inner, types = kind.value_type, arrow.types
+    return (
+        _is_vector(arrow, inner) or bool(types.is_floating(inner)) or bool(types.is_integer(inner))
+    )
+
+
+def _innermost(arrow: Any, column: Any) -> Any:
+    """Return the lists of numbers in a column that may hold lists of them."""
+    while _is_list(arrow, column.type.value_type):
+        column = column.flatten()
+    return column
 
 
 def _numpy_rows(column: Any) -> list[Any]:

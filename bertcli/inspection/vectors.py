@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,13 @@ def inspect_file(path: Path) -> FileReport:
         )
     try:
         if not path.is_file():
-            raise InputError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+            what = "is not a file" if path.exists() else "no such file"
+            raise InputError(f"{path}: {what}", "check the path")
         size = path.stat().st_size
     except OSError as failed:  # a link in a circle
         raise InputError(f"{path}: {failed.strerror}") from None
     if size == 0:
-        raise InputError(f"{path}: the file is empty")
+        raise InputError(f"{path}: the file is empty", CUT_OFF)
     fields = Fields()
     tallies: dict[str, tuple[Part, Tally]] = {}
     try:
@@ -106,7 +108,7 @@ def inspect_file(path: Path) -> FileReport:
     warnings = [text for found in arrays for text in _concerns(found)] + fields.warnings
     manifest = _manifest(path, warnings)
     if manifest is not None:
-        warnings += _contradictions(manifest, arrays)
+        warnings += _contradictions(manifest, arrays, flat=fields.records is not None)
     return FileReport(path, suffix[1:], size, fields, arrays, manifest, warnings)
 
 
@@ -156,15 +158,25 @@ def _manifest(path: Path, warnings: list[str]) -> dict[str, Any] | None:
     return found
 
 
-def _contradictions(manifest: Mapping[str, Any], arrays: list[dict[str, Any]]) -> Iterator[str]:
+def _contradictions(
+    manifest: Mapping[str, Any], arrays: list[dict[str, Any]], *, flat: bool
+) -> Iterator[str]:
+    """Compare with the manifest; in ``flat`` arrays the vectors of a record are rows."""
     if len(arrays) != 1:
         return
     said, found = manifest.get("shape"), arrays[0]["shape"]
-    if said is not None and said != found:
+    if said is not None and found not in (said, _rows(said) if flat else said):
         yield f"the manifest says shape {said}, the file has {found}"
     said, found = manifest.get("dtype"), arrays[0]["dtype"]
     if said is not None and found not in UNTYPED and said != NUMPY_NAMES.get(found, found):
         yield f"the manifest says dtype {said}, the file has {found}"
+
+
+def _rows(shape: Any) -> Any:
+    """Return the shape of the same vectors, one a row: [n, layers, D] -> [n * layers, D]."""
+    if not isinstance(shape, list) or len(shape) < 3:
+        return shape
+    return [prod(shape[:-1]), shape[-1]]
 
 
 def check_sha256(report: FileReport) -> tuple[bool | None, str]:
