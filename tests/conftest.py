@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -19,6 +20,14 @@ _CLOCKLESS = {
 settings.register_profile("same", derandomize=True, database=None, **_CLOCKLESS)
 settings.register_profile("explore", max_examples=400, print_blob=True, **_CLOCKLESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+THREADS = torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Give a test the threads that a fresh process has, whatever ran in this one before."""
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(scope="session")

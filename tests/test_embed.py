@@ -308,7 +308,7 @@ def arguments(source, out, *more):
 def test_a_run_that_is_complete_has_nothing_to_do(tmp_path):
     command = ("embed", "-m", TINY, "-i", str(ROOT / "samples/texts.txt"), "--resume")
     out = tmp_path / "out.npy"
-    assert main([*command, "-q", "-o", str(out)]) == 0
+    assert run(*command[1:], "-q", "-o", out).returncode == 0
     before = out.stat().st_mtime_ns
     again = run(*command[1:], "-o", out)
     assert "is complete: there was nothing to do" in again.stderr
