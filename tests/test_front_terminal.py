@@ -189,18 +189,18 @@ def test_no_progress_bar(tmp_path, long, why):
 
 def test_the_bar_of_a_model(tmp_path):
     texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"i love nlp {n}\n" for n in range(1000, 1600)))
+    texts.write_text("".join(f"i love nlp {n}\n" for n in range(10_000, 16_000)))
     options = ("-m", TINY, "--device", "cpu", "--threads", 1, "--max-length", 6)
     code, seen = impatient("embed", "-v", "-i", texts, *options, "-o", tmp_path / "out.jsonl")
     plain = CONTROL.sub(b"\n", seen).decode()
     assert code == 0
-    assert re.search(r"600 texts  [\d,]+ texts/s  [\d,]+ tokens/s ", plain)
-    assert "writing 600 of 600 rows" in plain
+    assert re.search(r"\d,?\d* texts  [\d,]+ texts/s  [\d,]+ tokens/s ", plain)
+    assert "of 6,000 rows" in plain
     *_, last, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
     assert re.fullmatch(
-        r"note: 600 texts, 3,600 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
+        r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
     )
-    assert warning.startswith("warning: 600 of 600 texts were cut to 6 tokens")
+    assert warning.startswith("warning: 6000 of 6000 texts were cut to 6 tokens")
 
 
 def test_it_moves_with_every_batch(tmp_path, monkeypatch):
