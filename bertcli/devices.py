@@ -88,6 +88,12 @@ def device_and_dtype(
     return device, found
 
 
+def refuse_several(names: str, instead: str) -> None:
+    """Raise UsageError where one device computes and a list is named."""
+    if len(devices(names)) > 1:
+        raise UsageError(f"--device {names} names several devices, and one is taken here", instead)
+
+
 def use_threads(count: int | None) -> int:
     """Set the number of threads of one operation and return it; None leaves torch's choice."""
     if count is not None:

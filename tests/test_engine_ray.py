@@ -151,6 +151,12 @@ def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
         worker("mean", source)[0].make(shard)
 
 
+def test_a_worker_takes_one_device():
+    source = Source(paths=("a.txt",))
+    with pytest.raises(UsageError, match="names several devices"):
+        EmbedJob(Model(TINY), source, Options(device="cpu,cpu"), "npy").open()
+
+
 def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
     import fsspec
 
@@ -239,6 +245,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     (source / "a.txt").write_text("one\n")
     assert "needs -o FOLDER" in failing("-i", source).error
     assert "reads files" in failing("one", "-o", out).error
+    assert "needs its manifests" in failing("-i", source, "-o", out, "--no-manifest").error
     assert "names no file" in failing("-i", tmp_path / "*.none", "-o", out).error
     (source / "b.csv").write_text("text\none\n")
     assert "several formats" in failing("-i", source, "-o", out).error

@@ -55,6 +55,10 @@ def embed(
     console = messages.console()
     options = chosen(vector, length, compute)
     if engine.engine == "ray":
+        if not file.manifest:
+            raise UsageError(
+                "--engine ray needs its manifests: they say what is done", "leave out --no-manifest"
+            )
         make = partial(_job, options, compute.threads, vector.precision, output.overwrite)
         on_ray(make, source, model, output, engine, console)
         return

@@ -83,9 +83,10 @@ class EmbedJob:
 
     def open(self) -> Work:
         """Load the model."""
-        from bertcli.devices import use_threads
+        from bertcli.devices import refuse_several, use_threads
         from bertcli.pipeline import Embedder
 
+        refuse_several(self.options.device, "--gpus-per-worker spreads the work of an engine")
         use_threads(self.threads)
         return _Embedding(self, Embedder.open(self.model.find(MODEL_FILES), self.options))
 

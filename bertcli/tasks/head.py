@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from bertcli.devices import device_and_dtype
+from bertcli.devices import device_and_dtype, refuse_several
 from bertcli.encoder import Encoder, Finish, Reading, Tokens, budget_of, make_fast
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import ModelError, UsageError
@@ -92,6 +92,7 @@ class Head(Generic[M]):
         tokenizer = Tokenizer.load(folder, parse_special=settings.parse_special)
         for message in tokenizer.warnings:
             warn(message)
+        refuse_several(settings.device, "name one of them")
         device, dtype = device_and_dtype(settings.device, settings.dtype, warn)
         model, _ = load(folder, kind, dtype=dtype)
         model = model.to(device)
