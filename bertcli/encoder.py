@@ -20,7 +20,7 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.model.attention import Attend, packed, padded
 from bertcli.model.bert import BertModel
 from bertcli.model.packed import positions, starts
-from bertcli.model.sample import SAMPLE
+from bertcli.model.sample import SAMPLE, drawn
 from bertcli.model.surgery import prepare
 from bertcli.records import Record
 from bertcli.tokenizer import Tokenizer
@@ -197,6 +197,9 @@ def budget_of(asked: int | None, device: torch.device) -> int:
 
 def make_fast(model: BertModel, dtype: str, device: torch.device, tokenizer: Tokenizer) -> str:
     """Prepare a loaded model for inference with ``--dtype``, and say what its products are."""
-    texts = SAMPLE if dtype == "int8" else ()
-    encoded = tokenizer.encode([Record(text) for text in texts], Layout())
-    return prepare(model, dtype, device, [item.columns["input_ids"] for item in encoded])
+    if dtype != "int8":
+        return prepare(model, dtype, device)
+    encoded = tokenizer.encode([Record(text) for text in SAMPLE], Layout())
+    sample = [item.columns["input_ids"] for item in encoded]
+    sample += drawn(model.config.vocab_size, sample[0])
+    return prepare(model, dtype, device, sample)

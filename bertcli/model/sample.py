@@ -1,4 +1,7 @@
-"""A sample of text for the scales of 8-bit products: kinds of writing, not a language."""
+"""A sample for the scales of 8-bit products: kinds of writing, and tokens of any language."""
+
+import random
+from collections.abc import Sequence
 
 SAMPLE = (
     "The council met on 14 March 1987 and voted, by 212 to 9, to close the old harbour bridge.",
@@ -12,3 +15,14 @@ SAMPLE = (
     "She had never been so far from home, and yet the mountains seemed to know her name.",
     "no",
 )
+DRAWN, LENGTH = 16, 62  # texts of random tokens, and the tokens of each
+
+
+def drawn(vocabulary: int, frame: Sequence[int]) -> list[list[int]]:
+    """Draw the ids of texts from a whole vocabulary, framed by the ends of the ids of a text.
+
+    They go further than texts that are written: for many tokens, few of these tell as much.
+    """
+    draw = random.Random(0)
+    texts = [[draw.randrange(vocabulary) for _ in range(LENGTH)] for _ in range(DRAWN)]
+    return [[*frame[:1], *text, *frame[-1:]] for text in texts]

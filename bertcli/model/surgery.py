@@ -23,7 +23,7 @@ from bertcli.model.bert import (
     BertSelfAttention,
     Residual,
 )
-from bertcli.model.eightbit import EightBit, EightBitFeedForward, cannot_multiply, sizes
+from bertcli.model.eightbit import AMPLE, EightBit, EightBitFeedForward, cannot_multiply, sizes
 from bertcli.model.products import Plain, Prepacked, cannot_prepack, linear
 
 Product: TypeAlias = Plain | Prepacked | EightBit
@@ -180,10 +180,10 @@ def _eight_bit(
     of_queries = [seen[layer.attention.self.query] for layer in model.encoder.layer]
     fuse_qkv(model)
     for layer, queried in zip(model.encoder.layer, of_queries, strict=True):
-        layer.attention.self.qkv = EightBit(layer.attention.self.qkv, queried)
+        layer.attention.self.qkv = EightBit(layer.attention.self.qkv, queried, exact)
         attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
         layer.attention.output = PreparedResidual(
-            attended, EightBit(attended.dense, seen[attended.dense])
+            attended, EightBit(attended.dense, seen[attended.dense], exact, AMPLE)
         )
         entering = seen[wide.dense], seen[narrow.dense]
         if wide.activation is F.gelu:
@@ -192,8 +192,10 @@ def _eight_bit(
                 wide.dense, narrow.dense, narrow.LayerNorm, entering, exact
             )
         else:
-            layer.intermediate = PreparedIntermediate(wide, EightBit(wide.dense, entering[0]))
-            layer.output = PreparedResidual(narrow, EightBit(narrow.dense, entering[1]))
+            layer.intermediate = PreparedIntermediate(
+                wide, EightBit(wide.dense, entering[0], exact)
+            )
+            layer.output = PreparedResidual(narrow, EightBit(narrow.dense, entering[1], exact))
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
