@@ -319,6 +319,10 @@ def output_is_a_file(place):
     return {"out": place / "file"}, "file: not a folder"
 
 
+def output_is_in_no_folder(place):
+    return {"out": place / "missing" / "out"}, "cannot be written: No such file or directory"
+
+
 def output_is_there(place):
     (place / "there").mkdir(exist_ok=True)
     (place / "there" / "thesis.tex").write_text("")
@@ -347,6 +351,7 @@ def init_is_no_pretraining(place):
         heads_do_not_fit,
         a_decoder,
         output_is_a_file,
+        output_is_in_no_folder,
         output_is_there,
         nothing_to_resume,
         init_is_no_pretraining,

@@ -79,6 +79,14 @@ def test_transformers_gives_the_same_ids(tmp_path, options):
     assert good("tokenize", "-m", tmp_path / "a", stdin="\n".join(lines)).ids == found
 
 
+def test_special_tokens_in_the_text_are_no_words(tmp_path):
+    text = "[UNK] fox and [MASK], [UNK] dog " * 3
+    with_them, without = tmp_path / "a", tmp_path / "b"
+    assert vocab(with_them, stdin=text).code == 0
+    assert vocab(without, stdin="fox and , dog " * 3).code == 0
+    assert tokens_of(with_them) == tokens_of(without)
+
+
 def test_case_and_accents(tmp_path, made):
     assert vocab(tmp_path / "a", "--size", 900, "--cased").code == 0
     cased = set(tokens_of(tmp_path / "a"))

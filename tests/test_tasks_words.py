@@ -119,6 +119,8 @@ def test_targets_that_are_not_words(models):
     assert sorted(one["token_str"] for one in done.rows[0]["predictions"]) == ["city", "ou"]
     wrong = bad("fill-mask", "a [MASK]", "--targets", "\U0001f600", "-m", folder, code=2)
     assert "is not in the vocabulary" in wrong.error
+    none = bad("fill-mask", "a [MASK]", "--targets", ",", "-m", folder, code=2)
+    assert none.error == "--targets names no word"
 
 
 def test_batches_do_not_matter(models):

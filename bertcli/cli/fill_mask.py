@@ -10,6 +10,7 @@ from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.task_options import MaskOptions, TopK
 from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,11 @@ class WordOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words to compare; none are all."""
-        return tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
+        """The words to compare; none are all. Raises UsageError when --targets names none."""
+        words = tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
+        if self.targets is not None and not words:
+            raise UsageError("--targets names no word", "for instance --targets saw,heard")
+        return words
 
 
 def fill_mask(

@@ -167,6 +167,8 @@ class Checkpoints:
             reason = getattr(failed, "strerror", None) or failed
             full = getattr(failed, "errno", errno.ENOSPC) in FULL
             again = "run the same command with --resume"
+            if isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
+                again = "make the folder above it first"
             raise OutputError(
                 f"{self.folder}: {what}: {reason}; {self.kept()}",
                 f"make room, then {again}" if full else again,

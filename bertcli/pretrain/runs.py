@@ -193,7 +193,7 @@ class Run:
         """Make the folder this process's, and the log as long as it was at the checkpoint."""
         output = self.job.output
         with self.checkpoints.explained("cannot be written"):
-            output.mkdir(parents=True, exist_ok=True)
+            output.mkdir(exist_ok=True)
             stack.enter_context(locked(output / ".lock", output))
             self.checkpoints.sweep()
             if not self.state.step:

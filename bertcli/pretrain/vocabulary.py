@@ -9,6 +9,7 @@ the different words.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ FREE = 99  # unused tokens: [UNK] is then 100, as in Google's vocabularies
 LONGEST = 100  # characters; WordPiece makes [UNK] of longer words
 RAW = 1 << 20  # different words kept before they are cut at punctuation
 REPEATS = 1000  # of a word, given to the trainer at a time
+SPECIAL = re.compile("|".join(map(re.escape, ROLES.values())))  # tokens already, where text has one
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Words:
         clean = normalizer({}, lower=not self.wanted.cased).normalize_str
         cut = BertPreTokenizer().pre_tokenize_str
         for text, count in raw.items():
-            for word, _ in cut(clean(text)):
+            for word, _ in cut(clean(SPECIAL.sub(" ", text))):
                 if len(word) <= LONGEST:
                     self.counts[word] += count
 
