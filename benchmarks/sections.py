@@ -88,7 +88,7 @@ def ceilings(setting: Setting) -> Section:
         return Section([], {})
     found = setting.arena.race(everyone, [nothing], max(5, setting.arena.repeats))
     flops = setting.shape.linear / setting.shape.layers * tokens_of(everyone[0].device)
-    rates = {one.precision: flops / min(one.seconds) for one in found["products"]}
+    rates = {one.precision: flops / one.median for one in found["products"]}
     setting.rates.update(rates)
     tokens = {name: rate / setting.shape.linear for name, rate in rates.items()}
     lines = [(name, rates[name] / 1e9, tokens[name]) for name in rates]

@@ -146,6 +146,18 @@ def test_8_bits_of_the_default_model():
         close(embedder.encoder.run([text], embedder._pool)[0], vector, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_threads_do_not_change_the_vectors(dtype):
+    argv = ["embed", "--dtype", dtype, "--device", "cpu", *OTHER, *SAMPLE]
+    each = [
+        torch.tensor([row["embedding"] for row in call(*argv, "--threads", n).rows])
+        for n in (1, 2, 3, 8)
+    ]
+    assert each[0].shape == (len(OTHER) + len(SAMPLE), 384)
+    for got in each[1:]:
+        close(got, each[0], 1e-6)
+
+
 def test_bfloat16_of_the_default_model_is_near():
     _, exact = vectors("float32", SAMPLE)
     _, near = vectors("bfloat16", SAMPLE)

@@ -223,9 +223,12 @@ def sizes(model: BertModel, sample: Sequence[Sequence[int]]) -> dict[nn.Module, 
 
     layers = [part for part in model.encoder.modules() if isinstance(part, nn.Linear)]
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the last bits are those of the threads, and scales must not differ
     for ids in sample:
         row = torch.tensor([ids[: model.config.max_position_embeddings]])
         model(row, extra={name: torch.zeros_like(row) for name in model.embeddings.extra})
+    torch.set_num_threads(threads)
     for hook in hooks:
         hook.remove()
     return found
