@@ -49,7 +49,7 @@ def gpu(setting: Setting, device: str = "cuda") -> Section:
     ]
     own = replace(place, model=folder, max_length=LENGTH)
     with Arena(own, setting.arena.repeats) as arena:
-        found = replace(setting, arena=arena, corpus=corpus, given=sets, rates={})
+        found = replace(setting, arena=arena, corpus=corpus, given=sets)
         section = embed(replace(found, contestants=contestants))
     setting.arena.left.update({f"{name}, {device}": why for name, why in arena.left.items()})
     return section

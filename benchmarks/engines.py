@@ -114,7 +114,7 @@ def ctranslate2(contestant: Contestant, place: Place) -> Loaded:
 
 
 def products(contestant: Contestant, place: Place) -> Loaded:
-    """Multiply matrices of the shapes in one layer, a good batch of tokens by the weights."""
+    """Multiply matrices of the model's shapes, a good batch of tokens by the weights of a layer."""
     import torch
     from flops import Shape
 
@@ -131,7 +131,7 @@ def products(contestant: Contestant, place: Place) -> Loaded:
     pairs = [(make(tokens_of(device.type), k), make(k, n)) for k, n in shape.products]
 
     def run(texts: Sequence[str], batch: int) -> np.ndarray:
-        for left, right in pairs:
+        for left, right in pairs * shape.layers:
             found = multiply(left, right)
         return found[:1, :1].float().cpu().numpy()  # a GPU has finished once this is here
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -27,11 +27,15 @@ class Setting:
     given: Sequence[TextSet] = ()  # from the user's files, instead of the sets that are made
     scale: float = 1.0  # of the number of texts
     large: bool = False
-    rates: dict[str, float] = field(default_factory=dict)  # FLOP/s by precision, once measured
 
     @property
     def shape(self) -> Shape:
         return Shape.read(self.arena.place.model)
+
+    @property
+    def ceiling_flops(self) -> int:
+        """What a contestant that only multiplies computes in one run."""
+        return self.shape.linear * tokens_of(self.contestants[0].device)
 
     def count(self, texts: int) -> int:
         return max(3, round(texts * self.scale))
@@ -51,17 +55,18 @@ class Section:
 
 
 def embed(setting: Setting) -> Section:
-    """Everybody on short, long and mixed texts, with the ceiling."""
+    """Everybody on short, long and mixed texts; the ceiling is measured in the same rounds."""
     corpus, count = setting.corpus, setting.count
     made = [corpus.short(count(500)), corpus.long(count(50)), corpus.mixed(count(100))]
     sets = setting.given or made
-    arena, everyone = setting.arena, setting.contestants
-    runners = [one for one in everyone if not one.ceiling]
-    measured = ceilings(setting)
-    found = arena.race(runners, sets)
+    found = setting.arena.race(setting.contestants, sets)
+    products = {one.name for one in setting.contestants if one.ceiling}
+    measured = ceilings(setting, [one for each in found.values() for one in each], products)
     tables, record = list(measured.tables), {"ceiling": measured.record}
     for texts in sets:
-        rows = [row(setting, texts, one, found[texts.name]) for one in found[texts.name]]
+        tops = {one.precision: one for one in found[texts.name] if one.name in products}
+        runners = [one for one in found[texts.name] if one.name not in products]
+        rows = [row(setting, texts, one, runners, tops.get(one.precision)) for one in runners]
         about = {"texts": len(texts.texts), "tokens": texts.tokens}
         record[texts.name] = about | {"contestants": rows}
         each = texts.tokens / len(texts.texts)
@@ -80,32 +85,33 @@ def summary(found: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     return Table("x on all sets", ("", *found, "worst cosine"), lines)
 
 
-def ceilings(setting: Setting) -> Section:
-    """The rate of the model's matrix products alone."""
-    nothing = TextSet("products", ("-",), (1,))
-    everyone = [one for one in setting.contestants if one.ceiling]
-    if not everyone:
+def ceilings(setting: Setting, found: Sequence[Result], products: Collection[str]) -> Section:
+    """The rate of the model's matrix products alone, over all rounds."""
+    seconds: dict[str, list[float]] = {}
+    for one in found:
+        if one.name in products:
+            seconds.setdefault(one.precision, []).extend(one.seconds)
+    if not seconds:
         return Section([], {})
-    found = setting.arena.race(everyone, [nothing], max(5, setting.arena.repeats))
-    flops = setting.shape.linear / setting.shape.layers * tokens_of(everyone[0].device)
-    rates = {one.precision: flops / one.median for one in found["products"]}
-    setting.rates.update(rates)
+    rates = {name: setting.ceiling_flops / median(each) for name, each in seconds.items()}
+    best = {name: setting.ceiling_flops / min(each) for name, each in seconds.items()}
     tokens = {name: rate / setting.shape.linear for name, rate in rates.items()}
-    lines = [(name, rates[name] / 1e9, tokens[name]) for name in rates]
+    lines = [(name, rates[name] / 1e9, best[name] / 1e9, tokens[name]) for name in rates]
     title = "ceiling: the model's matrix products and nothing else"
-    table = Table(title, ("in", "GFLOP/s", "tokens/s"), lines)
-    return Section([table], {"flops_per_second": rates, "tokens_per_second": tokens})
+    table = Table(title, ("in", "GFLOP/s", "in the best round", "tokens/s"), lines)
+    record = {"flops_per_second": rates, "best": best, "tokens_per_second": tokens}
+    return Section([table], record)
 
 
-def row(setting: Setting, texts: TextSet, one: Result, found: Sequence[Result]) -> dict[str, Any]:
-    """Return what is said of a contestant on a set."""
-    times = {other.name: other.median for other in found}
-    peers = [o.median for o in found if not o.ours and o.precision == one.precision]
+def row(
+    setting: Setting, texts: TextSet, one: Result, found: Sequence[Result], top: Result | None
+) -> dict[str, Any]:
+    """Return what is said of a contestant on a set; ``top`` is the ceiling in its precision."""
+    peers = [o for o in found if not o.ours and o.precision == one.precision]
     by_name = {other.name: other for other in found}
     reference = next((by_name[name] for name in REFERENCES if name in by_name), found[0])
     worst, mean = cosines(one.vectors, reference.vectors)
-    rate = setting.shape.of(texts.lengths) / one.median
-    ceiling = setting.rates.get(one.precision)
+    work = setting.shape.of(texts.lengths) / setting.ceiling_flops
     return {
         "name": one.name,
         "precision": one.precision,
@@ -114,10 +120,10 @@ def row(setting: Setting, texts: TextSet, one: Result, found: Sequence[Result]) 
         "texts_per_second": len(texts.texts) / one.median,
         "tokens_per_second": texts.tokens / one.median,
         "to_reference": paired(reference, one),
-        "to_fastest_peer": min(peers) / times[one.name] if peers else None,
+        "to_fastest_peer": paired(min(peers, key=lambda o: o.median), one) if peers else None,
         "worst_cosine": worst,
         "mean_cosine": mean,
-        "share_of_ceiling": rate / ceiling if ceiling else None,
+        "share_of_ceiling": work * paired(top, one) if top else None,
         "batch": one.batch,
         "megabytes": one.megabytes,
     }

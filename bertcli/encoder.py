@@ -25,6 +25,10 @@ from bertcli.model.surgery import prepare
 from bertcli.records import Record
 from bertcli.tokenizer import Tokenizer
 
+# Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
+# the memory made for one batch serve the next. Else both pile up, to gigabytes.
+EVEN = 64
+
 
 class Tokens(NamedTuple):
     """One text as the model takes it."""
@@ -70,6 +74,7 @@ class Laid(NamedTuple):
     """A batch in the layout of the device."""
 
     states: Iterator[Tensor]  # of each layer: [T, hidden] or [B, L, hidden]
+    real: Any  # the index of what the batch was not filled up with
     tokens: Any  # the index of all tokens in them
     first: Any  # the index of the first token of each text
     asking: Attend  # the kernel for these first tokens as the queries
@@ -149,18 +154,25 @@ class Encoder:
     def _first(self, index: int, below: Tensor, laid: Laid) -> Tensor:
         """Run a layer for the first token of each text only, [n, hidden]."""
         layer = self.model.encoder.layer[index - 1]
-        kv = layer.attention.self.kv(below)
+        kv = layer.attention.self.kv(below[laid.real])
         made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
         return made.reshape(-1, made.shape[-1])
 
     def _packed(self, batch: Sequence[Tokens], lengths: list[int]) -> Laid:
-        ids = torch.tensor([index for text in batch for index in text.ids])
-        types = torch.tensor([kind for text in batch for kind in text.types])
+        total = sum(lengths)
+        idle = -total % EVEN if total > EVEN else 0
+        ids = [index for text in batch for index in text.ids] + [0] * idle
+        types = [kind for text in batch for kind in text.types] + [0] * idle
+        all_lengths = [*lengths, *[1] * idle]
         direction = self.model.direction
-        kernel = direction(packed(lengths))
-        states = self.model.states(ids, types=types, at=positions(lengths), kernels=kernel)
+        states = self.model.states(
+            torch.tensor(ids),
+            types=torch.tensor(types),
+            at=positions(all_lengths),
+            kernels=direction(packed(all_lengths)),
+        )
         asking = direction(packed(lengths, padded(at=0), queries=1))
-        return Laid(states, slice(None), torch.tensor(starts(lengths)), asking)
+        return Laid(states, slice(total), slice(total), torch.tensor(starts(lengths)), asking)
 
     def _padded(self, batch: Sequence[Tokens], lengths: list[int]) -> Laid:
         width = max(lengths)
@@ -170,7 +182,8 @@ class Encoder:
         ids, types, keep = (x.to(self.device) for x in (ids, types, keep))
         direction = self.model.direction
         states = self.model.states(ids, types=types, kernels=direction(padded(keep)))
-        return Laid(states, keep, (slice(None), slice(1)), direction(padded(keep, at=0)))
+        every, asking = slice(None), direction(padded(keep, at=0))
+        return Laid(states, every, keep, (every, slice(1)), asking)
 
     def _shrink(self, texts: int) -> None:
         """Halve the budget after memory ran out; give up when one text alone is too much."""

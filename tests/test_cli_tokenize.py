@@ -534,3 +534,11 @@ def test_a_stride_without_windows_is_told():
     assert (done.code, done.ids) == (0, [[101, 2028, 2048, 102]])
     assert done.err.startswith("warning: --stride is of windows, which --overflowing writes")
     good("tokenize", "one two three", "--stride", "1", "--max-length", "4", "--overflowing")
+
+
+def test_a_unit_without_offsets_is_told():
+    done = call("tokenize", "one", "--offset-unit", "byte")
+    assert (done.code, done.ids) == (0, [[101, 2028, 102]])
+    assert done.err.startswith("warning: --offset-unit is of what --offsets writes")
+    good("tokenize", "one", "--offset-unit", "byte", "--offsets")
+    good("tokenize", "one", "--offset-unit", "byte", "--format", "table")

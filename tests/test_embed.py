@@ -105,6 +105,23 @@ def test_a_vector_depends_on_its_text_alone(folder, texts, options):
     assert np.abs(whole[:8] - np.stack(alone)).max() < 1e-6
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
+    """Of each size the libraries keep kernels, and memory that no other size fits into."""
+    embedder = Embedder.open(folder, Options(pooling=pooling, batch_tokens=300))
+    states, sizes = embedder.encoder.model.states, []
+    monkeypatch.setattr(
+        embedder.encoder.model,
+        "states",
+        lambda ids, **more: sizes.append(len(ids)) or states(ids, **more),
+    )
+    found = vectors_of(embedder, texts)
+    assert len(sizes) > 5 and {size % 64 for size in sizes if size > 64} == {0}
+    monkeypatch.setattr("bertcli.encoder.EVEN", 1)
+    np.testing.assert_allclose(vectors_of(embedder, texts), found, atol=1e-6)
+    assert {size % 64 for size in sizes} != {0}
+
+
 def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
     embedder = Embedder.open(folder, Options(layers=(2,)))
 

@@ -93,6 +93,8 @@ def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
         console.warn(
             "--stride is of windows, which --overflowing writes; without it, it does nothing"
         )
+    if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
+        console.warn("--offset-unit is of what --offsets writes; without it, it does nothing")
 
 
 def _job(
