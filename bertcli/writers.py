@@ -142,6 +142,7 @@ class _Texts(dict[int, str]):
 
 
 _text_of = _Texts().__getitem__
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NUMBERS = frozenset({"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"})
 
 
@@ -154,7 +155,7 @@ def to_json(row: Row) -> str:
         elif name in _NUMBERS:
             text = f"[{','.join(map(_text_of, value))}]"
         else:
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            text = _encode(value)
         parts.append(_key(name) + text)
     return "{" + ",".join(parts) + "}\n"
 
