@@ -1,6 +1,6 @@
 """Times `bertcli tokenize` against its peers, whole processes side by side, as ratios.
 
-    python benchmarks/tokenizing.py [TEXT_FILE] [--repeats 5] [--json out.json]
+    python benchmarks/tokenizing.py [TEXT_FILE] [--repeats 3] [--json out.json]
 
 Without a file it makes about 10 MB of English-like lines, 10 MB in twelve scripts, and a text five
 times as large, which is worth the start of several processes. All commands run on the same two
@@ -171,7 +171,7 @@ def through(text: Path, repeats: int, *, transformers: bool) -> dict[str, dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", nargs="?", type=Path)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     on_two_cores()
@@ -180,14 +180,19 @@ def main() -> None:
         'bertcli tokenize "I love NLP!"': bertcli("I love NLP!"),
         "transformers: load, one text": python(ONE_TRANSFORMERS),
     }
-    results = {"start, one text": measure(one_text, options.repeats)}
+    results: dict[str, dict[str, dict[str, float]]] = {}
+
+    def keep(title: str, found: dict[str, dict[str, float]]) -> None:
+        results[title] = found
+        print(table(title, found), end="\n\n", flush=True)
+
+    keep("start, one text", measure(one_text, options.repeats))
     with tempfile.TemporaryDirectory() as folder:
         texts = {"lines": options.text} if options.text else make_texts(Path(folder))
         for name, text in texts.items():
             title = f"{text.stat().st_size / 1e6:.1f} MB: {name}"
             transformers = not name.startswith("5 x")
-            results[title] = through(text, options.repeats, transformers=transformers)
-    print("\n\n".join(table(title, found) for title, found in results.items()))
+            keep(title, through(text, options.repeats, transformers=transformers))
     if options.json:
         packages = ("bertcli", "tokenizers", "transformers", "typer")
         about = {
