@@ -143,10 +143,6 @@ class EightBit(nn.Module):
         made = self.weights.product(whole, self.bytes.scale)
         return mended(made, fits, self.exact, flat).view(*x.shape[:-1], -1)
 
-    def gelu(self, x: Tensor) -> Tensor:
-        """Map, then bend."""
-        return F.gelu(self(x))
-
     def add(self, x: Tensor, to: Tensor) -> Tensor:
         """Map, then add to [..., out]."""
         flat, to = x.reshape(-1, x.shape[-1]), to.reshape(-1, to.shape[-1])
@@ -225,12 +221,14 @@ def sizes(model: BertModel, sample: Sequence[Sequence[int]]) -> dict[nn.Module, 
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the last bits are those of the threads, and scales must not differ
-    for ids in sample:
-        row = torch.tensor([ids[: model.config.max_position_embeddings]])
-        model(row, extra={name: torch.zeros_like(row) for name in model.embeddings.extra})
-    torch.set_num_threads(threads)
-    for hook in hooks:
-        hook.remove()
+    try:
+        for ids in sample:
+            row = torch.tensor([ids[: model.config.max_position_embeddings]])
+            model(row, extra={name: torch.zeros_like(row) for name in model.embeddings.extra})
+    finally:
+        torch.set_num_threads(threads)
+        for hook in hooks:
+            hook.remove()
     return found
 
 

@@ -117,7 +117,9 @@ class PreparedIntermediate(nn.Module):
         super().__init__()
         self.product = product
         self.activation = parts.activation
-        self.bent = product.gelu if parts.activation is F.gelu else self._bent
+        self.bent = self._bent
+        if parts.activation is F.gelu and not isinstance(product, EightBit):
+            self.bent = product.gelu
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., intermediate]."""
