@@ -328,6 +328,34 @@ def test_a_signal_during_a_long_run(tmp_path, million, name, code, suffix):
     assert left_in(tmp_path) == []
 
 
+LOST = """
+import signal, time
+import bertcli.cli.app
+from bertcli.__main__ import run
+
+class Dying:
+    def __del__(self):
+        signal.raise_signal(signal.{name})
+
+def main():
+    Dying()
+    time.sleep(60)
+
+bertcli.cli.app.main = main
+run()
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), SIGNALS)
+def test_a_signal_where_python_ignores_exceptions(name, code):
+    """Its exception ends in a `__del__` or a weak reference's callback; the run must end too."""
+    script = LOST.format(name=name)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, env=environment(), timeout=DEADLINE / 2
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
 def test_a_signal_while_waiting_for_input(tmp_path, name, code):
     with start("tokenize", "-o", "x.jsonl", cwd=tmp_path) as running:
