@@ -80,12 +80,14 @@ def test_8_bits_are_near(changes):
 def test_bytes_hold_what_was_seen_to_half_a_step_and_say_what_does_not_fit():
     seen = torch.cat([torch.full((40,), 1.0), torch.tensor([24.0, 3.0, 2.5])])
     weight = torch.eye(len(seen))
-    bytes_ = Bytes(weight, seen, 1.25)
+    bytes_ = Bytes(weight, seen[None], 1.25)
     draw = torch.Generator().manual_seed(0)
     x = (torch.rand(500, len(seen), generator=draw) * 2 - 1) * seen * 1.25
     whole, fits = bytes_(x)
     assert fits.all() and whole.shape == (500, len(seen) + MORE)
-    back = (whole.float() - MIDDLE) @ bytes_.widened(weight).T * bytes_.scale
+    smooth = weight * bytes_.smooth
+    widened = torch.cat([smooth, smooth[:, bytes_.of]], 1)
+    back = (whole.float() - MIDDLE) @ widened.T * bytes_.scale
     step = bytes_.scale * bytes_.smooth
     assert ((back - x).abs() <= step / 2 * 1.0001).all()
     assert step[0] < 1.25 * 24 / 126 / 5  # the one far unit does not set the scale of the others
@@ -96,7 +98,7 @@ def test_bytes_hold_what_was_seen_to_half_a_step_and_say_what_does_not_fit():
 @torch.inference_mode()
 def test_a_token_that_does_not_fit_the_scales_is_float32():
     layer = model_of().encoder.layer[0]
-    exact, seen = layer.feed_forward, (torch.full((32,), 0.5), torch.full((48,), 0.5))
+    exact, seen = layer.feed_forward, (torch.full((1, 32), 0.5), torch.full((1, 48), 0.5))
     parts = layer.intermediate.dense, layer.output.dense, layer.output.LayerNorm
     block = EightBitFeedForward(*parts, seen, products.Plain)
     x = torch.randn(6, 32, generator=torch.Generator().manual_seed(0)) * 0.1

@@ -10,7 +10,8 @@ section 4, for the share of the weights; Zhao et al. 2019 (outlier channel split
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -18,78 +19,97 @@ from torch.nn import functional as F
 
 from bertcli.model.bert import BertModel
 from bertcli.model.products import Plain, Prepacked
+from bertcli.model.rounding import rounded
 
-MIDDLE = 128  # what zero becomes, as the fast kernels want unsigned numbers
-REACH = 127.0  # the largest number on both sides of zero
+MIDDLE = 127  # what zero becomes, as the fast kernels want unsigned numbers
+REACH = 126.0  # the largest number on both sides of zero
+HIGHEST = 254  # a byte this large means: did not fit. What was too low wraps around to 255
+STEPS = 127.0  # of a weight on both sides of zero
 TINY = 1e-12  # inputs of zeros have a scale too
 LOW = -0.17  # GELU is nowhere lower (-0.16997)
-SPARE = 1.25  # how much further than the sample the fixed scales reach
-AMPLE = 2.0  # the same for what attention mixes: rounding costs least there
+SPARE = 1.2  # how much further than the sample the fixed scales reach
+AMPLE = 1.4  # the same for what attention mixes: rounding costs least there
 SHARE = 0.6  # of the differing sizes of inputs, how much the weights take over
 MORE = 32  # bytes a token for inputs that one byte cannot hold: the scale of all can be finer
-FULL = REACH - 1  # what a byte holds that another follows; the next number means: did not fit
 LOUD = 32  # intermediate units that stay float32, as they would set the scale of all
-CHUNK = 1024  # tokens of a feed-forward block at a time, which a cache holds
+CHUNK = 1024  # tokens at a time, which a cache holds
+ROWS = 16  # products of tokens that did not fit have a multiple of so many rows
 
 
-def finest(reach: Tensor) -> tuple[float, Tensor]:
+def finest(reach: Tensor, more: int) -> tuple[float, Tensor]:
     """Return a scale for inputs of this reach [in], and how many further bytes each then needs.
 
-    Of the scales that MORE further bytes allow it is the finest; what is left goes to the furthest.
+    Of the scales that this many further bytes allow it is the finest; what is left goes to the
+    furthest.
     """
-    scales = reach.topk(min(MORE + 1, len(reach))).values
+    scales = reach.topk(min(more + 1, len(reach))).values
     needed = (reach / scales[:, None]).ceil().sub(1).clamp_min(0)  # a row for each scale
-    enough = int((needed.sum(1) <= MORE).nonzero().amax())
+    enough = int((needed.sum(1) <= more).nonzero().amax())
     counts = needed[enough].long()
-    counts[reach.argmax()] += MORE - counts.sum()
+    counts[reach.argmax()] += more - counts.sum()
     return float(scales[enough]), counts
 
 
 class Bytes:
-    """How inputs [T, in] become bytes [T, in + MORE] of one scale."""
+    """How inputs [T, in] become bytes [T, in + more] of one scale."""
 
-    def __init__(self, weight: Tensor, seen: Tensor, spare: float) -> None:
-        """Choose by the weight [out, in] and the largest size that each input had in a sample.
+    def __init__(self, weight: Tensor, inputs: Tensor, spare: float, more: int = MORE) -> None:
+        """Choose by the weight [out, in] and the inputs [n, in] of a sample.
 
         The bytes reach ``spare`` times as far as the sample.
         """
+        seen = inputs.abs().amax(0)
         # An input that was silent in the sample, as after ReLU, can speak up elsewhere.
         seen = seen.clamp_min(float(seen.mean()) / 4).clamp_min(TINY)
         # Source: SmoothQuant, equation 4.
         self.smooth = seen**SHARE / weight.abs().amax(0).clamp_min(TINY) ** (1 - SHARE)
-        self.scale, counts = finest(seen / self.smooth * spare / FULL)
+        self.scale, counts = finest(seen / self.smooth * spare / REACH, more)
         self.factor = 1 / (self.smooth * self.scale)
-        self.far = counts.nonzero()[:, 0]
-        each = [int(n) for n in counts[self.far]]
-        self.of = torch.arange(len(each)).repeat_interleave(torch.tensor(each))
-        self.before = torch.cat([torch.arange(1.0, n + 1) for n in each]) * FULL
-        self.most = torch.cat([torch.tensor([FULL] * (n - 1) + [REACH]) for n in each])
+        self.of = torch.arange(len(seen)).repeat_interleave(counts)
+        after = torch.arange(more) - (counts.cumsum(0) - counts)[self.of]  # 0 for the first of each
+        self.before = (after + 1) * REACH
+        last = after + 1 == counts[self.of]
+        self.ends = _ends(counts == 0)
+        self.rest = _ends(last)
 
-    def widened(self, weight: Tensor) -> Tensor:
-        """Return the weight [out, in + MORE] for the bytes."""
-        smooth = weight * self.smooth
-        return torch.cat([smooth, smooth[:, self.far[self.of]]], 1)
+    def weights(self, weight: Tensor, bias: Tensor, inputs: Tensor) -> Weights:
+        """Return the weight [out, in] for the bytes."""
+        return Weights(weight * self.smooth, bias, inputs / self.smooth, self.of)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Make the bytes, and say which tokens fit into them, [T]."""
-        moved = torch.addcmul(torch.tensor(MIDDLE + 0.5), x, self.factor)
-        far = moved.index_select(1, self.far).floor_().sub_(MIDDLE)
-        moved.index_copy_(1, self.far, far.clamp(-FULL, FULL).add_(MIDDLE))
-        rest = far.index_select(1, self.of)
-        rest.sub_(rest.clamp(-self.before, self.before)).clamp_(-self.most, self.most)
-        whole = torch.empty(len(x), x.shape[1] + MORE, dtype=torch.uint8)
+        whole = torch.empty(len(x), x.shape[1] + len(self.of), dtype=torch.uint8)
+        parts = zip(x.split(CHUNK), whole.split(CHUNK), strict=True)
+        return whole, torch.cat([self._fill(some, made) for some, made in parts])
+
+    def _fill(self, x: Tensor, whole: Tensor) -> Tensor:
+        moved = torch.addcmul(torch.tensor(MIDDLE + 0.5), x, self.factor).clamp_(*self.ends)
         # By way of int16, as there is no fast conversion from float32.
-        whole[:, : x.shape[1]].copy_(moved.clamp_(0, 255).to(torch.int16))
-        whole[:, x.shape[1] :].copy_(rest.add_(MIDDLE))
-        return whole, (whole.amax(-1) < MIDDLE + REACH) & (whole.amin(-1) > MIDDLE - REACH)
+        whole[:, : x.shape[1]].copy_(moved.to(torch.int16))
+        if len(self.of):
+            far, factor = x.index_select(1, self.of), self.factor[self.of]
+            rest = torch.addcmul(torch.tensor(0.5), far, factor).floor_()
+            rest.sub_(rest.clamp(-self.before, self.before)).add_(MIDDLE).clamp_(*self.rest)
+            whole[:, x.shape[1] :].copy_(rest.to(torch.int16))
+        return whole.amax(-1) < HIGHEST
+
+
+def _ends(last: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lowest and the highest that a byte can be: the last of a number tells of more."""
+    return torch.where(last, -1.0, MIDDLE - REACH), torch.where(last, HIGHEST, MIDDLE + REACH)
 
 
 class Weights:
     """The weight [out, in] in 8 bits, a scale for each output, laid out for oneDNN."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.scale = weight.abs().amax(1).clamp_min(TINY) / REACH
-        whole = (weight / self.scale[:, None]).round().to(torch.int8)
+    def __init__(
+        self, weight: Tensor, bias: Tensor, inputs: Tensor, again: Tensor | None = None
+    ) -> None:
+        """Round by the inputs [n, in] of a sample; those at ``again`` come again at the end."""
+        self.scale = weight.abs().amax(1).clamp_min(TINY) / STEPS
+        whole = rounded(weight / self.scale[:, None], inputs, STEPS).to(torch.int8)
+        if again is not None:
+            whole = torch.cat([whole, whole[:, again]], 1)
         self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zero = torch.zeros(len(whole), dtype=torch.int32)
         self.bias = bias
@@ -125,15 +145,16 @@ class EightBit(nn.Module):
     def __init__(
         self,
         layer: nn.Linear,
-        seen: Tensor,
+        inputs: Tensor,
         exact: type[Plain] | type[Prepacked],
-        spare: float = SPARE,
+        *,
+        mixed: bool = False,
     ) -> None:
-        """Fix the scale by the largest size that each input had in a sample."""
+        """Fix the scales by the inputs [n, in] of a sample, ``mixed`` by attention or not."""
         super().__init__()
         weight = layer.weight.detach()
-        self.bytes = Bytes(weight, seen, spare)
-        self.weights = Weights(self.bytes.widened(weight), layer.bias.detach())
+        self.bytes = Bytes(weight, inputs, *((AMPLE, 0) if mixed else (SPARE, MORE)))
+        self.weights = self.bytes.weights(weight, layer.bias.detach(), inputs)
         self.exact = exact(layer)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,10 +174,12 @@ class EightBit(nn.Module):
 
 def mended(made: Tensor, fits: Tensor, exact: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Put into made [T, out] what is exact for the tokens that did not fit."""
-    if not fits.all():
-        # A lone row would be added up in another order, and later roundings would differ.
-        some = [x[~fits].repeat(2, 1) for x in inputs]
-        made[~fits] = exact(*some)[: len(some[0]) // 2]
+    some = (~fits).nonzero()[:, 0]
+    if len(some):
+        # Filled up with the first token, as there is a kernel for each number of rows. One alone
+        # would be added up in another order, and later roundings would differ.
+        filled = F.pad(some, (0, -len(some) % ROWS))
+        made[some] = exact(*(x[filled] for x in inputs))[: len(some)]
     return made
 
 
@@ -168,40 +191,39 @@ class EightBitFeedForward(nn.Module):
         wide: nn.Linear,
         narrow: nn.Linear,
         norm: nn.Module,
-        seen: tuple[Tensor, Tensor],
+        inputs: tuple[Tensor, Tensor],
         exact: type[Plain] | type[Prepacked],
     ) -> None:
-        """Fix the scales by the largest sizes that the input and GELU's result had in a sample."""
+        """Fix the scales by the inputs of both layers, [n, in], in a sample."""
         super().__init__()
         self.LayerNorm = norm
         weight, bias, back = (x.detach() for x in (wide.weight, wide.bias, narrow.weight))
-        loud = seen[1].topk(min(LOUD, len(bias) - 1)).indices
+        seen = inputs[1].abs().amax(0)
+        loud = seen.topk(min(LOUD, len(bias) - 1)).indices
         self.loud = bias[loud], weight[loud].t().contiguous(), back[:, loud].t().contiguous()
         self.exact = exact(wide), exact(narrow)
-        self.bytes = Bytes(weight, seen[0], SPARE)
-        reach = float(seen[1].index_fill(0, loud, 0).amax())
-        scale = (reach * SPARE - LOW) / 254  # 255 means: did not fit
+        weight, bias = weight.index_fill(0, loud, 0), bias.index_fill(0, loud, 0)
+        back, bent = (x.index_fill(1, loud, 0) for x in (back, inputs[1]))
+        self.bytes = Bytes(weight, inputs[0], SPARE)
+        self.wide = self.bytes.weights(weight, bias, inputs[0])
+        scale = (float(seen.index_fill(0, loud, 0).amax()) * SPARE - LOW) / 254  # 255: did not fit
         self.bent = scale, round(-LOW / scale)
-        widened = self.bytes.widened(weight).index_fill(0, loud, 0)
-        self.wide = Weights(widened, bias.index_fill(0, loud, 0))
-        self.narrow = Weights(back.index_fill(1, loud, 0), narrow.bias.detach())
+        self.narrow = Weights(back, narrow.bias.detach(), bent)
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """Map x [..., hidden] to [..., hidden]; y is x, as nothing comes between."""
         flat = x.reshape(-1, x.shape[-1])
-        parts = [self._some(some) for some in flat.split(CHUNK)]
-        made, fits = (torch.cat(part) for part in zip(*parts, strict=True))
-        normal: Tensor = self.LayerNorm(mended(made, fits, self._exact, flat))
-        return normal.view(x.shape)
+        return torch.cat([self._some(some) for some in flat.split(CHUNK)]).view(x.shape)
 
-    def _some(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _some(self, x: Tensor) -> Tensor:
         whole, fits = self.bytes(x)
         bent = self.wide.bent(whole, self.bytes.scale, self.bent)
         fits &= bent.amax(-1) < 255
         made = self.narrow.add(bent, x, *self.bent)
         bias, wide, narrow = self.loud
         made.addmm_(F.gelu(torch.addmm(bias, x, wide)), narrow)
-        return made, fits
+        normal: Tensor = self.LayerNorm(mended(made, fits, self._exact, x))
+        return normal
 
     def _exact(self, x: Tensor) -> Tensor:
         wide, narrow = self.exact
@@ -209,33 +231,40 @@ class EightBitFeedForward(nn.Module):
 
 
 @torch.inference_mode()
-def sizes(model: BertModel, sample: Sequence[Sequence[int]]) -> dict[nn.Module, Tensor]:
-    """Return the largest size of each input [in] of each linear layer over texts of these ids."""
-    found: dict[nn.Module, Tensor] = {}
+def inputs_of(model: BertModel, sample: Sequence[Sequence[int]]) -> dict[nn.Module, Tensor]:
+    """Return the inputs [n, in] of each linear layer of the encoder over texts of these ids."""
+    found: dict[nn.Module, list[Tensor]] = {}
 
     def look(layer: nn.Module, inputs: tuple[Tensor]) -> None:
-        size = inputs[0].abs().flatten(0, -2).amax(0)
-        found[layer] = torch.maximum(found.get(layer, size), size)
+        found.setdefault(layer, []).append(inputs[0].flatten(0, -2))
 
     layers = [part for part in model.encoder.modules() if isinstance(part, nn.Linear)]
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the last bits are those of the threads, and scales must not differ
     try:
         for ids in sample:
             row = torch.tensor([ids[: model.config.max_position_embeddings]])
             model(row, extra={name: torch.zeros_like(row) for name in model.embeddings.extra})
     finally:
-        torch.set_num_threads(threads)
         for hook in hooks:
             hook.remove()
-    return found
+    return {layer: torch.cat(inputs) for layer, inputs in found.items()}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the last bits are those of the threads, and decide on roundings."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def cannot_multiply() -> str:
     """Return why there are no products of 8-bit integers; an empty string when there are."""
     try:
-        weights = Weights(torch.full((16, 64), 127.0), torch.zeros(16))
+        weights = Weights(torch.full((16, 64), 127.0), torch.zeros(16), torch.ones(1, 64))
         made = weights.product(torch.full((4, 64), 255, dtype=torch.uint8), 1.0, 0)
     except (AttributeError, RuntimeError) as reason:  # another torch, or another processor
         return f"oneDNN says {str(reason).splitlines()[0]}"

@@ -23,7 +23,13 @@ from bertcli.model.bert import (
     BertSelfAttention,
     Residual,
 )
-from bertcli.model.eightbit import AMPLE, EightBit, EightBitFeedForward, cannot_multiply, sizes
+from bertcli.model.eightbit import (
+    EightBit,
+    EightBitFeedForward,
+    cannot_multiply,
+    inputs_of,
+    one_thread,
+)
 from bertcli.model.products import Plain, Prepacked, cannot_prepack, linear
 
 Product: TypeAlias = Plain | Prepacked | EightBit
@@ -178,26 +184,32 @@ def _eight_bit(
     reason = cannot_multiply() if device.type == "cpu" else f"{device} is not a CPU"
     if reason:
         raise UsageError(f"--dtype int8 is not possible: {reason}", "use float32 or bfloat16")
-    seen = sizes(model, sample)
-    of_queries = [seen[layer.attention.self.query] for layer in model.encoder.layer]
-    fuse_qkv(model)
-    for layer, queried in zip(model.encoder.layer, of_queries, strict=True):
-        layer.attention.self.qkv = EightBit(layer.attention.self.qkv, queried, exact)
-        attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
-        layer.attention.output = PreparedResidual(
-            attended, EightBit(attended.dense, seen[attended.dense], exact, AMPLE)
-        )
-        entering = seen[wide.dense], seen[narrow.dense]
-        if wide.activation is F.gelu:
-            layer.intermediate = nn.Identity()
-            layer.output = EightBitFeedForward(
-                wide.dense, narrow.dense, narrow.LayerNorm, entering, exact
-            )
-        else:
-            layer.intermediate = PreparedIntermediate(
-                wide, EightBit(wide.dense, entering[0], exact)
-            )
-            layer.output = PreparedResidual(narrow, EightBit(narrow.dense, entering[1], exact))
+    with one_thread():
+        inputs = inputs_of(model, sample)
+        queried = [inputs[layer.attention.self.query] for layer in model.encoder.layer]
+        fuse_qkv(model)
+        for layer, asking in zip(model.encoder.layer, queried, strict=True):
+            attention, wide, narrow = layer.attention, layer.intermediate, layer.output
+            attention.self.qkv = EightBit(attention.self.qkv, asking, exact)
+            dense = attention.output.dense
+            mixing = EightBit(dense, inputs[dense], exact, mixed=True)
+            attention.output = PreparedResidual(attention.output, mixing)
+            entering = inputs[wide.dense], inputs[narrow.dense]
+            layer.intermediate, layer.output = _eight_bit_halves(wide, narrow, entering, exact)
+
+
+def _eight_bit_halves(
+    wide: BertIntermediate,
+    narrow: Residual,
+    inputs: tuple[Tensor, Tensor],
+    exact: type[Plain] | type[Prepacked],
+) -> tuple[nn.Module, nn.Module]:
+    """Return both halves of a feed-forward block; the second is all of it when it can be."""
+    if wide.activation is F.gelu:
+        whole = EightBitFeedForward(wide.dense, narrow.dense, narrow.LayerNorm, inputs, exact)
+        return nn.Identity(), whole
+    first, second = EightBit(wide.dense, inputs[0], exact), EightBit(narrow.dense, inputs[1], exact)
+    return PreparedIntermediate(wide, first), PreparedResidual(narrow, second)
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
