@@ -213,17 +213,19 @@ class EightBitFeedForward(nn.Module):
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """Map x [..., hidden] to [..., hidden]; y is x, as nothing comes between."""
         flat = x.reshape(-1, x.shape[-1])
-        return torch.cat([self._some(some) for some in flat.split(CHUNK)]).view(x.shape)
+        parts = [self._some(some) for some in flat.split(CHUNK)]
+        made, fits = (torch.cat(part) for part in zip(*parts, strict=True))
+        normal: Tensor = self.LayerNorm(mended(made, fits, self._exact, flat))
+        return normal.view(x.shape)
 
-    def _some(self, x: Tensor) -> Tensor:
+    def _some(self, x: Tensor) -> tuple[Tensor, Tensor]:
         whole, fits = self.bytes(x)
         bent = self.wide.bent(whole, self.bytes.scale, self.bent)
         fits &= bent.amax(-1) < 255
         made = self.narrow.add(bent, x, *self.bent)
         bias, wide, narrow = self.loud
         made.addmm_(F.gelu(torch.addmm(bias, x, wide)), narrow)
-        normal: Tensor = self.LayerNorm(mended(made, fits, self._exact, x))
-        return normal
+        return made, fits
 
     def _exact(self, x: Tensor) -> Tensor:
         wide, narrow = self.exact
