@@ -31,7 +31,7 @@ SPARE = 1.2  # how much further than the sample the fixed scales reach
 AMPLE = 1.4  # the same for what attention mixes: rounding costs least there
 SHARE = 0.6  # of the differing sizes of inputs, how much the weights take over
 MORE = 32  # bytes a token for inputs that one byte cannot hold: the scale of all can be finer
-LOUD = 32  # intermediate units that stay float32, as they would set the scale of all
+LOUD = 40  # intermediate units that stay float32, as they would set the scale of all
 CHUNK = 1024  # tokens at a time, which a cache holds
 ROWS = 16  # products of tokens that did not fit have a multiple of so many rows
 
