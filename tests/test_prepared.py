@@ -6,7 +6,7 @@ from front import call
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.encoder import Encoder, Reading, Tokens, first_tokens
-from bertcli.errors import UsageError
+from bertcli.errors import ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.model import products, surgery
 from bertcli.model.bert import BertModel
@@ -115,6 +115,17 @@ def test_8_bits_are_refused_off_the_cpu(monkeypatch):
     monkeypatch.setattr(surgery, "cannot_multiply", lambda: "not exact")
     with pytest.raises(UsageError, match="--dtype int8 is not possible: not exact"):
         prepare(model_of(), "int8", CPU, IDS)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("name", ["embeddings.word_embeddings", "encoder.layer.2.output.dense"])
+@pytest.mark.parametrize("place", [(7, 0), (31, 3)])  # tokens of the sample, or of none
+def test_8_bits_are_refused_for_numbers_that_cannot_be_rounded(name, value, place):
+    model = model_of()
+    with torch.no_grad():
+        model.get_submodule(name).weight[place] = value
+    with pytest.raises(ModelError, match="--dtype int8 is not possible: weights, or what they"):
+        prepare(model, "int8", CPU, IDS)
 
 
 # --- the default model ---

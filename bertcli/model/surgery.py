@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertcli.errors import UsageError
+from bertcli.errors import ModelError, UsageError
 from bertcli.model.attention import Attend
 from bertcli.model.bert import (
     KV,
@@ -186,6 +186,13 @@ def _eight_bit(
         raise UsageError(f"--dtype int8 is not possible: {reason}", "use float32 or bfloat16")
     with one_thread():
         inputs = inputs_of(model, sample)
+        for numbers in (*model.parameters(), *inputs.values()):
+            if not torch.linalg.vector_norm(numbers).isfinite():  # nor could it be rounded
+                raise ModelError(
+                    "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
+                    " infinite or huge",
+                    "bertcli inspect --verify checks the weights",
+                )
         queried = [inputs[layer.attention.self.query] for layer in model.encoder.layer]
         fuse_qkv(model)
         for layer, asking in zip(model.encoder.layer, queried, strict=True):
