@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 GROUP = 512  # inputs that make up for each other; more take longer and bring nothing
-BLOCK = 64  # inputs whose errors reach the others together
+BLOCK = 16  # inputs whose errors reach the others together
 DAMPING = 1.0  # of the mean size of inputs: how little is learnt of a small sample
 TINY = 1e-12  # inputs of zeros have a size too
 
