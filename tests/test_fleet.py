@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import numpy as np
@@ -134,7 +136,10 @@ def test_a_prompt_of_one_run_is_known_to_the_processes(folder, pair, one_thread)
 def children(pid):
     """Return the processes below one, zombies left out."""
     found, below = [], {pid}
-    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    stats = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            stats.append(path.read_text())
     rows = [(int(text.split()[0]), *text.rpartition(")")[2].split()[:2]) for text in stats]
     for _ in range(3):
         found = [(one, state) for one, state, parent in rows if int(parent) in below]
@@ -213,14 +218,31 @@ def test_no_process_outlives_the_run(name, code):
 
 
 @needs_ps
-def test_ctrl_c_while_the_processes_start():
+@pytest.mark.parametrize("started", [1, 2, 3])
+def test_ctrl_c_while_the_processes_start(started):
     with endless() as running:
-        until(lambda: len(children(running.pid)) >= 2)
+        until(lambda: len(children(running.pid)) >= started)
         below = children(running.pid)
         os.killpg(running.pid, signal.SIGINT)
         out, err = running.communicate(timeout=DEADLINE)
     assert (running.returncode, out, err) == (130, b"", b"")
     until(lambda: not any(map(alive, below)))
+
+
+def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(folder, monkeypatch):
+    begun, start = [], SpawnProcess.start
+
+    def start_and_signal(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        start(self)
+        begun.append(self)
+
+    monkeypatch.setattr(SpawnProcess, "start", start_and_signal)
+    with pytest.raises(KeyboardInterrupt):
+        Fleet(folder, Options(), ["cpu", "cpu"], print)
+    assert begun
+    assert not any(one.is_alive() for one in begun)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_error_in_a_process_is_the_same_one_line(folder, lines):

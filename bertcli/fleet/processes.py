@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import threading
 import weakref
 from collections import Counter, deque
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -90,14 +92,14 @@ class Fleet:
         self.threads = max(1, torch.get_num_threads() // len(names))
         spawn = multiprocessing.get_context("spawn")
         try:
-            for name in names:
-                ours, theirs = spawn.Pipe()
-                arguments = (theirs, folder, replace(options, device=name), self.threads)
-                process = spawn.Process(target=work, args=arguments, daemon=True)
-                with _deaf():
+            with _later(), _deaf():
+                for name in names:
+                    ours, theirs = spawn.Pipe()
+                    arguments = (theirs, folder, replace(options, device=name), self.threads)
+                    process = spawn.Process(target=work, args=arguments, daemon=True)
                     process.start()
-                theirs.close()  # or its end would not be noticed
-                self.workers.append(Worker(name, process, ours))
+                    theirs.close()  # or its end would not be noticed
+                    self.workers.append(Worker(name, process, ours))
         except BaseException:
             self.close()
             raise
@@ -185,13 +187,32 @@ def _stop(workers: list[Worker]) -> None:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Let a process that is started here be born without ears for Ctrl-C, which is the parent's."""
+def _later() -> Iterator[None]:
+    """Hold signals back: a process that is half started could not be ended."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say how signals are taken
+        yield  # only the main thread hears signals, and may say how
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {one: signal.signal(one, lambda one, _: heard.append(one)) for one in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in heard:
+            signal.raise_signal(one)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Let processes be born deaf to Ctrl-C, which a terminal sends to them too."""
+    if sys.platform == "win32":
+        yield
+        return
+    ensure_running()  # multiprocessing's tracker, whose start would end the deafness
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -10,14 +10,12 @@ section 4, for the share of the weights; Zhao et al. 2019 (outlier channel split
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertcli.model.bert import BertModel
 from bertcli.model.products import Plain, Prepacked
 from bertcli.model.rounding import rounded
 
@@ -230,37 +228,6 @@ class EightBitFeedForward(nn.Module):
     def _exact(self, x: Tensor) -> Tensor:
         wide, narrow = self.exact
         return narrow.add(wide.gelu(x), x)
-
-
-@torch.inference_mode()
-def inputs_of(model: BertModel, sample: Sequence[Sequence[int]]) -> dict[nn.Module, Tensor]:
-    """Return the inputs [n, in] of each linear layer of the encoder over texts of these ids."""
-    found: dict[nn.Module, list[Tensor]] = {}
-
-    def look(layer: nn.Module, inputs: tuple[Tensor]) -> None:
-        found.setdefault(layer, []).append(inputs[0].flatten(0, -2))
-
-    layers = [part for part in model.encoder.modules() if isinstance(part, nn.Linear)]
-    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
-    try:
-        for ids in sample:
-            row = torch.tensor([ids[: model.config.max_position_embeddings]])
-            model(row, extra={name: torch.zeros_like(row) for name in model.embeddings.extra})
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {layer: torch.cat(inputs) for layer, inputs in found.items()}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: the last bits are those of the threads, and decide on roundings."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def cannot_multiply() -> str:

@@ -23,14 +23,9 @@ from bertcli.model.bert import (
     BertSelfAttention,
     Residual,
 )
-from bertcli.model.eightbit import (
-    EightBit,
-    EightBitFeedForward,
-    cannot_multiply,
-    inputs_of,
-    one_thread,
-)
+from bertcli.model.eightbit import EightBit, EightBitFeedForward, cannot_multiply
 from bertcli.model.products import Plain, Prepacked, cannot_prepack, linear
+from bertcli.model.sample import inputs_of, one_thread
 
 Product: TypeAlias = Plain | Prepacked | EightBit
 
