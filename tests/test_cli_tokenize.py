@@ -416,7 +416,7 @@ def test_offline():
 
 def test_quiet_and_verbose():
     long = ("tokenize", "a b c", "--max-length", 3)
-    assert call(*long).err.startswith("warning: 1 of 1 texts were cut to 3 tokens")
+    assert call(*long).err.startswith("warning: 1 of 1 text was cut to 3 tokens")
     assert call(*long, "-q").err == ""
     assert call(*long, BERTCLI_QUIET="1").err == ""
     assert call("tokenize", "a", "-v").err.startswith("note: model: ")
@@ -452,7 +452,7 @@ def test_a_long_text_is_told():
     done = call("tokenize", "a " * 300, "b")
     assert (done.code, len(done.ids[0])) == (0, 302)
     assert done.err == (
-        "warning: 1 of 2 texts are longer than the model's limit of 256 tokens (longest: 302); "
+        "warning: 1 of 2 texts is longer than the model's limit of 256 tokens (longest: 302); "
         "--truncation true cuts them\n"
     )
 

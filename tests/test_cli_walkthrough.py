@@ -121,7 +121,7 @@ def test_ten_tokens():
     assert row["input_ids"] == [*BLAH_IDS[:9], 102]
     assert row["attention_mask"] == [1] * 10
     assert row["truncated"] == 5
-    assert done.err == "warning: 1 of 1 texts were cut to 10 tokens; 5 tokens are gone\n"
+    assert done.err == "warning: 1 of 1 text was cut to 10 tokens; 5 tokens are gone\n"
     (row,) = good("tokenize", "I love NLP!", *options).rows
     assert row["input_ids"] == [*LOVE, 0, 0, 0]
     assert row["attention_mask"] == [1] * 7 + [0] * 3

@@ -154,7 +154,7 @@ def test_a_progress_bar_that_leaves(tmp_path, long):
     bar, _, rest = seen.rpartition(b"\x1b[2K")  # the last thing it does is to clear its line
     assert b"texts/s" in bar
     assert re.fullmatch(
-        rb"warning: 5000 of 5000 texts were cut to 8 tokens; \d+ tokens are gone\n", rest
+        rb"warning: 5,000 of 5,000 texts were cut to 8 tokens; [\d,]+ tokens are gone\n", rest
     )
     assert (tmp_path / "out").read_bytes().count(b"\n") == LINES
 
@@ -200,7 +200,7 @@ def test_the_bar_of_a_model(tmp_path):
     assert re.fullmatch(
         r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
     )
-    assert warning.startswith("warning: 6000 of 6000 texts were cut to 6 tokens")
+    assert warning.startswith("warning: 6,000 of 6,000 texts were cut to 6 tokens")
 
 
 def test_it_moves_with_every_batch(tmp_path, monkeypatch):

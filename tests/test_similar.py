@@ -244,7 +244,7 @@ def test_texts_that_are_cut_are_counted(run, tmp_path, more):
     (tmp_path / "long.txt").write_text("cat " * 400 + "\ncat\n")
     code, _, err = run("similar", "cat", "--corpus", "long.txt", *more)
     assert code == 0
-    assert "warning: 1 of 2 texts were cut to 256 tokens" in err
+    assert "warning: 1 of 2 texts was cut to 256 tokens" in err
 
 
 def test_an_empty_corpus(run, tmp_path):

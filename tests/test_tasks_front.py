@@ -101,7 +101,7 @@ def test_cut_texts_are_counted(models):
     done = call("classify", "one " * 100, "two", "-m", folder_of(models, "classify"))
     assert [row.get("truncated") for row in done.rows] == [102 - LENGTH, None]
     assert done.err == (
-        f"warning: 1 of 2 texts were cut to {LENGTH} tokens; {102 - LENGTH} tokens are gone\n"
+        f"warning: 1 of 2 texts was cut to {LENGTH} tokens; {102 - LENGTH} tokens are gone\n"
     )
     argv = ["classify", "one two three", "-m", folder_of(models, "classify")]
     shorter = call(*argv, "--max-length", 4)
@@ -112,7 +112,7 @@ def test_cut_texts_are_counted(models):
 
 def test_special_tokens_in_texts_are_said(models):
     argv = ["classify", "a [SEP] b", "-m", folder_of(models, "classify")]
-    assert "1 special tokens stood in the text" in call(*argv).err
+    assert "1 special token stood in the text" in call(*argv).err
     assert good(*argv, "--no-parse-special").rows != call(*argv).rows
     assert good("fill-mask", "a [MASK]", "-m", folder_of(models, "fill-mask")).err == ""
 

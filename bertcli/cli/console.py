@@ -28,7 +28,24 @@ def stdout_is_terminal() -> bool:
 
 def counted(number: int, one: str, several: str) -> str:
     """Return a number and what there is so many of: "1 text", "2 texts"."""
-    return f"{number} {one if number == 1 else several}"
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def cuts(tally: Tally, limit: int | None) -> str:
+    """Return what was cut: "1 of 2 texts was cut to 8 tokens; 3 tokens are gone"."""
+    texts = counted(tally.records, "text", "texts")
+    was = "was" if tally.truncated == 1 else "were"
+    gone = counted(tally.cut, "token is", "tokens are")
+    return f"{tally.truncated:,} of {texts} {was} cut to {limit} tokens; {gone} gone"
+
+
+def literals(tally: Tally) -> str:
+    """Return that special tokens stood in the text, and what makes them plain text."""
+    stood = counted(tally.literals, "special token", "special tokens")
+    return (
+        f"{stood} stood in the text and {'was' if tally.literals == 1 else 'were'} taken as such; "
+        "--no-parse-special makes them plain text"
+    )
 
 
 class Console:
@@ -124,8 +141,9 @@ class Console:
             finally:
                 bar.stop()
         if progress.texts:
-            counts = f"{progress.texts:,} texts, {progress.tokens:,} tokens"
-            self.detail(f"{counts} in {progress.seconds:,.1f} s: {progress.rates}")
+            texts = counted(progress.texts, "text", "texts")
+            tokens = counted(progress.tokens, "token", "tokens")
+            self.detail(f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates}")
 
     def close(self, records: int, reader: Reader) -> None:
         """Say what became of the input; exit with 1 when records were skipped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bertcli.cli.console import Console, counted
+from bertcli.cli.console import Console, counted, cuts, literals
 from bertcli.cli.embed_options import (
     ComputeOptions,
     FileOptions,
@@ -144,9 +144,13 @@ def _open(
     elif options.pooling == "auto":
         where = embedder.sentence.found_in or "no pooling in the model's folder"
         console.note(f"pooling: {embedder.options.pooling} ({where})")
-    settled = ", ".join(f"{name} {value}" for name, value in embedder.chosen().items())
-    console.detail(f"model: {folder.path} ({folder.source})")
     where = ", ".join(map(str, devices(compute.device)))
+    settled = ", ".join(
+        f"{name} {value}"
+        for name, value in embedder.chosen().items()
+        if value not in (None, "") and name not in ("device", "threads")
+    )
+    console.detail(f"model: {folder.path} ({folder.source})")
     console.detail(f"runs on {where}, threads {threads}; {settled}")
     return embedder
 
@@ -223,18 +227,9 @@ def _draw(items: list[Embedded]) -> None:
 def _report(tally: Tally, embedder: Embedder, console: Console) -> None:
     """Say what a user should know of the run."""
     if tally.truncated and embedder.options.on_truncate == "warn":
-        texts = counted(tally.records, "text", "texts")
-        was = "was" if tally.truncated == 1 else "were"
-        gone = counted(tally.cut, "token is", "tokens are")
-        console.warn(
-            f"{tally.truncated} of {texts} {was} cut to {embedder.max_length} tokens; {gone} gone "
-            "(--on-truncate window encodes all of them)"
-        )
+        more = "(--on-truncate window encodes all of them)"
+        console.warn(f"{cuts(tally, embedder.max_length)} {more}")
     if tally.literals:
-        stood = counted(tally.literals, "special token", "special tokens")
-        console.warn(
-            f"{stood} stood in the text and {'was' if tally.literals == 1 else 'were'} taken as "
-            "such; --no-parse-special makes them plain text"
-        )
+        console.warn(literals(tally))
     if tally.empty:
         console.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertcli.cli.console import Console
+from bertcli.cli.console import Console, cuts
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.inputs import INPUT, IdField, InputFormat, TextField
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
@@ -191,6 +191,6 @@ def _searched(
 def _warn_of_cuts(tally: "Tally", embedder: "Embedder", console: Console) -> None:
     if tally.truncated:
         console.warn(
-            f"{tally.truncated} of {tally.records} texts were cut to {embedder.max_length} tokens; "
+            f"{cuts(tally, embedder.max_length)}; "
             "bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
         )

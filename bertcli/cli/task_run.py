@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bertcli.cli.console import Console
+from bertcli.cli.console import Console, counted, cuts, literals
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.options import ModelOptions, OutputOptions
 from bertcli.errors import UsageError
@@ -100,15 +100,9 @@ def write(
 def _report(stream: Stream, console: Console, advice: str) -> None:
     tally = stream.tally
     if tally.truncated:
-        console.warn(
-            f"{tally.truncated} of {tally.records} texts were cut to {stream.max_length} tokens; "
-            f"{tally.cut} tokens are gone{advice and f' ({advice})'}"
-        )
+        console.warn(f"{cuts(tally, stream.max_length)}{advice and f' ({advice})'}")
     if tally.literals and not stream.masks:
-        console.warn(
-            f"{tally.literals} special tokens stood in the text and were taken as such; "
-            "--no-parse-special makes them plain text"
-        )
+        console.warn(literals(tally))
     if tally.empty:
-        console.note(f"{tally.empty} texts were empty")
+        console.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")
     console.close(tally.records, stream.reader)

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from bertcli.cli.console import Console
+from bertcli.cli.console import Console, counted, cuts, literals
 from bertcli.cli.engine import on_ray
 from bertcli.cli.engine_options import TokenizeEngineOptions
 from bertcli.cli.inputs import InputOptions
@@ -244,20 +244,16 @@ def _report(run: Run, console: Console) -> None:
     """Say what a user should know of the run."""
     tally, limit = run.tally, run.tokenizer.limit
     if tally.truncated:
-        console.warn(
-            f"{tally.truncated} of {tally.records} texts were cut to "
-            f"{run.tokenizer.cut_at(run.layout)} tokens; {tally.cut} tokens are gone"
-        )
+        console.warn(cuts(tally, run.tokenizer.cut_at(run.layout)))
     elif tally.too_long and run.layout.truncation == "do_not_truncate":
+        texts = counted(tally.records, "text", "texts")
+        are = "is" if tally.too_long == 1 else "are"
         console.warn(
-            f"{tally.too_long} of {tally.records} texts are longer than the model's limit of "
+            f"{tally.too_long} of {texts} {are} longer than the model's limit of "
             f"{limit} tokens (longest: {tally.longest}); --truncation true cuts them"
         )
     if tally.literals:
-        console.warn(
-            f"{tally.literals} special tokens stood in the text and were taken as such; "
-            "--no-parse-special makes them plain text"
-        )
+        console.warn(literals(tally))
     if run.layout.padding == "longest" and tally.records > run.window:
         console.note(f"--padding longest worked on {run.window} records at a time (--window)")
     console.close(tally.records, run.reader)
