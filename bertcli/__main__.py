@@ -1,10 +1,8 @@
 """The process: `python -m bertcli`, and the `bertcli` command."""
 
 import gc
-import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -18,36 +16,49 @@ AGAIN = 0.01  # seconds
 def heed(caught: list[int]) -> Callable[[], None]:
     """Let signals end the run by an exception, note them, and return what undoes that.
 
-    C code lets no other exception through, and files are tidied up on the way. What nohup or a
-    shell's & ignores stays ignored.
+    C code lets no other exception through, and files are tidied up on the way. Where Python
+    ignores exceptions (in a `__del__`, say), an alarm raises it again until it is heard. What
+    nohup or a shell's & ignores stays ignored.
     """
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
+    def stop(number: int, frame: FrameType | None) -> None:
         caught.append(number)
-        raise KeyboardInterrupt
+        end(number, frame)
 
-    def again(number: int) -> None:
-        if signal.getsignal(number) is stop:
-            os.kill(os.getpid(), number)
+    def end(number: int, frame: FrameType | None) -> None:
+        inside = frame
+        while inside and inside.f_code is not ignored.__code__:
+            inside = inside.f_back
+        alarm(AGAIN if inside else 0)
+        if not inside:
+            raise KeyboardInterrupt
 
-    def lost(what: "UnraisableHookArgs") -> None:
-        """Send the signal again: where it arrived (in a `__del__`, say) its exception ended."""
+    def ignored(what: "UnraisableHookArgs") -> None:
         if caught and issubclass(what.exc_type, KeyboardInterrupt):
-            threading.Timer(AGAIN, again, caught[-1:]).start()
+            alarm(AGAIN)
         else:
             sys.__unraisablehook__(what)
 
     def undo() -> None:
+        alarm(0)
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
 
-    sys.unraisablehook = lost
+    sys.unraisablehook = ignored
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows
     every = [getattr(signal, name) for name in names]
     numbers = [number for number in every if signal.getsignal(number) is not signal.SIG_IGN]
     for number in numbers:
         signal.signal(number, stop)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGALRM, end)
     return undo
+
+
+def alarm(seconds: float) -> None:
+    """Ring after so many seconds, or not at all: a signal, which also ends a wait of the system."""
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def run() -> NoReturn:

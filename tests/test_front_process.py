@@ -329,13 +329,16 @@ def test_a_signal_during_a_long_run(tmp_path, million, name, code, suffix):
 
 
 LOST = """
-import signal, time
+import signal, sys, time
 import bertcli.cli.app
 from bertcli.__main__ import run
 
 class Dying:
     def __del__(self):
-        signal.raise_signal(signal.{name})
+        {dying}
+
+def signalled(what=None):
+    signal.raise_signal(signal.{name})
 
 def main():
     Dying()
@@ -347,9 +350,10 @@ run()
 
 
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
-def test_a_signal_where_python_ignores_exceptions(name, code):
-    """Its exception ends in a `__del__` or a weak reference's callback; the run must end too."""
-    script = LOST.format(name=name)
+@pytest.mark.parametrize("dying", ["signalled()", "sys.__unraisablehook__ = signalled; 1 / 0"])
+def test_a_signal_where_python_ignores_exceptions(name, code, dying):
+    """Its exception ends in a `__del__`, or where such ends are told; the run must end too."""
+    script = LOST.format(name=name, dying=dying)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, env=environment(), timeout=DEADLINE / 2
     )
