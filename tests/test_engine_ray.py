@@ -23,6 +23,7 @@ from bertcli.records import Source
 
 ROOT = Path(__file__).parents[1]
 TINY = str(ROOT / "samples" / "tiny-bert")
+DEADLINE = 480  # seconds, against hanging only: a cluster starts slowly on a busy machine
 TEXTS = (ROOT / "samples" / "texts.txt").read_text("utf-8").splitlines()
 
 
@@ -80,7 +81,7 @@ def start(*argv, **options):
 
 def run(*argv):
     process = start(*argv)
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=DEADLINE)
     assert out == ""
     return process.returncode, err
 
@@ -202,7 +203,7 @@ def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     os.kill(worker_of(cluster), signal.SIGKILL)
-    _, err = process.communicate(timeout=240)
+    _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err
     for number in range(4):
         local = tmp_path / f"{number}.npy"
@@ -225,13 +226,50 @@ def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     assert "a.jsonl:2: the text is a number" in err
     code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
     assert code == 1
-    assert "1 records were skipped" in err
+    assert "1 record was skipped" in err
     assert [row["input_ids"] for row in rows(out / "a.jsonl")] == call(
         "tokenize", "one", "three"
     ).ids
     (dead,) = rows(out / "a.jsonl.errors.jsonl")
     assert "a.jsonl:2" in dead["error"]
     assert not (out / "b.jsonl.errors.jsonl").exists()
+
+
+HOLD = """
+import sys
+import ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
+class Holder:
+    def is_there(self): return True
+held = [ray.remote(num_cpus=1)(Holder).remote() for _ in range(2)]
+print(ray.get([one.is_there.remote() for one in held]), flush=True)
+sys.stdin.read()
+"""
+HASTY = """
+import bertcli.cli.engine
+from bertcli.__main__ import run
+bertcli.cli.engine.LATE = 2.0
+run()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_busy_cluster_is_told_of_and_waited_for(cluster, shards, tmp_path):
+    ends = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    hold = [sys.executable, "-W", "ignore", "-c", HOLD, cluster]
+    argv = ("embed", "-m", TINY, "-i", shards, "-o", tmp_path / "out", "-f", "jsonl")
+    ray = ("--engine", "ray", "--ray-address", cluster)
+    command = [sys.executable, "-c", HASTY, *map(str, (*argv, *ray))]
+    with subprocess.Popen(hold, env=environment(), **ends) as holder:
+        assert holder.stdout.readline() == b"[True, True]\n"
+        running = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        said = running.stderr.readline()
+        holder.communicate()
+    assert said.startswith("warning: no worker has begun in 2 seconds; the cluster may be busy")
+    _, err = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, "warning" in err) == (0, False), err
+    assert "4 of 4 shards made" in err
 
 
 def failing(*argv):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import typer
 
-from bertcli.cli.console import Console
+from bertcli.cli.console import Console, counted
 from bertcli.cli.engine_options import EngineOptions
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import ModelOptions, OutputOptions
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # How a job is made: from the model, how files are read, the format, and what a worker has.
 MakeJob = Callable[["Model", "Source", str, "Pool"], "Job"]
 
+LATE = 60.0  # seconds without a worker that a user should know of
 FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
 
@@ -78,11 +80,20 @@ def place_of(output: OutputOptions) -> str:
 
 @contextmanager
 def _shown(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """Yield what shows people how far a run is."""
-    import sys
+    """Yield what shows people how far a run is, and warns when no worker begins."""
+    begun, late = monotonic(), LATE
 
-    if console.quiet or not sys.stderr.isatty():
-        yield lambda progress: None
+    def look(now: Progress) -> None:
+        nonlocal late
+        if not now.begun and monotonic() - begun > late:
+            late = inf
+            console.warn(
+                f"no worker has begun in {LATE:.0f} seconds; the cluster may be busy with other "
+                "work (ray status tells)"
+            )
+
+    if not console.watched:
+        yield look
         return
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -90,9 +101,12 @@ def _shown(console: Console) -> Iterator[Callable[[Progress], None]]:
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Bar(*columns, console=RichConsole(stderr=True), transient=True) as bar:
-        task, begun = bar.add_task("starting workers", total=None), monotonic()
+        task = bar.add_task("waiting for workers", total=None)
 
         def show(now: Progress) -> None:
+            look(now)
+            if not now.begun:
+                return
             seconds = monotonic() - begun
             rates = f"{now.records / seconds:,.0f} texts/s  {now.tokens / seconds:,.0f} tokens/s"
             what = f"{len(now.done)} of {now.shards} shards  {now.records:,} texts  {rates}"
@@ -113,5 +127,6 @@ def _close(done: list[Done], console: Console) -> None:
             f"{counts['cut']:,} tokens are gone"
         )
     if counts["skipped"]:
-        console.warn(f"{counts['skipped']:,} records were skipped: see the files *{DEAD}")
+        skipped = counted(counts["skipped"], "record was", "records were")
+        console.warn(f"{skipped} skipped: see the files *{DEAD}")
         raise typer.Exit(1)

@@ -39,6 +39,11 @@ class Progress:
         return [done for done in self.done if not done.passed_over]
 
     @property
+    def begun(self) -> bool:
+        """Whether there is a worker yet."""
+        return bool(self.done or self.under_way)
+
+    @property
     def records(self) -> int:
         """The records so far, of this run."""
         return self._sum("records", 1)
@@ -91,6 +96,7 @@ class RayWorker:
     def __call__(self, batch: Batch) -> dict[str, list[str]]:
         """Make the one shard of a batch."""
         shard = Shard(str(batch["source"][0]), str(batch["output"][0]))
+        self.worker.seen(shard, self.worker.name, Tally())
         try:
             found: dict[str, Any] = asdict(self.worker.make(shard))
             found["shard"] = shard
