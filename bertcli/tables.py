@@ -7,11 +7,11 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from bertcli.errors import OutputError
 
-Row = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
 
 # Arrow types of the fields that are known; the others are taken from the first rows.
 TYPES = {
@@ -24,6 +24,15 @@ TYPES = {
     "word_ids": "list<int32>",
     "sequence_ids": "list<int8>",
 }
+
+
+class Header(Row):
+    """A row that begins a table, with its columns, and is not written itself."""
+
+
+def lines_of(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are to be written."""
+    return [row for row in rows if not isinstance(row, Header)]
 
 
 def fields_of(rows: Sequence[Row]) -> list[str]:
@@ -58,7 +67,7 @@ def delimited(file: IO[bytes], *, tabs: bool) -> Iterator[Any]:
             table.writerow(known)
         refuse_new(rows, known)
         try:
-            table.writerows([_cell(row.get(name)) for name in known] for row in rows)
+            table.writerows([_cell(row.get(name)) for name in known] for row in lines_of(rows))
         except csv.Error:
             raise OutputError(
                 "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
@@ -88,7 +97,7 @@ def parquet(file: IO[bytes]) -> Iterator[Any]:
         try:
             writer = writer or ParquetWriter(file, _schema(arrow, rows))
             refuse_new(rows, writer.schema.names)
-            writer.write_table(arrow.Table.from_pylist(list(rows), schema=writer.schema))
+            writer.write_table(arrow.Table.from_pylist(lines_of(rows), schema=writer.schema))
         except (arrow.ArrowInvalid, arrow.ArrowTypeError) as bad:
             raise OutputError(
                 f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"

@@ -79,7 +79,7 @@ def _kept(first: int, second: int | None, room: int, strategy: str) -> Span:
     if keep <= 0:
         raise TooShortError(
             f"{strategy}: the {name} text alone has {fixed} tokens of {room}",
-            "shorten that text, use another --truncation",
+            "shorten that text",
         )
     return (keep, second) if strategy == "only_first" else (first, keep)
 

@@ -234,6 +234,13 @@ def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     assert "a.jsonl:2" in dead["error"]
     assert not (out / "b.jsonl.errors.jsonl").exists()
 
+    (source / "a.jsonl").write_text('{"text": 2}\n')  # and nothing else
+    out = tmp_path / "other"
+    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
+    code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
+    assert (code, "1 record was skipped" in err) == (1, True), err
+    assert json.loads((out / "manifest.json").read_text())["counts"]["skipped"] == 1
+
 
 HOLD = """
 import sys
@@ -292,6 +299,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     assert "cannot be written" in failing("-i", source / "a.txt", "-o", tmp_path / "file/x").error
     gone = failing("-i", source / "a.txt", "-o", out, "--ray-address", "ray://127.0.0.1:1")
     assert "no Ray cluster at ray://127.0.0.1:1" in gone.error
+    assert not out.exists()
     assert "s3a" in failing("-i", "s3a://bucket/*.txt", "-o", out).error
     monkeypatch.setattr("bertcli.engines.cluster.find_spec", lambda name: None)
     missing = failing("-i", source / "a.txt", "-o", out)
@@ -344,9 +352,9 @@ def test_a_pool_fits_its_cluster(asked, nodes, found):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Pool(workers=3, cpus=1), "3 workers of 1 CPUs do not fit"),
-        (Pool(cpus=8), "1 workers of 8 CPUs do not fit"),
-        (Pool(gpus=1), "no node of this cluster has 1 GPUs"),
+        (Pool(workers=3, cpus=1), "--workers 3 with --cpus-per-worker 1 does not fit"),
+        (Pool(cpus=8), "--workers 1 with --cpus-per-worker 8 does not fit"),
+        (Pool(gpus=1), "--gpus-per-worker 1: no node of this cluster"),
     ],
 )
 def test_a_pool_that_never_fits_is_refused(asked, said):

@@ -164,3 +164,5 @@ def test_moments_are_read_as_they_were_written(tmp_path):
     checkpoints.put_moments(tmp_path, kept)
     found = checkpoints.read_moments(tmp_path)
     assert found.keys() == kept.keys() and all(torch.equal(found[k], kept[k]) for k in kept)
+    modes = tmp_path.stat().st_mode, (tmp_path / checkpoints.OPTIMIZER).stat().st_mode
+    assert modes[0] & 0o666 == modes[1] & 0o777

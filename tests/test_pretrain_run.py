@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from safetensors.torch import load_file
 
 from bertcli.cli import pretrain_view
 from bertcli.pretrain import checkpoints
+from bertcli.pretrain.configuration import SIZES
 from bertcli.pretrain.loop import Training
 from bertcli.pretrain.plot import ticks
+from bertcli.vectors.lock import locked
 
 STEPS = 6
 
@@ -334,6 +337,15 @@ def nothing_to_resume(place):
     return {"out": place / "there", "more": ["--resume"]}, "there is no run in this folder"
 
 
+def a_shard_is_damaged(place):
+    shutil.copytree(place / "data", place / "damaged", dirs_exist_ok=True)
+    shard = next((place / "damaged").glob("*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    return {"data": place / "damaged"}, "is not the file that the index speaks of"
+
+
 def init_is_no_pretraining(place):
     return {"more": ["--init", place / "data"]}, "there is no config.json in this folder"
 
@@ -354,6 +366,7 @@ def init_is_no_pretraining(place):
         output_is_in_no_folder,
         output_is_there,
         nothing_to_resume,
+        a_shard_is_damaged,
         init_is_no_pretraining,
     ],
 )
@@ -378,6 +391,36 @@ def test_what_cannot_be_trained(place, tmp_path, case):
 )
 def test_wrong_usage(place, tmp_path, more, said):
     assert said in bad(*argv(place, tmp_path / "out", *more), code=2).error
+
+
+def test_one_run_at_a_time_in_a_folder(place, whole, tmp_path):
+    out = tmp_path / "out"
+    with locked(tmp_path / "lock", out):  # as a run holds it
+        out.mkdir()
+        (tmp_path / "lock").rename(out / ".lock")
+        done = bad(*argv(place, out, "--overwrite"))
+    assert done.error == f"{out}: another bertcli is writing it (process {os.getpid()})"
+    assert done.hint == "wait for it to end, or choose another name"
+
+
+def test_a_finished_run_says_so(place, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "out")
+    done = call(*argv(place, tmp_path / "out", "--resume"))
+    assert (done.code, done.out) == (0, "")
+    assert "note: the run is finished: checkpoint-6 is its last step" in done.err
+    assert same(tmp_path / "out", whole[0])
+
+
+def test_hints_are_about_what_was_given(place, tmp_path):
+    for case in (config_is_no_json, heads_do_not_fit):
+        given = argv(place, tmp_path / "out")
+        given[given.index("--config") + 1] = case(place)[0]["config"]
+        assert bad(*given).hint == "correct it, or give --config one of " + ", ".join(SIZES)
+    assert bad(*argv(place, Path("/proc/none"))).hint == "choose another place"
+    shutil.copytree(place / "data", tmp_path / "data")
+    given = argv(place, tmp_path / "out", "--epochs", 0)
+    del given[given.index("--steps") : given.index("--steps") + 2]
+    assert bad(*given, code=2).error == "there is no step to train"
 
 
 def test_config_or_init(place, tmp_path):

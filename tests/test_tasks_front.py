@@ -45,6 +45,27 @@ def flat(rows):
             yield {"id": number, **single, **item, "truncated": 0}
 
 
+@pytest.mark.parametrize("command", ["classify", "tag"])
+def test_no_label_and_no_entity_is_an_empty_table(models, command, tmp_path):
+    """And not the file of an earlier run."""
+    none = ["--threshold", 2] if command == "classify" else ["--ignore-labels", "O,PER,MISC"]
+    argv = calling(models, command)
+    full = [good(*argv, "-f", form).out.partition("\n")[0] for form in ("csv", "tsv")]
+    if command == "classify":  # a table of labels has the columns of their JSON objects
+        assert full == ["id,label,score,truncated", "id\tlabel\tscore\ttruncated"]
+    for form, header in zip(("csv", "tsv"), full, strict=True):
+        path = tmp_path / f"out.{form}"
+        path.write_text("of an earlier run")
+        good(*argv, *none, "-o", path, "--overwrite")
+        assert path.read_text() == good(*argv, *none, "-f", form).out == f"{header}\n"
+    tables = []
+    for name, more in (("none", none), ("some", [])):
+        good(*argv, *more, "-o", tmp_path / f"{name}.parquet")
+        tables.append(pyarrow.parquet.read_table(tmp_path / f"{name}.parquet"))
+    assert tables[0].num_rows == 0 < tables[1].num_rows
+    assert tables[0].schema == tables[1].schema
+
+
 @pytest.mark.parametrize("command", CALLS)
 def test_formats_hold_the_same(models, command, tmp_path):
     argv = calling(models, command)

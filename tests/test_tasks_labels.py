@@ -211,10 +211,11 @@ def test_choices(models, tmp_path):
 
 def test_choices_that_are_none(models):
     folder = models("BertForMultipleChoice")
-    assert "takes two to choose from" in bad("choose", "a", "b", "-m", folder, code=2).error
+    said = "it takes at least two choices, not 1"
+    assert bad("choose", "a", "b", "-m", folder, code=2).error == said
     for line, said in (
         ('{"prompt": "a", "choices": "b"}', "stdin:1: 'choices' is not a list of texts"),
-        ('{"prompt": "a", "choices": ["b"]}', "stdin:1: 1 choices, and it takes two"),
+        ('{"prompt": "a", "choices": ["b"]}', "stdin:1: it takes at least two choices, not 1"),
         ('{"prompt": "a"}', "stdin:1: there is no field 'choices'"),
     ):
         assert said in bad("choose", "-m", folder, stdin=line).error

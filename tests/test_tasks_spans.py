@@ -59,7 +59,7 @@ def test_long_texts_in_windows(models, aggregation, stride):
 
 def test_a_text_that_is_cut_says_how_it_is_not(models):
     done = call("tag", "Paris " * 200, "-m", models(TAGGER, **TAGS))
-    assert f"were cut to {LENGTH} tokens" in done.err and "--stride N tags all" in done.err
+    assert f"was cut to {LENGTH} tokens" in done.err and "--stride N tags all" in done.err
     assert done.rows[0]["truncated"] > 0
 
 
@@ -217,3 +217,9 @@ def test_the_hint_names_the_option_of_this_command(models, argv, record, option)
     folder = models("BertForMultipleChoice" if argv == ["choose"] else READER)
     said = bad(*argv, "-m", folder, stdin=json.dumps(record))
     assert "there is no field" in said.error and said.hint.endswith(f"choose with {option}")
+
+
+def test_a_question_that_leaves_no_room(models):
+    said = bad("answer", "--question", "who " * 99, "--context", "one", "-m", models(READER))
+    assert "the first text alone has 99 tokens" in said.error
+    assert said.hint == "shorten that text, a larger --max-length, or --on-error skip"

@@ -386,6 +386,14 @@ def small_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def test_a_disk_that_is_full_at_the_start_is_left_as_it_was(tmp_path, small_disk):
+    small_disk(0)
+    with pytest.raises(OutputError, match="cannot be written: File too large"):
+        made(tmp_path / "out", "npy")
+    small_disk()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("size", [100, 1000, 1900, 3000, 7000])
 def test_a_full_disk_and_then_room(tmp_path, small_disk, size):
     whole = made(tmp_path / "whole", "jsonl")

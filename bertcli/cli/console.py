@@ -31,12 +31,13 @@ def counted(number: int, one: str, several: str) -> str:
     return f"{number:,} {one if number == 1 else several}"
 
 
-def cuts(tally: Tally, limit: int | None) -> str:
+def cuts(tally: Tally, limit: int | None = None) -> str:
     """Return what was cut: "1 of 2 texts was cut to 8 tokens; 3 tokens are gone"."""
     texts = counted(tally.records, "text", "texts")
     was = "was" if tally.truncated == 1 else "were"
+    to = f" to {limit} tokens" if limit else ""
     gone = counted(tally.cut, "token is", "tokens are")
-    return f"{tally.truncated:,} of {texts} {was} cut to {limit} tokens; {gone} gone"
+    return f"{tally.truncated:,} of {texts} {was} cut{to}; {gone} gone"
 
 
 def literals(tally: Tally) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bertcli.cli.console import Console, counted
+from bertcli.cli.console import Console, counted, cuts
 from bertcli.cli.engine_options import EngineOptions
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.options import ModelOptions, OutputOptions
@@ -43,7 +43,7 @@ def on_ray(
     from bertcli.engines.jobs import Model
     from bertcli.engines.places import is_local, local_path
     from bertcli.engines.ray import run
-    from bertcli.engines.shards import make_folders, plan
+    from bertcli.engines.shards import folders, plan
     from bertcli.engines.summary import put_manifest, told
 
     if output.output is None:
@@ -56,9 +56,8 @@ def on_ray(
         raise OutputError(f"{place}: is a file", "--engine ray writes into a folder")
     read = source.reader(console).source
     shards = plan(read, place, form)
-    make_folders(shards)
     begun = monotonic()
-    with connected(engine.ray_address) as nodes:
+    with folders(shards), connected(engine.ray_address) as nodes:
         pool = engine.pool().on(nodes)
         console.detail(f"{len(shards)} shards on {len(nodes)} nodes, {pool}")
         job = make(Model(model.model, model.revision, model.offline), read, form, pool)
@@ -119,13 +118,12 @@ def _close(done: list[Done], console: Console) -> None:
     """Warn of what a user should know; exit with 1 when records were skipped."""
     from bertcli.engines.summary import totals
     from bertcli.engines.worker import DEAD
+    from bertcli.tokenizing import Tally
 
     counts = totals(done)
     if counts["truncated"]:
-        console.warn(
-            f"{counts['truncated']:,} of {counts['records']:,} texts were cut; "
-            f"{counts['cut']:,} tokens are gone"
-        )
+        cut = {name: counts[name] for name in ("records", "truncated", "cut")}
+        console.warn(cuts(Tally(**cut)))
     if counts["skipped"]:
         skipped = counted(counts["skipped"], "record was", "records were")
         console.warn(f"{skipped} skipped: see the files *{DEAD}")

@@ -184,7 +184,7 @@ class ChoiceOptions:
         """Return the reader of prompts, whose extra fields hold the choices."""
         if self.texts and len(self.given) < 2:
             raise UsageError(
-                f"{len(self.given)} choices, and it takes two to choose from",
+                f"it takes at least two choices, not {len(self.given)}",
                 "give a prompt and then its choices",
             )
         kept = files.keep_fields

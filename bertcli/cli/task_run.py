@@ -72,7 +72,7 @@ def write(
 
     ``advice`` tells what may be done about texts that were cut.
     """
-    from bertcli.tasks.results import flat_rows, row
+    from bertcli.tasks.results import lined, tabular
 
     batches = console.track(
         stream,
@@ -89,11 +89,8 @@ def write(
                 draw(results_table(batch))
     else:
         with output.open(form) as put:
-            for batch in batches:
-                if form == "jsonl":
-                    put([row(result) for result in batch])
-                else:
-                    put([line for result in batch for line in flat_rows(result)])
+            for rows in lined(batches) if form == "jsonl" else tabular(batches, stream.blank):
+                put(rows)
     _report(stream, console, advice)
 
 

@@ -38,16 +38,16 @@ class Pool:
             nodes = [node for node in nodes if node.get("GPU", 0) >= gpus]
             if not nodes:
                 raise UsageError(
-                    f"no node of this cluster has {gpus:g} GPUs for a worker",
+                    f"--gpus-per-worker {gpus:g}: no node of this cluster has as many",
                     "--gpus-per-worker 0 computes on CPUs",
                 )
         cpus = self.cpus or _share(nodes, gpus)
         room = sum(_fits(node, cpus, gpus) for node in nodes)
         if not room or (self.workers or 0) > room:
-            asked = f"{self.workers or 1} workers of {cpus} CPUs"
             have = " + ".join(f"{node.get('CPU', 0):g}" for node in nodes)
             raise UsageError(
-                f"{asked} do not fit on this cluster, whose nodes have {have} CPUs",
+                f"--workers {self.workers or 1} with --cpus-per-worker {cpus} does not fit on this "
+                f"cluster, whose nodes have {have} CPUs",
                 "give less with --workers or --cpus-per-worker",
             )
         return Pool(self.workers or room, cpus, gpus)

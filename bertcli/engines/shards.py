@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from bertcli.engines.places import is_local, listed, local_path
@@ -48,17 +49,33 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     return [Shard(file, f"{folder}/{name}.{form}") for file, name in zip(files, names, strict=True)]
 
 
-def make_folders(shards: Iterable[Shard]) -> None:
-    """Make the folders that local shards are written to. Raises OutputError where that fails."""
-    for folder in {local_path(shard.output).parent for shard in shards if is_local(shard.output)}:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                raise PermissionError(13, "Permission denied")
-        except OSError as failed:
-            raise OutputError(
-                f"{folder}: cannot be written: {failed.strerror}", "name another folder with -o"
-            ) from None
+@contextmanager
+def folders(shards: Iterable[Shard]) -> Iterator[None]:
+    """Make the folders that local shards are written to; what stays empty goes again.
+
+    Raises OutputError where that fails.
+    """
+    made: list[Path] = []
+    try:
+        for folder in {local_path(one.output).parent for one in shards if is_local(one.output)}:
+            made += [part for part in (folder, *folder.parents) if not part.exists()]
+            _make(folder)
+        yield
+    finally:
+        for folder in sorted(made, reverse=True):
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as failed:
+        raise OutputError(
+            f"{folder}: cannot be written: {failed.strerror}", "name another folder with -o"
+        ) from None
 
 
 def _is_data(name: str, source: Source) -> bool:

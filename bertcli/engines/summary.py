@@ -19,7 +19,9 @@ NAME = "manifest.json"
 
 def totals(done: Sequence[Done]) -> Counter[str]:
     """Return the counts of all shards together; of ``longest``, the largest."""
-    counts = sum((Counter(shard.counts) for shard in done), Counter[str]())
+    counts = Counter[str]()
+    for shard in done:
+        counts.update(shard.counts)
     counts["longest"] = max((shard.counts["longest"] for shard in done), default=0)
     return counts
 
@@ -61,7 +63,8 @@ def told(done: Sequence[Done], seconds: float) -> Iterator[str]:
     for worker in sorted({one.worker for one in new}):
         mine = [one for one in new if one.worker == worker]
         busy = sum(one.seconds for one in mine)
-        yield f"worker {worker}: {len(mine)} shards, {_rates(totals(mine), busy)}"
+        shards = "1 shard" if len(mine) == 1 else f"{len(mine)} shards"
+        yield f"worker {worker}: {shards}, {_rates(totals(mine), busy)}"
 
 
 def _rates(counts: Counter[str], seconds: float) -> str:

@@ -79,13 +79,14 @@ class Worker:
             refuse_changes(shard.output, found.get("shard", {}), now)
         else:
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
-                self._make(shard, Path(scratch), now)
+                skipped = self._make(shard, Path(scratch), now)
             found = manifest_of(shard)
-        counts = found["counts"] if found else asdict(Tally()) | {"skipped": 0}
+        counts = found["counts"] if found else asdict(Tally()) | {"skipped": skipped}
         digest = found["sha256"] if found else None
         return Done(shard, counts, digest, passed_over, self.name, monotonic() - start)
 
-    def _make(self, shard: Shard, scratch: Path, now: dict[str, Any]) -> None:
+    def _make(self, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
+        """Make it, and return how many records were skipped: without others there is no output."""
         here = places.is_local(shard.output)
         place = Path(shard.output)
         output = places.local_path(shard.output) if here else scratch / "out" / place.name
@@ -104,6 +105,7 @@ class Worker:
             made = sorted(output.parent.iterdir(), key=lambda file: file.name.endswith(MANIFEST))
             for file in made:  # the manifest last: it says that the others are there
                 places.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
+        return reader.skipped
 
 
 def manifest_of(shard: Shard) -> dict[str, Any] | None:

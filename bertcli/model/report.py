@@ -18,6 +18,7 @@ from bertcli.model.stored import Stored
 
 Shape: TypeAlias = tuple[int, ...]
 PARTNERS = {**TIED, **{one: other for other, one in TIED.items()}}
+CHOICE = "BertForMultipleChoice"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
 
@@ -146,7 +147,7 @@ def compare(
         ignored=tuple(one.name for name, one in found.items() if ignored(name)),
         tied=tuple(name for name in TIED if tied and name in wanted),
         layers=(_layers(found), config.num_hidden_layers),
-        classes=tuple(classes_in(found)),
+        classes=tuple(name for name in classes_in(found) if name != CHOICE or _scores_one(found)),
     )
 
 
@@ -168,6 +169,12 @@ def _widest(types: Collection[str]) -> str:
     known = [getattr(torch, kind) for kind in types if kind in FLOATS]
     widest = functools.reduce(torch.promote_types, known) if known else torch.float32
     return str(widest).removeprefix("torch.")
+
+
+def _scores_one(found: Mapping[str, Found]) -> bool:
+    """Tell whether the classifier has one output, as only one that chooses among texts has."""
+    weight = found.get("classifier.weight")
+    return weight is not None and weight.stored.shape[0] == 1
 
 
 def _layers(names: Collection[str]) -> int:

@@ -10,7 +10,6 @@ whatever has the name of a checkpoint is one. Nothing in it is a pickle.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -165,14 +164,14 @@ class Checkpoints:
             yield
         except (OSError, SafetensorError, OutputError) as failed:
             reason = getattr(failed, "strerror", None) or failed
-            full = getattr(failed, "errno", errno.ENOSPC) in FULL
-            again = "run the same command with --resume"
-            if isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
-                again = "make the folder above it first"
-            raise OutputError(
-                f"{self.folder}: {what}: {reason}; {self.kept()}",
-                f"make room, then {again}" if full else again,
-            ) from None
+            cause = str(failed.__cause__ or failed)  # safetensors gives no number
+            if any(os.strerror(number) in cause for number in FULL):
+                hint = "make room, then run the same command with --resume"
+            elif isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
+                hint = "make the folder above it first"
+            else:
+                hint = "mend that, then run the same command with --resume" if self.last() else ""
+            raise OutputError(f"{self.folder}: {what}: {reason}; {self.kept()}", hint) from None
 
     def kept(self) -> str:
         """Say what there is to go on from."""
@@ -198,7 +197,10 @@ def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, token
 
 def put_moments(folder: Path, kept: Mapping[str, Tensor]) -> None:
     """Write what the optimizer remembers."""
-    save_file({name: one.contiguous() for name, one in kept.items()}, folder / OPTIMIZER)
+    target = folder / OPTIMIZER
+    save_file({name: one.contiguous() for name, one in kept.items()}, target)
+    # safetensors makes files that only their owner may read.
+    target.chmod(folder.stat().st_mode & 0o666)
 
 
 def read_moments(folder: Path) -> dict[str, Tensor]:

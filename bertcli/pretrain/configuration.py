@@ -19,6 +19,7 @@ SIZES = {
     "base": (12, 768),
 }
 HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
+MEND = f"correct it, or give --config one of {', '.join(SIZES)}"
 ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
 
 
@@ -46,39 +47,50 @@ def read(name: str, data: Instances) -> BertConfig:
                 f"--config {name}: there is no such file",
                 f"give a config.json, or one of {', '.join(SIZES)}",
             )
-        config, said = BertConfig.from_file(Path(name)), set(read_json(Path(name)))
+        try:
+            config, said = BertConfig.from_file(Path(name)), set(read_json(Path(name)))
+        except ModelError as bad:
+            raise ModelError(str(bad), MEND) from None
     if "vocab_size" not in said:
         config = replace(config, vocab_size=data.vocab_size)
     if "pad_token_id" not in said:
         config = replace(config, pad_token_id=data.pad_token_id)
-    check(config, data, name)
+    check(config, data, name, given=True)
     return config
 
 
-def check(config: BertConfig, data: Instances, source: str) -> None:
-    """Raise ModelError when a config cannot be trained on these instances."""
+def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> None:
+    """Raise ModelError when a config cannot be trained on these instances.
+
+    It was ``given`` by the user, or is that of a model.
+    """
     size, tokens = config.vocab_size, data.vocab_size
     if not tokens <= size < tokens + ROUNDING:
         raise ModelError(
             f"{source}: vocab_size {size} is not that of the instances: "
             f"their tokenizer has {tokens} tokens",
-            "leave vocab_size out of the config, or prepare with the other tokenizer",
+            "leave vocab_size out of it, or prepare with the other tokenizer"
+            if given
+            else "prepare with this model's tokenizer (-m)",
         )
     if data.max_length > config.max_position_embeddings:
         raise ModelError(
             f"{source}: max_position_embeddings {config.max_position_embeddings} is less than "
             f"the {data.max_length} tokens of an instance",
-            "raise it, or prepare shorter instances (--max-length)",
+            f"{'raise it, or ' if given else ''}prepare shorter instances (--max-length)",
         )
     if config.type_vocab_size < 2:
-        raise ModelError(f"{source}: type_vocab_size {config.type_vocab_size}: a pair needs 2")
+        raise ModelError(
+            f"{source}: type_vocab_size {config.type_vocab_size}: a pair needs 2", MEND
+        )
     for key in ("is_decoder", "add_cross_attention", "extra_embeddings"):
         if getattr(config, key):
             raise ModelError(f"{source}: {key} is not for pretraining", "leave it out")
     if config.hidden_size % config.num_attention_heads:
         raise ModelError(
             f"{source}: hidden_size {config.hidden_size} is not a multiple of "
-            f"num_attention_heads {config.num_attention_heads}"
+            f"num_attention_heads {config.num_attention_heads}",
+            MEND,
         )
 
 

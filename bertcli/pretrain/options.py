@@ -55,6 +55,8 @@ class Options:
     def schedule(self, rows: int) -> Schedule:
         """Return the learning rates of a run over so many rows; UsageError without a step."""
         steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
+        if not steps:
+            raise UsageError("there is no step to train", "give more --steps or --epochs")
         warmup = steps // 10 if self.warmup_steps is None else self.warmup_steps
         if warmup >= steps:
             raise UsageError(

@@ -10,8 +10,7 @@ With several processes each of them reads, and the first alone writes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bertcli.errors import InputError, ModelError
+from bertcli.errors import InputError, ModelError, OutputError
 from bertcli.hub import sha256
 from bertcli.model import checkpoint
 from bertcli.model.config import BertConfig
@@ -64,7 +63,7 @@ class Run:
         self.notes: list[str] = []
         self.checkpoints = Checkpoints(job.output, options.keep)
         self.checkpoints.check(resume=job.resume, overwrite=job.overwrite)
-        self.data = _open(job.data)
+        self.data = _open(job.data, ranks)
         if any(shard["file"].endswith(".parquet") for shard in self.data.index["shards"]):
             self.notes.append("instances in Parquet are slow to take at random: see prepare -f")
         self.rows, self.held = self._parted()
@@ -105,7 +104,7 @@ class Run:
     def _parted(self) -> tuple[Any, HeldOut | None]:
         """Return the rows to train on, and what is held out."""
         if self.job.eval_data is not None:
-            other, rows = _open(self.job.eval_data), np.arange(len(self.data))
+            other, rows = _open(self.job.eval_data, self.ranks), np.arange(len(self.data))
             configuration.refuse_other(self.data, other)
             return rows, HeldOut(other, np.arange(len(other)), commonest_word(self.data, rows))
         rows, last = held_out(len(self.data), self.options.eval_fraction)
@@ -123,7 +122,7 @@ class Run:
         if job.init is None:
             return configuration.read(job.config or "", self.data)
         config = checkpoint.read_config(job.init)
-        configuration.check(config, self.data, str(job.init))
+        configuration.check(config, self.data, str(job.init), given=False)
         return config
 
     def _fingerprint(self) -> dict[str, Any]:
@@ -133,7 +132,11 @@ class Run:
             "config": self.config.to_dict(),
             "instances_sha256": sha256(self.data.folder / INDEX),
             "init_sha256": init and _weights_sha256(init),
-            "options": {**self.options.numbers(), **asdict(self.schedule)},
+            "options": {
+                **self.options.numbers(),
+                "steps": self.schedule.steps,
+                "warmup_steps": self.schedule.warmup_steps,
+            },
         }
         return as_json(said)
 
@@ -143,6 +146,8 @@ class Run:
             return State()
         state = read_state(last)
         refuse_changes(str(last), state.fingerprint, self.fingerprint)
+        if state.step == self.schedule.steps:
+            self.notes.append(f"the run is finished: {last.name} is its last step")
         now = as_json(self._made_with())
         differ = [
             f"{key} {was}, now {now[key]}"
@@ -194,7 +199,13 @@ class Run:
         output = self.job.output
         with self.checkpoints.explained("cannot be written"):
             output.mkdir(exist_ok=True)
+        try:
             stack.enter_context(locked(output / ".lock", output))
+        except OutputError:
+            with suppress(OSError):  # it holds something
+                output.rmdir()
+            raise
+        with self.checkpoints.explained("cannot be written"):
             self.checkpoints.sweep()
             if not self.state.step:
                 self.checkpoints.clear()
@@ -266,9 +277,11 @@ class Run:
         self.checkpoints.publish(fill)
 
 
-def _open(folder: Path) -> Instances:
-    """Open prepared instances; InputError when there are none."""
+def _open(folder: Path, ranks: Ranks) -> Instances:
+    """Open prepared instances; InputError when there are none, or not those that were written."""
     data = Instances.open(folder)
+    if ranks.first:
+        data.verify()
     if not len(data):
         raise InputError(f"{folder}: there is not one instance in it")
     return data

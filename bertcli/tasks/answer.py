@@ -18,6 +18,7 @@ from bertcli.tasks.results import Result
 from bertcli.tasks.spans import Choosing
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
+NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
 WINDOW, SHARED = 384, 128  # tokens
 
 
@@ -41,7 +42,7 @@ class Answering:
             return self._judge(reader.collect(((item.sample, item) for item in batch), self._asked))
 
         stream = streamed(self.head, reader, self.layout, judge, self._prepare)
-        return replace(stream, max_length=self.layout.max_length or 0)
+        return replace(stream, max_length=self.layout.max_length or 0, blank=NONE)
 
     @property
     def layout(self) -> Layout:
@@ -80,8 +81,7 @@ class Answering:
             parts = [(item, one.numpy()) for item, one in windows]
             found = self.choosing.answers(parts)
             item = parts[0][0]
-            empty = {"answer": "", "score": 0.0, "start": 0, "end": 0}
-            alone = found[0] if found else empty
+            alone = found[0] if found else NONE
             fields = {"answers": found} if self.choosing.top_k > 1 else alone
             results.append(Result(item.record, item.sample, fields))
         return results

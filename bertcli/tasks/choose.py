@@ -61,7 +61,7 @@ class Choice:
             )
         if len(choices) < 2:
             raise InputError(
-                f"{record.where}: {len(choices)} choices, and it takes two to choose from",
+                f"{record.where}: it takes at least two choices, not {len(choices)}",
                 "give more choices",
             )
         return [record._replace(pair=choice) for choice in choices]

@@ -7,7 +7,7 @@ sentence-transformers' CrossEncoder, which asks the folder for its activation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from bertcli.sentence import CONFIG
 from bertcli.tasks.head import Head, Stream, Warn, streamed
 from bertcli.tasks.results import Result
 
+BLANK = {"label": "", "score": 0.0}
 LIKELY = 0.5  # score from which a label of many that may hold together is given
+BLANK = {"label": "", "score": 0.0}
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Classifying:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts and pairs of a reader."""
-        return streamed(self.head, reader, self.head.layout(), self._judge)
+        return replace(streamed(self.head, reader, self.head.layout(), self._judge), blank=BLANK)
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         logits = self.head.outputs(batch, self._logits)

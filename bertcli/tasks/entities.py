@@ -66,6 +66,12 @@ class Grouping:
         found = [self._entity(group) for group in groups]
         return [one for one in found if one["entity_group"] not in self.ignored]
 
+    @property
+    def blank(self) -> dict[str, Any]:
+        """An entity of nothing."""
+        piece = Piece("", np.zeros(len(self.labels)), 0, 0)
+        return self._token(piece) if self.aggregation == "none" else self._entity([piece])
+
     def _token(self, piece: Piece) -> dict[str, Any]:
         return {
             "entity": self.labels[piece.best],

@@ -5,11 +5,11 @@ Logits are computed on packed states, batch by batch, so that what is kept of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -162,6 +162,7 @@ class Stream:
     windows: Iterator[list[Result]] = field(repr=False)
     max_length: int
     masks: bool = False  # whether special tokens belong in these texts
+    blank: Mapping[str, Any] = field(default_factory=dict)  # an item of a list that may be empty
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""
@@ -206,8 +207,8 @@ def refuse_other_head(folder: Path, kind: type[BertWithHead]) -> None:
     if alike and named in ALIKE and named != kind.__name__:
         raise ModelError(
             f"{folder}: config.json says {named}, and bertcli {command} needs {kind.__name__}",
-            f"bertcli {TASKS[named][0]} is for this model; bertcli {command} takes for example "
-            f"--model {example}",
+            f"bertcli {TASKS[named][0]} is for this model; bertcli {command} takes another "
+            f"--model, for example {example}",
         )
     report = examine(folder, kind)
     if _lacks_head(report):

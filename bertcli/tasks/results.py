@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertcli.records import Record
+from bertcli.tables import Header
 
 
 class Result(NamedTuple):
@@ -46,6 +47,29 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
     for item in items:
         found = {**first, **single, **item, "truncated": result.cut}
         yield found | _carried(result, found)
+
+
+def lined(batches: Iterable[Sequence[Result]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the JSON objects of each batch."""
+    for batch in batches:
+        yield [row(result) for result in batch]
+
+
+def tabular(
+    batches: Iterable[Sequence[Result]], blank: Mapping[str, Any]
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of each batch. When no result has any, the header of the table comes alone.
+
+    ``blank`` is an item as a list has them, for that header.
+    """
+    first, some = None, False
+    for batch in batches:
+        rows = [line for result in batch for line in flat_rows(result)]
+        first, some = first or batch[0], some or bool(rows)
+        yield rows
+    if first and not some:
+        fields = {name: [blank] if value == [] else value for name, value in first.fields.items()}
+        yield [Header(line) for line in flat_rows(first._replace(fields=fields))]
 
 
 def _carried(result: Result, taken: Mapping[str, Any]) -> dict[str, Any]:

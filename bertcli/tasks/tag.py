@@ -36,15 +36,19 @@ class Tagging:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts of a reader."""
-        return streamed(self.head, reader, self._layout(), self._judge)
+        stream = streamed(self.head, reader, self._layout(), self._judge)
+        return replace(stream, blank=self._grouping.blank)
+
+    @property
+    def _grouping(self) -> Grouping:
+        return Grouping(self.head.tokenizer, self.head.labels, self.aggregation, self.ignored)
 
     def _layout(self) -> Layout:
         layout, stride = self.head.layout(*COLUMNS), self.head.settings.stride
         return layout if stride is None else replace(layout, overflowing=True, stride=stride)
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
-        labels = self.head.labels
-        grouping = Grouping(self.head.tokenizer, labels, self.aggregation, self.ignored)
+        grouping = self._grouping
         logits = self.head.outputs(batch, self.head.token_logits)
         results = []
         pairs = zip(batch, logits, strict=True)

@@ -46,25 +46,37 @@ def locked(path: Path, output: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.platform != "win32":  # which cannot remove an open file
-            path.unlink(missing_ok=True)  # before the lock is given back, or it may be another's
-        file.close()
-        if sys.platform == "win32":
-            with suppress(OSError):
-                path.unlink()
+        _give_back(file, path)
 
 
 def _take(path: Path, output: Path) -> io.FileIO:
+    file = _held(path, output)
+    try:
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+    except BaseException:
+        _give_back(file, path)
+        raise
+    return file
+
+
+def _give_back(file: io.FileIO, path: Path) -> None:
+    if sys.platform != "win32":  # which cannot remove an open file
+        path.unlink(missing_ok=True)  # before the lock is given back, or it may be another's
+    file.close()
+    if sys.platform == "win32":
+        with suppress(OSError):
+            path.unlink()
+
+
+def _held(path: Path, output: Path) -> io.FileIO:
     while True:
         file = io.FileIO(path, "a+")
         try:
             _lock(file)
-            if not _is_at(file, path):  # its last holder removed it just now
-                file.close()
-                continue
-            file.truncate(0)
-            file.write(str(os.getpid()).encode())
-            return file
+            if _is_at(file, path):
+                return file
+            file.close()  # its last holder removed it just now
         except (BlockingIOError, PermissionError):
             file.seek(0)
             holder = file.read(20).decode(errors="replace")
