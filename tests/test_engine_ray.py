@@ -99,7 +99,8 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
     code, err = run(*command)
     assert code == 0, err
     assert "4 of 4 shards made" in err
-    nodes = {line.split("(")[1].split(")")[0] for line in err.splitlines() if "worker " in line}
+    workers = [line for line in err.splitlines() if line.startswith("note: worker ")]
+    nodes = {line.split("(")[1].split(")")[0] for line in workers}
     assert len(nodes) == 2  # work landed on both
 
     for source in (*shards.glob("*.jsonl"), *shards.glob("sub/*.gz")):
