@@ -235,12 +235,22 @@ def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     assert "a.jsonl:2" in dead["error"]
     assert not (out / "b.jsonl.errors.jsonl").exists()
 
-    (source / "a.jsonl").write_text('{"text": 2}\n')  # and nothing else
-    out = tmp_path / "other"
-    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
-    code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
-    assert (code, "1 record was skipped" in err) == (1, True), err
-    assert json.loads((out / "manifest.json").read_text())["counts"]["skipped"] == 1
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("only", ["", '{"text": 2}\n'])
+def test_shards_without_a_row(cluster, tmp_path, only):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text(only)
+    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "--on-error", "skip")
+    code, err = run("tokenize", "-i", source, *common)
+    assert (code, "1 record was skipped" in err) == (bool(only), bool(only)), err
+    made = json.loads((out / "manifest.json").read_text())
+    assert made["counts"]["records"] == 0
+    assert made["counts"]["skipped"] == bool(only)
+    assert made["shards"] == [
+        {"source": str(source), "output": "in.parquet", "records": 0, "sha256": None}
+    ]
 
 
 HOLD = """

@@ -63,7 +63,7 @@ def on_ray(
         job = make(Model(model.model, model.revision, model.offline), read, form, pool)
         with _shown(console) as watch:
             done = run(job, shards, pool, watch)
-    put_manifest(place, done)
+        put_manifest(place, done)
     for line in told(done, monotonic() - begun):
         console.note(line)
     _close(done, console)
