@@ -204,8 +204,8 @@ def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     os.kill(worker_of(cluster), signal.SIGKILL)
-    _, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, err
+    said, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, said) == (0, ""), err
     for number in range(4):
         local = tmp_path / f"{number}.npy"
         assert call("embed", "-m", TINY, "-i", source / f"{number}.txt", "-o", local).code == 0

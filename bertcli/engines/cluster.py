@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -84,15 +84,17 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         quiet["include_dashboard"] = False
-    try:
-        with _silence():
-            ray.init(address, **quiet)
-    except (ConnectionError, TimeoutError, RuntimeError, ValueError) as failed:
-        raise _unreachable(address, str(failed)) from None
-    try:
-        yield [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    finally:
-        ray.shutdown()
+    # Ray prints there, whatever it was told, that a worker died and its task will be done again.
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        try:
+            with _silence():
+                ray.init(address, **quiet)
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as failed:
+            raise _unreachable(address, str(failed)) from None
+        try:
+            yield [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        finally:
+            ray.shutdown()
 
 
 @contextmanager
