@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from typing import IO, Any
 
 from bertcli.encoding import Written
 from bertcli.errors import OutputError, PipeClosed
+from bertcli.printable import printable
 from bertcli.records import PACKED
 
 Row = dict[str, Any]
@@ -173,15 +175,36 @@ class Output:
     used: bool = False
 
 
+class _Shown:
+    """A terminal that data are written to: lines of UTF-8, a whole number of them at a time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.flush = file, file.flush
+
+    def write(self, lines: bytes) -> None:
+        """Show lines without what would steer the terminal; blanks and ends of lines stay."""
+        text = lines.decode("utf-8", "replace")
+        self.file.write(re.sub(r"[^\t\r\n]+", lambda found: printable(found[0]), text).encode())
+
+
 @contextmanager
-def open_output(path: Path | None, *, overwrite: bool = False) -> Iterator[Output]:
-    """Yield the file to write to: under its name only when all went well. None is stdout."""
+def open_output(
+    path: Path | None, *, overwrite: bool = False, drawn: bool = False
+) -> Iterator[Output]:
+    """Yield the file to write to: under its name only when all went well. None is stdout.
+
+    A pipe gets the data as they are, a terminal what is `printable` of them; what is ``drawn`` for
+    a terminal is that already.
+    """
     name = str(path) if path else "stdout"
     try:
         if path is None and sys.stdout is None:
             raise OutputError("stdout is closed", "give -o FILE, or leave stdout open")
         if path is None:
-            yield Output(sys.stdout.buffer)
+            stdout: Any = sys.stdout.buffer
+            if sys.stdout.isatty() and not drawn:
+                stdout = _Shown(stdout)
+            yield Output(stdout)
             sys.stdout.buffer.flush()
         else:
             with (

@@ -26,6 +26,7 @@ GOLDEN = Path(__file__).parent / "golden"
 # Imports point up this list only. A folder is one layer, but for those that are named here.
 LAYERS = [
     "errors",
+    "printable",
     "files",
     "hub",  # just above errors: it knows nothing of texts
     "streams",
@@ -71,6 +72,7 @@ LAYERS = [
     "inspection",
     "pretrain",
     "__init__",
+    "cli.display",
     "cli.bars",
     "cli.console",
     "cli.inputs",

@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated
+from io import TextIOWrapper
+from typing import Annotated, Any
 
 import typer
 
+from bertcli.cli.console import say
 from bertcli.cli.options import command
 from bertcli.errors import BertcliError
 
@@ -33,6 +35,8 @@ COMMANDS = (
     "pretrain run",
 )
 GROUPS = {"pretrain": "Train a BERT of your own: vocabulary, instances, model."}
+
+USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typer refuses
 
 # Options that may stand without a value, and the value that they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
@@ -99,18 +103,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     given = with_values(sys.argv[1:] if argv is None else argv)
     asked = [name for name in COMMANDS if name.split()[:1] == given[:1]]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # of an ASCII terminal: no character is an error
+            stream.reconfigure(errors="backslashreplace")
     try:
-        build(asked or COMMANDS)(args=given, prog_name="bertcli")
+        code = build(asked or COMMANDS)(args=given, prog_name="bertcli", standalone_mode=False)
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
             raise
-        sys.stderr.write(str(error) and f"error: {error}\n")
-        sys.stderr.write(error.hint and f"hint: {error.hint}\n")
-        return error.exit_code
+        return _failed(str(error), error.hint, error.exit_code)
+    except USAGE as wrong:
+        return _misused(wrong)
+    except typer.Abort:
+        return _failed("the input ended too early", "", 1)
     except OSError as failed:  # of help and versions; what commands write has its own errors
-        sys.stderr.write(f"error: stdout cannot be written: {failed.strerror or failed}\n")
         drop_stdout()
-        return 1
+        return _failed(f"stdout cannot be written: {failed.strerror or failed}", "", 1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
@@ -118,7 +126,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             drop_stdout()
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    return 0
+    return code or 0
+
+
+def _failed(message: str, hint: str, code: int) -> int:
+    """Show an error, which is empty when nobody listens any more, and return its exit code."""
+    if message:
+        say("error", message)
+    if hint:
+        say("hint", hint)
+    return code
+
+
+def _misused(wrong: Any) -> int:
+    """Show in a line what Typer's parser refuses; without any argument it has shown the help."""
+    message = " ".join(wrong.format_message().split())
+    if not message:
+        return 2
+    place = wrong.ctx.command_path if wrong.ctx else "bertcli"
+    return _failed(message, f"{place} --help shows what there is", 2)
 
 
 def with_values(argv: Sequence[str]) -> list[str]:

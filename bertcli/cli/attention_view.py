@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from bertcli.cli.inspect_views import printable
 from bertcli.heatmaps.colours import colour, readable_on
 from bertcli.heatmaps.maps import AttentionMaps
+from bertcli.printable import printable
 
 LABEL = 14  # characters of a token beside its row
 HIGH = 10  # and above its column

@@ -20,15 +20,16 @@ class Bar:
     """A line on stderr: counts, the share that is done, the time that is left."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
+        from bertcli.cli.display.screen import Screen
+
         self.progress = Progress(
-            TextColumn("{task.fields[counts]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
-            TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
-            console=Console(stderr=True),
+            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
+            console=Screen(stderr=True),
             transient=True,
             expand=True,
         )

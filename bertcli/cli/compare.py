@@ -48,10 +48,10 @@ def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) 
         raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
     found = measure(pair.a, pair.b, pair.worst)
     if form == "table":
+        from bertcli.cli.display.screen import drawing
         from bertcli.cli.search_view import comparison_view
-        from bertcli.cli.views import screen
 
-        with screen() as draw:
+        with drawing() as draw:
             for picture in comparison_view(found):
                 draw(picture)
     else:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from bertcli.printable import printable
+
 if TYPE_CHECKING:
     from bertcli.progress import Progress
     from bertcli.records import Reader
@@ -24,6 +26,11 @@ STEP = 64  # items between two looks at the clock
 def stdout_is_terminal() -> bool:
     """Tell whether people see stdout; it may also be closed, and is None then."""
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def say(kind: str, message: str) -> None:
+    """Write one line to stderr: an error, a hint, a note or a warning."""
+    sys.stderr.write(f"{kind}: {printable(' '.join(message.split()))}\n")
 
 
 def counted(number: int, one: str, several: str) -> str:
@@ -159,4 +166,4 @@ class Console:
 
     def _write(self, kind: str, message: str) -> None:
         if not self.quiet:
-            sys.stderr.write(f"{kind}: {' '.join(message.split())}\n")
+            say(kind, message)

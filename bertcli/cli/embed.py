@@ -212,9 +212,10 @@ def _progress(embedder: Embedder) -> Progress:
 
 
 def _draw(items: list[Embedded]) -> None:
-    from bertcli.cli.views import screen, vector_view
+    from bertcli.cli.display.screen import drawing
+    from bertcli.cli.views import vector_view
 
-    with screen() as draw:
+    with drawing() as draw:
         if items and items[0].pieces is None:
             draw(vector_view(items))
         elif items:

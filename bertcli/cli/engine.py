@@ -94,12 +94,13 @@ def _shown(console: Console) -> Iterator[Callable[[Progress], None]]:
     if not console.watched:
         yield look
         return
-    from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Bar(*columns, console=RichConsole(stderr=True), transient=True) as bar:
+    from bertcli.cli.display.screen import Screen
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=Screen(stderr=True), transient=True) as bar:
         task = bar.add_task("waiting for workers", total=None)
 
         def show(now: Progress) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.json import JSON
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.inspect_views import by, pairs, printable, size
+from bertcli.cli.display.screen import plain
+from bertcli.cli.inspect_views import by, pairs, size, warnings
 from bertcli.inspection import FileReport
 
 ROWS = 20  # arrays that are shown
@@ -20,14 +20,14 @@ OPTIONS = ("pooling", "max_length", "normalize")  # of embed, shown of a fingerp
 
 def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
     """Show a file of vectors; `whole`: all of its arrays, however many."""
-    screen.print(Text(str(report.path), "bold"), soft_wrap=True)
+    screen.print(plain(str(report.path), "bold"), soft_wrap=True)
     records = report.fields.records
     said = [report.format, size(report.nbytes)]
     said += [f"{records:,} records"] if records is not None else []
     screen.print(Text(", ".join(said), "dim"))
     if report.fields.kinds:
         kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.kinds.items())
-        screen.print(Text(printable(f"fields: {kinds}")))
+        screen.print(plain(f"fields: {kinds}"))
     screen.print()
     shown = report.arrays if whole else report.arrays[:ROWS]
     if len(report.arrays) == 1:
@@ -38,11 +38,10 @@ def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
         screen.print(Text(f"and {left} more: --tensors shows all", "dim"))
     if report.manifest is not None:
         facts = _facts(report.manifest)
-        manifest = pairs((escape(printable(name)), _brief(one)) for name, one in facts)
+        manifest = pairs((name, _brief(one)) for name, one in facts)
         screen.print(Text("\nmanifest", "bold"))
         screen.print(manifest)
-    for warning in report.warnings:
-        screen.print(pairs([("[yellow]warning[/]", Text(printable(warning), "yellow"))]))
+    warnings(screen, report.warnings)
 
 
 def _array(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -67,7 +66,7 @@ def _arrays(found: Iterable[Mapping[str, Any]]) -> Table:
         norm = one["norm"]
         norms = f"{norm['min']:.4g} .. {norm['max']:.4g}" if norm else ""
         shape, bad = by(one["shape"]), (f"{one['nan']:,}", f"{one['inf']:,}")
-        table.add_row(Text(printable(one["name"])), one["dtype"], shape, norms, *bad)
+        table.add_row(one["name"], one["dtype"], shape, norms, *bad)
     return table
 
 

@@ -49,8 +49,9 @@ def inspect(
 
 def _show(report: Report, views: ViewOptions) -> None:
     from bertcli.cli import inspect_views as show
+    from bertcli.cli.display.screen import screen_of_stdout
 
-    with show.screen() as screen:
+    with screen_of_stdout() as screen:
         if not views.some():
             show.summary(screen, report)
         if views.config:
@@ -64,7 +65,7 @@ def _show(report: Report, views: ViewOptions) -> None:
     if views.verify:
         from bertcli.inspection.verify import verify
 
-        with show.screen() as screen:
+        with screen_of_stdout() as screen:
             sound = show.checks(screen, verify(report))
         if not sound:
             raise typer.Exit(1)
@@ -119,9 +120,10 @@ def _file(report: FileReport, views: ViewOptions) -> None:
         _print_json(report.to_json() | ({"verify": {"ok": sound}} if views.verify else {}))
     else:
         from bertcli.cli import inspect_views as show
+        from bertcli.cli.display.screen import screen_of_stdout
         from bertcli.cli.file_view import vectors
 
-        with show.screen() as screen:
+        with screen_of_stdout() as screen:
             vectors(screen, report, whole=views.tensors)
             if views.verify:
                 show.check(screen, sound, said)
@@ -156,10 +158,10 @@ def _attention(
     elif views.json:
         _print_json(found.to_json())
     else:
-        from bertcli.cli import inspect_views as show
         from bertcli.cli.attention_view import attention_view
+        from bertcli.cli.display.screen import screen_of_stdout
 
-        with show.screen() as screen:
+        with screen_of_stdout() as screen:
             attention_view(screen, found)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -13,33 +10,20 @@ from rich.json import JSON
 from rich.table import Table
 from rich.text import Text
 
+from bertcli.cli.display.screen import plain
 from bertcli.inspection import Report
-from bertcli.writers import open_output
+from bertcli.printable import printable
 
 if TYPE_CHECKING:
     from bertcli.inspection.verify import Check
     from bertcli.model.tree import Node
 
-PIPED = 100  # columns where nobody says how many there are
 PARTS = {  # colour, and what stands for it where there are no colours
     "embeddings": ("cyan", "█"),
     "layers": ("blue", "▒"),
     "pooler": ("magenta", "▓"),
     "head": ("yellow", "░"),
 }
-
-
-@contextmanager
-def screen() -> Iterator[Console]:
-    """Yield what prints to stdout; a reader who has had enough ends the command in silence."""
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    with open_output(None):
-        yield Console(width=None if told else PIPED, highlight=False, soft_wrap=False)
-
-
-def printable(text: str) -> str:
-    """Return a text from a file without what could command the terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def size(nbytes: int) -> str:
@@ -54,23 +38,28 @@ def size(nbytes: int) -> str:
 
 def summary(screen: Console, report: Report) -> None:
     """Show a model on one screen."""
-    screen.print(Text(report.folder.name, "bold"))
+    screen.print(plain(report.folder.name, "bold"))
     where = f"{report.folder.path} ({report.folder.source})"
-    screen.print(Text(where, "dim"), soft_wrap=True)
+    screen.print(plain(where, "dim"), soft_wrap=True)
     screen.print()
     table = pairs()
     for name, value in _facts(report, plain=not screen.color_system or screen.no_color):
         table.add_row(name, value)
     screen.print(table)
-    for warning in report.warnings:
-        screen.print(pairs([("[yellow]warning[/]", Text(printable(warning), "yellow"))]))
+    warnings(screen, report.warnings)
+
+
+def warnings(screen: Console, found: Iterable[str]) -> None:
+    """Show what may be wrong."""
+    for warning in found:
+        screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))]))
 
 
 def _facts(report: Report, *, plain: bool) -> Iterator[tuple[str, Any]]:
     config, fit = report.config, report.fit
     heads = config.num_attention_heads
     kind = "decoder" if config.is_decoder else "encoder"
-    yield "architecture", Text.assemble((report.architecture, "bold"), f", {kind}")
+    yield "architecture", Text.assemble((printable(report.architecture), "bold"), f", {kind}")
     yield (
         "",
         (
@@ -141,7 +130,7 @@ def _tokenizer(report: Report) -> Iterator[tuple[str, Any]]:
     yield (
         "",
         Text("  ").join(
-            Text.assemble((token, "cyan"), f" {index}")
+            Text.assemble((printable(token), "cyan"), f" {index}")
             for token, index in found.special_tokens.items()
         ),
     )
@@ -176,16 +165,16 @@ def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
         elif isinstance(value, bool) or value is None:
             value = {True: "yes", False: "no", None: "not said"}[value]
         shown = f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name.replace("_", " "), Text(printable(shown)))
+        table.add_row(name.replace("_", " "), shown)
     screen.print(table)
 
 
 def tensors(screen: Console, found: Sequence[Mapping[str, Any]]) -> None:
     """Show tensors, a line each, whatever the width of the screen."""
-    rows = [(one["name"], one["dtype"], by(one["shape"]), one["bytes"]) for one in found]
+    rows = [(printable(one["name"]), one["dtype"], by(one["shape"]), one["bytes"]) for one in found]
     widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
     for name, dtype, shape, nbytes in rows:
-        line = Text(f"{printable(name):<{widths[0]}}  ")
+        line = Text(f"{name:<{widths[0]}}  ")
         line.append(f"{dtype:<{widths[1]}}  ", "cyan")
         line.append(f"{shape:>{widths[2]}}  ").append(f"{nbytes:>13,} bytes", "dim")
         screen.print(line, soft_wrap=True)
@@ -233,7 +222,8 @@ def checks(screen: Console, found: Iterable[Check]) -> bool:
 def check(screen: Console, ok: bool | None, what: str, detail: str = "") -> None:
     """Show one check."""
     sign, style = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}[ok]
-    line = Text.assemble((f"{sign:<6}", style), what, (f"  {detail}" if detail else "", "dim"))
+    line = Text.assemble((f"{sign:<6}", style), printable(what))
+    line.append(f"  {printable(detail)}" if detail else "", "dim")
     screen.print(line, soft_wrap=True)
 
 
@@ -242,11 +232,11 @@ def by(shape: Iterable[Any]) -> str:
     return " x ".join(map(str, shape)) or "scalar"
 
 
-def pairs(rows: Iterable[tuple[str, Any]] = ()) -> Table:
+def pairs(rows: Iterable[tuple[str | Text, Any]] = ()) -> Table:
     """Return facts as a table: a name, and what is so."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", min_width=12, no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, Text(printable(value)) if isinstance(value, str) else value)
+        table.add_row(name, value)
     return table

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.console import Console
+from bertcli.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,7 +74,7 @@ class Progress:
         """Take an event in, and write its line."""
         self.see(event)
         if line := self.line(event):
-            sys.stderr.write(f"{line}\n")
+            sys.stderr.write(f"{printable(line)}\n")
             sys.stderr.flush()
 
     def left(self) -> str:
@@ -132,22 +133,23 @@ def curve(values: Sequence[float], width: int, height: int) -> list[str]:
 
 @contextmanager
 def _live(progress: Progress) -> Iterator[Show]:
-    from rich.console import Console as RichConsole
     from rich.live import Live
 
-    screen = RichConsole(stderr=True)
+    from bertcli.cli.display.screen import Screen
+
+    screen = Screen(stderr=True)
     with Live(console=screen, refresh_per_second=FRAMES, transient=True) as live:
 
         def show(event: Event) -> None:
             progress.see(event)
             live.update(_picture(progress, screen.width))
             if event.kind == "evaluation":
-                live.console.print(progress.line(event), markup=False, highlight=False)
+                live.console.print(progress.line(event))
 
         yield show
     if progress.last:
         done = f"step {progress.step:,}/{progress.steps:,}  {training_line(progress.last)}"
-        screen.print(done, markup=False, highlight=False)
+        screen.print(done)
 
 
 def _picture(progress: Progress, width: int) -> RenderableType:

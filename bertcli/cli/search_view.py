@@ -8,8 +8,8 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
+from bertcli.cli.display.screen import plain
 from bertcli.compare import Comparison
 
 
@@ -19,8 +19,8 @@ def comparison_view(found: Comparison) -> Iterator[RenderableType]:
     numbers.add_column(style="dim")
     numbers.add_column(overflow="fold")
     kinds = [*found.dtype, "", ""]
-    numbers.add_row("a", Text(f"{found.a}  {kinds[0]}"))
-    numbers.add_row("b", Text(f"{found.b}  {kinds[1]}"))
+    numbers.add_row("a", f"{found.a}  {kinds[0]}")
+    numbers.add_row("b", f"{found.b}  {kinds[1]}")
     numbers.add_row("shape", " x ".join(map(str, found.shape)))
     numbers.add_row("identical", "yes" if found.identical else "no")
     for name in ("max_abs", "mean_abs", "cosine_min", "cosine_mean"):
@@ -42,7 +42,7 @@ def comparison_view(found: Comparison) -> Iterator[RenderableType]:
 def matches_view(rows: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
     """Draw the nearest texts of each query, the nearest first."""
     for query in dict.fromkeys(row["query"] for row in rows):
-        table = Table(box=SIMPLE_HEAD, title=Text(query), title_justify="left", title_style="bold")
+        table = Table(box=SIMPLE_HEAD, title=plain(query), title_justify="left", title_style="bold")
         for name in ("score", "row", "id"):
             table.add_column(name, justify="right")
         table.add_column("text", overflow="fold")
@@ -50,7 +50,7 @@ def matches_view(rows: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
             if row["query"] == query:
                 name = "" if row.get("id") is None else str(row["id"])
                 score = f"{row['score']:.4f}"
-                table.add_row(score, str(row["row"]), Text(name), Text(str(row["text"])))
+                table.add_row(score, str(row["row"]), name, str(row["text"]))
         yield table
 
 

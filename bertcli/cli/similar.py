@@ -116,10 +116,10 @@ def similar(
     embedder = _open(model, corpus, compute, console, reuse=reuse)
     search = _searched(embedder, query, corpus, reader, console, reuse=reuse)
     if form == "table":
+        from bertcli.cli.display.screen import drawing
         from bertcli.cli.search_view import matches_view
-        from bertcli.cli.views import screen
 
-        with screen() as draw:
+        with drawing() as draw:
             for picture in matches_view(search.rows()):
                 draw(picture)
     else:

@@ -81,10 +81,10 @@ def write(
         truncated=lambda: stream.tally.truncated,
     )
     if form == "table":
+        from bertcli.cli.display.screen import drawing
         from bertcli.cli.task_view import results_table
-        from bertcli.cli.views import screen
 
-        with screen() as draw:
+        with drawing() as draw:
             for batch in batches:
                 draw(results_table(batch))
     else:

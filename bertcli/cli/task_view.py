@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from bertcli.cli.display.screen import plain
 from bertcli.tasks.results import Result, flat_rows
 
 HIDDEN = ("id", "truncated")
@@ -40,16 +41,11 @@ def _number(value: Any) -> bool:
 def _cell(value: Any) -> Text:
     if value is None:
         return Text()
-    return Text(f"{value:.4f}" if isinstance(value, float) else _printable(str(value)))
+    return plain(f"{value:.4f}" if isinstance(value, float) else str(value))
 
 
 def _text(result: Result) -> Text:
     record = result.record
     parts = [part for part in (record.text, record.pair) if part is not None]
     words = [" ".join(part) if isinstance(part, list) else part for part in parts]
-    return Text(_printable(" | ".join(words)))
-
-
-def _printable(text: str) -> str:
-    """Return a text without what would steer the terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return plain(" | ".join(words))

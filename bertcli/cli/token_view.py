@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.views import printable, shown
+from bertcli.cli.views import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +48,5 @@ def _table(pieces: Pieces, vectors: np.ndarray) -> Table:
         flat = vector.reshape(-1)
         first = " ".join(f"{value:+.4f}" for value in flat[:4])
         span = "" if sequence is None else f"{start}-{stop}"
-        table.add_row(
-            str(number), printable(text), span, f"{np.linalg.norm(flat):.4f}", f"{first} ..."
-        )
+        table.add_row(str(number), text, span, f"{np.linalg.norm(flat):.4f}", f"{first} ...")
     return table

@@ -235,9 +235,9 @@ def _ids_of_tokens(
 
 
 def _screen() -> Any:
-    from bertcli.cli.views import screen
+    from bertcli.cli.display.screen import drawing
 
-    return screen()
+    return drawing()
 
 
 def _report(run: Run, console: Console) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bertcli.cli.display.screen import plain
 from bertcli.encoding import Encoded
 from bertcli.tokenizer import Tokenizer
-from bertcli.writers import open_output
 
 if TYPE_CHECKING:
     from bertcli.pipeline import Embedded
@@ -27,24 +26,6 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
-
-
-Draw = Callable[[RenderableType], None]
-
-
-@contextmanager
-def screen() -> Iterator[Draw]:
-    """Yield what draws on stdout; a full disk or a closed pipe ends it like any other format."""
-    console = Console()
-    with open_output(None) as output:
-
-        def draw(picture: RenderableType) -> None:
-            with console.capture() as drawn:
-                console.print(picture)
-            output.file.write(drawn.get().encode(console.encoding, "replace"))
-            output.file.flush()
-
-        yield draw
 
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
@@ -69,7 +50,7 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
         table.add_row(
             str(at),
             str(index),
-            Text(token, style="cyan" if known else ""),
+            plain(token, "cyan" if known else ""),
             str(kind),
             str(mask),
             "" if special else f"{span[0]}-{span[1]}",
@@ -87,7 +68,7 @@ def ids_table(tokens: Sequence[str], ids: Sequence[int]) -> Table:
     table.add_column("token", overflow="fold")
     table.add_column("id", justify="right", overflow="fold")
     for token, index in zip(tokens, ids, strict=True):
-        table.add_row(Text(token), str(index))
+        table.add_row(token, str(index))
     return table
 
 
@@ -108,7 +89,7 @@ def stats_view(summary: dict[str, Any]) -> Group:
         parts += [Text(), _histogram(summary["histogram"])]
     if summary["unknown_words"]:
         found = ", ".join(f"{word} {count}" for word, count in summary["unknown_words"].items())
-        parts.append(Text(f"\nmost unknown: {found}"))
+        parts += [Text(), plain(f"most unknown: {found}")]
     return Group(*parts)
 
 
@@ -154,7 +135,7 @@ def _similarity(items: Sequence[Embedded]) -> Table:
         table.add_column(str(number), justify="right")
     for number, (item, row) in enumerate(zip(items, vectors @ vectors.T, strict=True), 1):
         cells = [Text(f"{value:.2f}", style=_warmth(value)) for value in row]
-        table.add_row(Text(f"{number} {_short(item.encoded)}"), *cells)
+        table.add_row(plain(f"{number} {_short(item.encoded)}"), *cells)
     return table
 
 
@@ -171,9 +152,4 @@ def _short(encoded: Encoded) -> Text:
 def shown(encoded: Encoded) -> Text:
     """Return the text and its pair."""
     parts = (encoded.record.text, encoded.record.pair)
-    return printable(" | ".join(str(part) for part in parts if part is not None))
-
-
-def printable(text: str) -> Text:
-    """Return a text in which what would steer the terminal is U+FFFD."""
-    return Text("".join(c if c.isprintable() else "\ufffd" for c in text))
+    return plain(" | ".join(str(part) for part in parts if part is not None))

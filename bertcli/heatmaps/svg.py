@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 from bertcli.heatmaps.colours import PAPER, STEPS, colour, hexadecimal, ramp
 from bertcli.heatmaps.figure import Figure, Map, Text
 from bertcli.heatmaps.png import encode, shades
+from bertcli.printable import printable
 
 CELLS = 10_000  # of a map that is drawn as paths
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -89,5 +90,5 @@ def _text(text: Text) -> str:
 
 
 def _clean(text: str) -> str:
-    """Escape a text, and drop the control characters that XML cannot hold."""
-    return escape("".join(c if c.isprintable() else "\ufffd" for c in text))
+    """Escape a text, without the control characters that XML cannot hold."""
+    return escape(printable(text))

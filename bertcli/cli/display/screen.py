@@ -1,0 +1,75 @@
+"""Rich, without what text from outside could do to it: no markup, no codes for the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from bertcli.printable import printable
+from bertcli.writers import open_output
+
+PIPED = 100  # columns where nobody says how many there are
+
+Draw = Callable[[RenderableType], None]
+
+
+class Screen(Console):
+    """A console that shows every text as it is: `[bold]` in brackets, and U+FFFD for ESC.
+
+    Cells and titles given as str are filtered before they are measured; what comes in a Text is
+    filtered by `plain` then, and as a last resort when it is drawn.
+    """
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(
+            stderr=stderr, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False
+        )
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text without control characters, in one line."""
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is drawn, without control characters in any text."""
+        for one in super().render(renderable, options):
+            text, style, control = one
+            if not control and not text.isprintable():  # "\n" ends the lines that Rich has laid out
+                text = "\n".join(map(printable, text.split("\n")))
+            yield Segment(text, style, control)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Return text from outside, filtered, in a style."""
+    return Text(printable(text), style)
+
+
+@contextmanager
+def drawing() -> Iterator[Draw]:
+    """Yield what draws on stdout; a full disk or a closed pipe ends it like any other format."""
+    screen = Screen()
+    with open_output(None, drawn=True) as output:
+
+        def draw(picture: RenderableType) -> None:
+            with screen.capture() as drawn:
+                screen.print(picture)
+            output.file.write(drawn.get().encode(screen.encoding, "replace"))
+            output.file.flush()
+
+        yield draw
+
+
+@contextmanager
+def screen_of_stdout() -> Iterator[Screen]:
+    """Yield what prints to stdout; a reader who has had enough ends the command in silence."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    with open_output(None, drawn=True):
+        yield Screen(width=None if told else PIPED)

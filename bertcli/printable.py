@@ -1,0 +1,37 @@
+r"""The one filter between text from outside and a terminal, or a picture.
+
+    printable("a\x1b]0;b\x07")   # "a\ufffd]0;b\ufffd"
+
+Text stays whole: emoji joined by ZWJ, variation selectors, combining marks, flags of regions,
+Arabic, Hebrew and their marks of direction. What steers a terminal or hides and reorders what is
+read becomes U+FFFD: control characters (C0, C1, DEL), separators of lines and paragraphs, overrides
+and isolates of direction (https://trojansource.codes), annotations, tag characters outside of a
+flag, and what is no character: surrogates, private use, unassigned.
+"""
+
+from __future__ import annotations
+
+import re
+
+REPLACEMENT = "\ufffd"
+# Unicode Technical Standard 51, ED-14a: a black flag, the tags of a region, the end of the tags.
+_FLAG = re.compile("(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)")
+_HIDES = re.compile(
+    "[\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"  # of the format characters
+)
+_NO_TEXT = ("Cc", "Cn", "Co", "Cs", "Zl", "Zp")  # general categories
+
+
+def printable(text: str) -> str:
+    """Return a text without what would steer a terminal or deceive a reader."""
+    if text.isprintable():
+        return text
+    parts = _FLAG.split(text)
+    return "".join(part if at % 2 else _filtered(part) for at, part in enumerate(parts))
+
+
+def _filtered(text: str) -> str:
+    from unicodedata import category
+
+    shown = (REPLACEMENT if category(one) in _NO_TEXT else one for one in text)
+    return _HIDES.sub(REPLACEMENT, "".join(shown))
