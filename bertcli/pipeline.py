@@ -32,8 +32,9 @@ from bertcli.encoding import Encoded, Layout
 from bertcli.errors import UsageError
 from bertcli.guards import refuse_cut, refuse_empty, refuse_infinite
 from bertcli.hub import ModelFolder
+from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.model.bert import BertModel
-from bertcli.model.checkpoint import load
+from bertcli.model.checkpoint import load, read_config
 from bertcli.pieces import PLACES, TOKEN_COLUMNS, Pieces, joined, portions, windows_of
 from bertcli.pooling import check_dim, finish, pool, pool_windows
 from bertcli.recipe import Options, prepared, reads_first, settled
@@ -92,6 +93,7 @@ class Embedder:
         tokenizer = Tokenizer.load(inner, parse_special=options.parse_special)
         for message in tokenizer.warnings:
             warn(message)
+        refuse_unfit(inner, read_config(inner), tokenizer)
         device, dtype = device_and_dtype(options.device, options.dtype, warn)
         model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
         put(model, torch.device("cpu") if elsewhere else device)
@@ -192,6 +194,7 @@ class Embedder:
 
         How they are divided depends on the window alone.
         """
+        refuse_pairs(batch, self.encoder.model.config.type_vocab_size)
         if self.options.on_truncate == "error":
             refuse_cut(batch, self.max_length)
         if not self.options.per_token:

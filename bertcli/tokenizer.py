@@ -99,6 +99,16 @@ class Tokenizer:
         """The number of tokens, added ones included."""
         return self.core.get_vocab_size()
 
+    def beyond(self, rows: int) -> tuple[str, int] | None:
+        """Return the first token, and its id, that a table of so many rows does not have."""
+        vocabulary = self.core.get_vocab()
+        if max(vocabulary.values(), default=-1) < rows:
+            return None
+        return min(
+            ((token, index) for token, index in vocabulary.items() if index >= rows),
+            key=lambda entry: entry[1],
+        )
+
     def special_ids(self) -> dict[str, int]:
         """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""
         found = {token: self.core.token_to_id(token) for token in self.roles.values()}

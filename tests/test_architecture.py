@@ -58,6 +58,7 @@ LAYERS = [
     "pieces",
     "guards",
     "model",
+    "inference",
     "devices",
     "pooling",
     "encoder",

@@ -3,16 +3,27 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 
 import pyarrow.parquet
 import pytest
-from front import bad, call, good, start
+import torch
+from front import PACKAGE, bad, call, good, start
 from task_models import ENTITIES, LENGTH, agree, labels, texts
 
 from bertcli.cli.app import COMMANDS
-from bertcli.model.heads import BertForSequenceClassification
+from bertcli.engines.jobs import EmbedJob, Model
+from bertcli.errors import ModelError
+from bertcli.hub import MODEL_FILES, find_model
+from bertcli.model.checkpoint import load, save
+from bertcli.model.config import BertConfig
+from bertcli.model.heads import ARCHITECTURES, BertForSequenceClassification
+from bertcli.model.surgery import initialise
+from bertcli.pipeline import Embedder
+from bertcli.recipe import Options
+from bertcli.records import Source
 
 pytestmark = pytest.mark.parity
 
@@ -183,3 +194,110 @@ def test_the_first_lines_come_early_and_head_ends_it(models, tmp_path):
         assert running.wait(60) == 0
         assert running.stderr.read() == b""
         endless.kill()
+
+
+# --- models that their tokenizer does not fit ---
+
+TINY = PACKAGE / "samples" / "tiny-bert"
+
+
+def small(folder, command, **changes):
+    """A folder of a small random model with the head of a command, and the sample's tokenizer."""
+    shutil.copytree(TINY, folder)
+    name = CALLS[command][0] if command in CALLS else "BertModel"
+    config = BertConfig.from_dict(json.loads((TINY / "config.json").read_text()) | changes)
+    model = ARCHITECTURES[name](config)
+    initialise(model, 0.2)
+    save(model, config, folder)
+    return folder
+
+
+def reading(command, folder, tmp_path):
+    """A call of a command that runs this model over texts without anything unusual."""
+    (tmp_path / "corpus.txt").write_text("one\ntwo\n")
+    others = {
+        "embed": ["one", "two"],
+        "similar": ["one", "--corpus", tmp_path / "corpus.txt"],
+        "inspect": ["--attention", "one"],
+    }
+    return [command, *(others[command] if command in others else CALLS[command][1]), "-m", folder]
+
+
+ALL = [*CALLS, "embed", "similar", "inspect"]
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused_before_any_text(command, tmp_path):
+    folder = small(tmp_path / "model", command)
+    call_of = reading(command, folder, tmp_path)
+    assert call(*call_of).code == 0
+    (folder / "added_tokens.json").write_text('{"foo": 347, "bar": 348}')
+    done = bad(*call_of)
+    assert str(folder) in done.error and "'foo' has id 347" in done.error
+    assert "347 word embeddings" in done.error and "349 tokens" in done.error
+    assert "resize" in done.hint
+    ids = good("tokenize", "foo", "-m", folder).rows[0]["input_ids"]
+    assert ids[1:-1] == [347]
+    assert "foo" in good("decode", *ids, "-m", folder).out
+    warnings = good("inspect", "-m", folder, "--json").rows[0]["warnings"]
+    assert any("349 tokens, but only 347 word embeddings" in one for one in warnings)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_a_model_with_extra_embeddings_is_refused_by_name(command, tmp_path):
+    folder = small(tmp_path / "model", command, extra_embeddings={"emotion": 3})
+    done = bad(*reading(command, folder, tmp_path))
+    assert "extra embeddings (emotion)" in done.error and "extra=" in done.hint
+    assert good("tokenize", "one", "-m", folder).ids
+    warnings = good("inspect", "-m", folder, "--json").rows[0]["warnings"]
+    assert any("extra embeddings (emotion)" in one for one in warnings)
+    assert call("inspect", "-m", folder, "--verify").code == 0
+    model, _ = load(folder)
+    ids = torch.tensor([[2, 5, 3]])
+    assert (
+        getattr(model, "bert", model)(ids, extra={"emotion": torch.ones_like(ids)}).isfinite().all()
+    )
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_pairs_for_a_model_of_one_token_type(command, tmp_path):
+    """Single texts are fine; a pair is refused by the place it came from."""
+    folder = small(tmp_path / "model", command, type_vocab_size=1)
+    singles = reading(command, folder, tmp_path)
+    pair = {
+        "classify": ["classify", "one", "--pair", "two", "-m", folder],
+        "embed": ["embed", "one", "--pair", "two", "-m", folder, "-q"],
+        "inspect": ["inspect", "--attention", "one", "--pair", "two", "-m", folder],
+        "tag": None,
+        "similar": None,
+        "fill-mask": None,
+    }.get(command, singles)
+    if pair is not singles:
+        assert call(*singles).code == 0
+    if pair is not None:
+        error = bad(*pair).error
+        assert "token type 1" in error and "1 token type embedding (type_vocab_size)" in error
+
+
+def test_opened_from_python_such_a_model_is_refused_too(tmp_path):
+    folder = small(tmp_path / "model", "embed")
+    (folder / "added_tokens.json").write_text('{"foo": 347}')
+    found = find_model(str(folder), files=MODEL_FILES)
+    with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
+        Embedder.open(found, Options())
+    with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
+        EmbedJob(Model(str(folder)), Source(), Options(), "npy").open()  # a worker of Ray
+
+
+@pytest.mark.parametrize("command", [*CALLS, "embed"])
+def test_texts_of_any_length_fit_the_positions(command, tmp_path):
+    folder = small(tmp_path / "model", command, max_position_embeddings=16)
+    long = " ".join(["a b c d"] * 40)
+    if command == "answer":
+        argv = ["--question", "a b", "--context", long]
+    elif command in ("next-sentence", "choose"):
+        argv = [long] * (2 if command == "next-sentence" else 3)
+    else:
+        argv = [f"[MASK] {long}"]
+    done = call(command, *argv, "-m", folder)
+    assert (done.code, len(done.rows)) == (0, 1), done

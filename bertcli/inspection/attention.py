@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import InputError, UsageError
 from bertcli.heatmaps.maps import AttentionMaps
+from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.inspection.folder import Report
 from bertcli.model.config import BertConfig
 from bertcli.records import Record
@@ -61,6 +62,7 @@ def look(report: Report, record: Record, choice: Choice) -> tuple[AttentionMaps,
     """
     wanted = choice.of(report.config)
     tokenizer = Tokenizer.load(report.folder.path)
+    refuse_unfit(report.folder.path, report.config, tokenizer)
     encoded = _encoded(report, tokenizer, record)
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
@@ -96,9 +98,7 @@ def _encoded(report: Report, tokenizer: Tokenizer, record: Record) -> Encoded:
         places = tokenizer.limit or places
     layout = Layout(columns=COLUMNS, max_length=places, truncation="longest_first")
     encoded = tokenizer.encode([record], layout)[0]
-    rows = report.config.vocab_size
-    if outside := [index for index in encoded.columns["input_ids"] if index >= rows]:
-        raise InputError(f"token id {outside[0]} has no embedding: the model has {rows}")
+    refuse_pairs([encoded], report.config.type_vocab_size)
     if not encoded.length:
         raise InputError("there are no tokens in this text")
     return encoded

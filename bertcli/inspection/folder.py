@@ -200,6 +200,10 @@ def _about_architecture(report: Report) -> Iterator[str]:
         yield f"hidden_act {act!r} is unknown: this model cannot be loaded"
     if pad is not None and pad >= (rows := report.config.vocab_size):
         yield f"pad_token_id {pad} is outside the vocabulary of {rows}: it cannot be loaded"
+    if extra := ", ".join(report.config.extra_embeddings):
+        yield f"extra embeddings ({extra}): the commands cannot give their ids"
+    if report.config.type_vocab_size == 1:
+        yield "type_vocab_size is 1: text pairs cannot be encoded"
 
 
 def _about_weights(report: Report) -> Iterator[str]:
@@ -235,8 +239,11 @@ def _about_tokenizer(report: Report) -> Iterator[str]:
     if report.tokenizer is None:
         return
     tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size
-    if tokens > rows:
-        yield f"{tokens:,} tokens, but only {rows:,} word embeddings: the last have no vector"
+    if report.tokenizer.largest_id >= rows:
+        yield (
+            f"{tokens:,} tokens, but only {rows:,} word embeddings: this model can only tokenize "
+            f"(ids go up to {report.tokenizer.largest_id:,})"
+        )
     elif tokens < rows:
         yield f"{tokens:,} tokens for {rows:,} word embeddings: the last are never used"
 

@@ -18,6 +18,7 @@ class TokenizerInfo:
 
     file: str
     vocabulary_size: int
+    largest_id: int
     lower_case: bool | None  # None where its normalizer does not say
     special_tokens: dict[str, int]
     limit: int | None
@@ -38,6 +39,7 @@ def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | N
     info = TokenizerInfo(
         file="tokenizer.json" if (folder / "tokenizer.json").exists() else "vocab.txt",
         vocabulary_size=found.vocabulary_size,
+        largest_id=max(found.core.get_vocab().values(), default=-1),
         lower_case=lower,
         special_tokens=found.special_ids(),
         limit=found.limit,

@@ -104,4 +104,5 @@ def _tokenizer(report: Report) -> Check:
     if report.tokenizer is None:
         return Check(what, False, report.tokenizer_error)
     tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size
-    return Check(what, tokens <= rows, f"{tokens:,} tokens, {rows:,} embeddings")
+    fits = report.tokenizer.largest_id < rows
+    return Check(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")

@@ -19,6 +19,7 @@ from bertcli.encoder import Encoder, Finish, Reading, Tokens, budget_of, make_fa
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import ModelFolder
+from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.model.checkpoint import examine, load, read_config
 from bertcli.model.heads import BertForQuestionAnswering, BertWithHead
 from bertcli.model.report import Report
@@ -92,6 +93,7 @@ class Head(Generic[M]):
         tokenizer = Tokenizer.load(folder, parse_special=settings.parse_special)
         for message in tokenizer.warnings:
             warn(message)
+        refuse_unfit(folder, read_config(folder), tokenizer)
         refuse_several(settings.device, "name one of them")
         device, dtype = device_and_dtype(settings.device, settings.dtype, warn)
         model, _ = load(folder, kind, dtype=dtype)
@@ -130,6 +132,7 @@ class Head(Generic[M]):
 
         Raises ModelError for a text with a result that is not finite.
         """
+        refuse_pairs(batch, self.model.bert.config.type_vocab_size)
         found = self.encoder.run([tokens_of(item) for item in batch], finish)
         for item, output in zip(batch, found, strict=True):
             if not output.isfinite().all():
