@@ -1,0 +1,494 @@
+"""Inputs in which something is wrong, of every format, and the commands that read them."""
+
+import gzip
+import io
+import json
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import zstandard
+from safetensors import SafetensorError
+from safetensors.numpy import save as safetensors_of
+
+from .craft import bomb, mutated_npy, mutated_safetensors, npy, odd_array, odd_line
+from .folders import HEADS, Command
+from .values import Raw, dump, mutated_bytes, mutated_json, odd
+
+LINE = "the film was good I love NLP ! Straße 中文 [MASK] 😀 U.S. don't [SEP] \u0130 e\u0301"
+WORDS = LINE.split()
+KINDS = ("text", "text", "text", "vectors", "resume", "table", "stdin")
+
+
+def build(seed: int, sound: Path, case: Path) -> list[Command]:
+    """Make the inputs of a case, in ``case``, and return what is run over them."""
+    dice = random.Random(f"input {seed}")
+    match dice.choice(KINDS):
+        case "vectors":
+            return _vectors(dice, sound, case)
+        case "resume":
+            return _resume(dice, sound, case)
+        case "table":
+            return _arrow(dice, sound, case)
+        case "stdin":
+            return _stdin(dice, sound, case)
+    return _text(dice, sound, case)
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def text(dice: random.Random) -> str:
+    """Return a few words, seldom none, with characters that matter to some format."""
+    found = " ".join(dice.choices(WORDS, k=dice.choice([0, 1, 3, 8, 60])))
+    if dice.random() < 0.15:
+        found += dice.choice(
+            ["\t", '"', ",", "\r", "\x00", "\x1b]0;x\x07", "\u2028", "\ufeff", "\\"]
+        )
+    return found
+
+
+def record(dice: random.Random, fields: list[str]) -> dict[str, Any]:
+    """Return a record for a command that asks for these fields."""
+    found: dict[str, Any] = {name: text(dice) for name in fields}
+    if "choices" in found:
+        found["choices"] = [text(dice) for _ in range(dice.choice([0, 1, 2, 2, 3]))]
+    if dice.random() < 0.6:
+        found["id"] = dice.choice(["r1", 7, "\u0130", "a\tb", -1, 10**18])
+    for name in dice.sample(["label", "stars", "n_tokens", "input_ids", "vector", "truncated"], 2):
+        found[name] = dice.choice(["x", 1, 2.5, None, True, [1, 2], {"a": [None]}])
+    return found
+
+
+def json_lines(dice: random.Random, fields: list[str]) -> bytes:
+    """Return JSON lines some of which are not as they should be."""
+    lines = []
+    for _ in range(dice.choice([0, 1, 3, 3, 8, 20])):
+        one = record(dice, fields)
+        for name in dice.sample([*one], dice.choice([0, 0, 1])):
+            one[name] = odd(dice)
+        kind = dice.random()
+        line = mutated_json(one, dice) if kind < 0.25 else dump(one)
+        lines.append(odd_line(dice) if kind > 0.95 else line)
+        if dice.random() < 0.005:
+            lines.append(dump({"text": "a " * 20_000_000}))
+    return (dice.choice(["\n", "\n", "\r\n", "\n\n"]).join(lines) + "\n").encode(
+        errors="surrogatepass"
+    )
+
+
+def delimited(dice: random.Random, fields: list[str], between: str) -> bytes:
+    """Return CSV or TSV with quotes, rows and headers that do not fit."""
+    names = [*fields, *dice.sample(["id", "label", "", "text", "\x1b]0;x\x07", "a" * 3000], 2)]
+    rows = [names] if dice.random() < 0.85 else []
+    for _ in range(dice.choice([0, 1, 3, 8])):
+        row = [text(dice) for _ in names]
+        if dice.random() < 0.1:
+            row = row[: dice.randrange(len(row) + 1)] + [str(odd(dice))] * dice.choice([0, 1, 5])
+        rows.append(row)
+
+    def quoted(value: str) -> str:
+        kind = dice.random()
+        if kind < 0.05:
+            return f'"{value}'
+        return '"' + value.replace('"', '""') + '"' if kind < 0.6 else value
+
+    lines = [between.join(map(quoted, row)) for row in rows]
+    return (dice.choice(["\n", "\r\n", "\r"]).join(lines) + "\n").encode(errors="surrogatepass")
+
+
+def plain(dice: random.Random, fields: list[str]) -> bytes:
+    """Return lines of text."""
+    lines = [text(dice) for _ in range(dice.choice([0, 1, 3, 8, 30]))]
+    lines += [odd_line(dice)] * (dice.random() < 0.1)
+    end = dice.choice(["\n", "\n", "\r\n", "\0", "\n\n"])
+    return (end.join(lines) + dice.choice(["", end])).encode(errors="surrogatepass")
+
+
+TEXT_FORMATS: dict[str, Callable[[random.Random, list[str]], bytes]] = {
+    "txt": plain,
+    "jsonl": json_lines,
+    "ndjson": json_lines,
+    "csv": lambda dice, fields: delimited(dice, fields, ","),
+    "tsv": lambda dice, fields: delimited(dice, fields, "\t"),
+    "parquet": lambda dice, fields: table(dice, fields),
+}
+FIELDS = {
+    "answer": ["question", "context"],
+    "choose": ["prompt", "choices"],
+    "next-sentence": ["text", "pair"],
+}
+
+
+def packed(name: str, data: bytes, dice: random.Random) -> tuple[str, bytes]:
+    """Return a name and bytes, perhaps compressed, perhaps broken after that."""
+    kind = dice.random()
+    if kind < 0.7:
+        return name, data
+    if kind < 0.85:
+        name, data = f"{name}.gz", gzip.compress(data, 1, mtime=0)
+    else:
+        name, data = f"{name}.zst", zstandard.compress(data, 1)
+    return name, mutated_bytes(data, dice) if dice.random() < 0.3 else data
+
+
+def file_of(dice: random.Random, case: Path, fields: list[str], form: str = "") -> str:
+    """Write a file that can be broken in several ways and return its name."""
+    form = form or dice.choice([*TEXT_FORMATS])
+    data = TEXT_FORMATS[form](dice, fields)
+    if dice.random() < 0.25:
+        data = mutated_bytes(data, dice)
+    if dice.random() < 0.05 and form != "parquet":
+        data = data.decode(errors="replace").encode(dice.choice(["utf-16", "utf-16-le", "utf-32"]))
+    suffix = form if dice.random() < 0.95 else dice.choice([*TEXT_FORMATS, "npy", "foo"])
+    name, data = packed(f"in.{suffix}", data, dice)
+    if dice.random() < 0.004:
+        name, data = "in.txt.gz", gzip_bomb()
+    (case / name).write_bytes(data)
+    return name
+
+
+def gzip_bomb() -> bytes:
+    """Return a small file that is a line of 200 MB."""
+    out = io.BytesIO()
+    with gzip.open(out, "wb", 1) as file:
+        for _ in range(200):
+            file.write(b"a " * 500_000)
+    return out.getvalue()
+
+
+def reading(dice: random.Random, *, pairs: bool = True, model: bool = True) -> list[str]:
+    """Return options of how a file is read."""
+    found: list[str] = []
+
+    def perhaps(chance: float, *options: list[str]) -> None:
+        if dice.random() < chance:
+            found.extend(dice.choice(options))
+
+    perhaps(0.25, ["--on-error", "skip"])
+    perhaps(0.2, ["--encoding-errors", "replace"])
+    perhaps(0.06, ["--encoding", "utf-16"], ["--encoding", "latin-1"], ["--encoding", "idna"])
+    if model:
+        perhaps(0.25, ["--keep-fields"], ["--keep-fields", "label,stars"], ["--keep-fields", "id"])
+        perhaps(0.2, ["--id-field", "label"], ["--id-field", "stars"], ["--id-field", "nowhere"])
+        perhaps(0.06, ["-0"])
+    perhaps(0.08, ["--text-field", "label"], ["--text-field", "\x1b]0;x\x07"], ["--text-field", ""])
+    if pairs:
+        perhaps(0.1, ["--pair-field", "label"], ["--pair-field", "text"])
+        perhaps(0.12, ["--pre-split"])
+    perhaps(0.05, *(["--input-format", form] for form in ("txt", "jsonl", "csv", "tsv", "parquet")))
+    return found
+
+
+def _text(dice: random.Random, sound: Path, case: Path) -> list[Command]:
+    """Return one or two commands over a file of texts."""
+    name = dice.choice(["tokenize", "tokenize", "embed", "similar", "corpus", *HEADS])
+    file = file_of(dice, case, FIELDS.get(name, dice.choice([["text"], ["text", "pair"]])))
+    if name == "corpus":
+        return [_corpus(dice, file, sound)]
+    if name == "similar":
+        more = dice.choice([[], ["--id-field", "id"], ["--text-field", "label"], ["--top-k", "50"]])
+        argv = ["similar", "a good film", "--corpus", file, *more, "-m", str(sound / "tiny")]
+        if dice.random() < 0.4:
+            return [Command([*argv, "--vectors", "out.npy"], output="out.npy")] * 2
+        return [Command(argv)]
+    pairs = name in ("tokenize", "embed", "classify", "next-sentence")
+    given = ["--pairs", file] if pairs and dice.random() < 0.15 else ["-i", file]
+    return [_over(name, given, dice, sound)]
+
+
+def _over(name: str, given: list[str], dice: random.Random, sound: Path) -> Command:
+    """Return a command over files or stdin, with options of its own."""
+    free = name in ("tokenize", "embed", "fill-mask", "classify", "tag", "next-sentence")
+    argv = [name, *given, *reading(dice, pairs=free)]
+    if name not in ("tokenize", "embed", "classify", "fill-mask", "tag", "next-sentence"):
+        argv = [one for one in argv if one != "--pre-split"]
+    model = HEADS.get(name, "tiny")
+    argv += ["-m", str(sound / model)]
+    if name == "tokenize":
+        fields = ["--tokens", "--offsets", "--length", "--text", "--stats", "--word-ids", "--count"]
+        argv += dice.sample(fields, dice.choice([0, 0, 1, 2]))
+        argv += dice.choice(
+            [[], [], ["--padding", "longest"], ["--truncation", "--max-length", "8"]]
+        )
+        argv += dice.choice([[], [], ["--overflowing", "--max-length", "8", "--stride", "2"]])
+        argv += dice.choice([[], [], ["-f", "table"], ["-f", "csv"], ["--workers", "0"]])
+        forms = ("jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet")
+    elif name == "embed":
+        argv += dice.choice([[], [], ["--token-vectors"], ["--word-vectors", "mean"]])
+        argv += dice.choice([[], [], ["--precision", "int8"], ["--precision", "float16"]])
+        argv += dice.choice([[], [], ["--window", "2"], ["--prompt", "a: "], ["--max-length", "8"]])
+        argv += dice.choice([[], ["--on-truncate", "window"], ["--on-truncate", "error"], []])
+        forms = ("jsonl", "csv", "npy", "npz", "safetensors", "parquet")
+    else:
+        argv += dice.choice([[], ["-f", "table"], ["-f", "csv"], ["-f", "tsv"], ["--window", "2"]])
+        forms = ("jsonl", "csv", "tsv", "parquet")
+    if dice.random() < 0.5 or "-f" in argv:
+        return Command(argv)
+    out = "out." + dice.choice([*forms, *forms, "jsonl.gz", "foo"])
+    return Command([*argv, "-o", out], output=out)
+
+
+def _corpus(dice: random.Random, file: str, sound: Path) -> Command:
+    """Return a command of pretraining over a corpus."""
+    more = [one for one in reading(dice, pairs=False, model=False)]
+    if dice.random() < 0.5:
+        sizes = ["--size", dice.choice(["5", "50", "400"])]
+        return Command(["pretrain", "vocab", file, *sizes, *more, "-o", "out"], output="out")
+    argv = ["pretrain", "prepare", file, "--max-length", "12", *more, "-o", "out"]
+    argv += dice.choice([[], ["-f", "parquet"], ["--whole-word"], ["--dupe-factor", "2"]])
+    return Command([*argv, "-m", str(sound / "tiny")], output="out")
+
+
+def _stdin(dice: random.Random, sound: Path, case: Path) -> list[Command]:
+    """Return a command that reads what is piped in."""
+    name = dice.choice(["tokenize", "embed", "decode", "fill-mask", "classify", "tag", "vocab"])
+    form = dice.choice(["txt", "jsonl", "csv"])
+    data = TEXT_FORMATS[form](dice, ["text"])
+    if dice.random() < 0.4:
+        data = mutated_bytes(data, dice)
+    if name == "vocab":
+        return [Command(["pretrain", "vocab", "-o", "out", "--size", "50"], data, "out")]
+    said = ["--input-format", form] if dice.random() < 0.7 else []
+    if name == "decode":
+        lines = [dump(_ids(dice)) for _ in range(dice.choice([1, 3, 9]))]
+        kinds = (mutated_bytes("\n".join(lines).encode(errors="surrogatepass"), dice), data)
+        more = [*dice.choice([[], ["--keep-fields"]]), *dice.choice([[], ["--on-error", "skip"]])]
+        argv = ["decode", *said[:1], *(["jsonl"] if said else []), *more]
+        return [Command([*argv, "-m", str(sound / "tiny")], dice.choice(kinds))]
+    return [_over(name, ["-i", "-", *said], dice, sound)._replace(stdin=data)]
+
+
+def _ids(dice: random.Random) -> Any:
+    """Return a line that `decode` may be given."""
+    ids: list[Any] = [dice.randrange(347) for _ in range(dice.choice([0, 1, 5]))]
+    if dice.random() < 0.4:
+        ids.insert(0, dice.choice([odd(dice), -1, 347, 10**20, 2.0, "5", True, None, [1]]))
+    return dice.choice([ids, {"input_ids": ids}, {"input_ids": ids, "id": odd(dice)}, odd(dice)])
+
+
+# --- Parquet ------------------------------------------------------------------------------------
+
+ARROW: list[tuple[Any, list[Any]]] = [
+    (pyarrow.string(), ["a", None, "\u4e00"]),
+    (pyarrow.large_string(), ["a", "b", "c"]),
+    (pyarrow.int8(), [1, None, -128]),
+    (pyarrow.uint64(), [0, (1 << 64) - 1, 1]),
+    (pyarrow.float16(), [np.float16(1), np.float16("nan"), None]),
+    (pyarrow.float32(), [1.0, float("nan"), float("inf")]),
+    (pyarrow.float64(), [0.1, None, -0.0]),
+    (pyarrow.bool_(), [True, None, False]),
+    (pyarrow.null(), [None, None, None]),
+    (pyarrow.binary(), [b"a", b"\xff", None]),
+    (pyarrow.binary(3), [b"abc", b"\xff\xfe\x00", None]),
+    (pyarrow.date32(), [0, -800_000, 2_900_000]),
+    (pyarrow.date64(), [0, 86_400_000, None]),
+    (pyarrow.time32("s"), [0, 86_399, None]),
+    (pyarrow.time64("ns"), [0, 1, 86_399_999_999_999]),
+    *(
+        (pyarrow.timestamp(unit, zone), [0, -(1 << 52), (1 << (52 if unit == "s" else 62))])
+        for unit, zone in (("s", None), ("us", "UTC"), ("ns", "Europe/Berlin"), ("ms", "+07:30"))
+    ),
+    *((pyarrow.duration(unit), [0, -1, 1 << 62]) for unit in ("s", "us", "ns")),
+    (pyarrow.decimal128(38, 10), [None, 1, 2]),
+    (pyarrow.list_(pyarrow.int64()), [[1], [], None]),
+    (pyarrow.list_(pyarrow.timestamp("us")), [[0], [None], None]),
+    (pyarrow.list_(pyarrow.float32(), 2), [[1, 2], None, [3, 4]]),
+    (pyarrow.list_(pyarrow.string()), [["a", "b"], [None], []]),
+    (pyarrow.struct([("x", pyarrow.date32()), ("y", pyarrow.binary())]), [{"x": 1}, None, {}]),
+    (pyarrow.map_(pyarrow.string(), pyarrow.int32()), [[("a", 1)], [], None]),
+    (pyarrow.dictionary(pyarrow.int8(), pyarrow.string()), ["a", "b", "a"]),
+]
+
+
+def column(dice: random.Random, rows: int) -> Any:
+    """Return a column of any type of Arrow that can be written to Parquet."""
+    kind, values = dice.choice(ARROW)
+    return pyarrow.array([values[at % 3] for at in range(rows)], kind)
+
+
+def table(dice: random.Random, fields: list[str]) -> bytes:
+    """Return a Parquet file of texts, with other columns beside them, or instead."""
+    rows = dice.choice([0, 1, 3, 3, 10])
+    columns: list[tuple[str, Any]] = []
+    for name in fields:
+        usual = pyarrow.array([text(dice) for _ in range(rows)])
+        if name == "choices":
+            usual = pyarrow.array([[text(dice)] * 2] * rows, pyarrow.list_(pyarrow.string()))
+        columns.append((name, column(dice, rows) if dice.random() < 0.15 else usual))
+    others = dice.sample(["id", "label", "stars", "vector", "n_tokens", "\x1b]0;x\x07", "text"], 3)
+    columns += [(name, column(dice, rows)) for name in others]
+    made = pyarrow.Table.from_arrays([c for _, c in columns], names=[n for n, _ in columns])
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(made, out, row_group_size=dice.choice([1, 2, 100]))
+    return out.getvalue()
+
+
+def _arrow(dice: random.Random, sound: Path, case: Path) -> list[Command]:
+    """Return commands over a Parquet file: its columns are ids, kept fields, texts."""
+    (case / "in.parquet").write_bytes(table(dice, ["text"]))
+    more = dice.choice([["--keep-fields"], ["--id-field", "label"], ["--id-field", "stars"]])
+    argv = [dice.choice(["tokenize", "embed", "classify"]), "-i", "in.parquet", *more]
+    argv += dice.choice([[], ["--on-error", "skip"]])
+    out = dice.choice(["", "out.jsonl", "out.parquet", "out.csv"])
+    model = HEADS.get(argv[0], "tiny")
+    argv += ["-m", str(sound / model), *(["-o", out] if out else [])]
+    return [Command(argv, output=out)]
+
+
+# --- vectors and ids ----------------------------------------------------------------------------
+
+
+def vectors(dice: random.Random, case: Path, stem: str) -> str:
+    """Write a file of vectors or ids that may be broken, and return its name."""
+    form = dice.choice(["npy", "npy", "npz", "safetensors", "jsonl", "csv", "parquet"])
+    array = odd_array(dice)
+    if dice.random() < 0.5:
+        array = np.random.default_rng(dice.randrange(99)).normal(size=(3, 4)).astype("f4")
+    try:
+        data = VECTOR_FORMATS[form](array, dice)
+    except (ValueError, TypeError, LookupError, pyarrow.ArrowException, SafetensorError):
+        form, data = "npy", npy(array)  # a type or a shape that this format does not have
+    if dice.random() < 0.35:
+        how = mutated_safetensors if form == "safetensors" else mutated_npy
+        data = how(data, dice) if form in ("npy", "safetensors") else mutated_bytes(data, dice)
+    if dice.random() < 0.15:
+        data = mutated_bytes(data, dice, head=200)
+    name, data = (
+        packed(f"{stem}.{form}", data, dice)
+        if dice.random() < 0.3
+        else (
+            f"{stem}.{form}",
+            data,
+        )
+    )
+    (case / name).write_bytes(data)
+    if dice.random() < 0.2:
+        manifest = {
+            "rows": 3,
+            "shape": [3, 4],
+            "precision": "float32",
+            "fingerprint": {"model": "x"},
+        }
+        beside = mutated_json(manifest, dice).encode(errors="surrogatepass")
+        (case / f"{name}.manifest.json").write_bytes(beside)
+    return name
+
+
+def _npz(array: np.ndarray, dice: random.Random) -> bytes:
+    if dice.random() < 0.03:
+        return bomb()
+    out = io.BytesIO()
+    names = dice.choice([["embeddings"], ["input_ids"], ["embeddings", "ids"], ["x"], []])
+    with zipfile.ZipFile(out, "w", dice.choice([0, 8])) as archive:
+        for name in names:
+            body = npy(array)
+            body = mutated_npy(body, dice) if dice.random() < 0.2 else body
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), body)
+    return out.getvalue()
+
+
+def _safetensors(array: np.ndarray, dice: random.Random) -> bytes:
+    name = dice.choice(["embeddings", "embeddings", "input_ids", "x", "\x1b]0;x\x07"])
+    return safetensors_of({name: np.ascontiguousarray(array)})
+
+
+def _json_vectors(array: np.ndarray, dice: random.Random) -> bytes:
+    name = dice.choice(["vector", "vector", "input_ids", "embedding"])
+    lines = []
+    for at, row in enumerate(array.tolist()):
+        value = {"id": at, name: row}
+        if dice.random() < 0.15:
+            lines.append(mutated_json(value, dice))
+        elif dice.random() < 0.1:
+            lines.append(dump({"id": at, name: [Raw("1" * 400), odd(dice)]}))
+        else:
+            lines.append(json.dumps(value, default=str))
+    return "\n".join(lines).encode(errors="surrogatepass")
+
+
+def _csv_vectors(array: np.ndarray, dice: random.Random) -> bytes:
+    lines = ["id," + ",".join(map(str, range(array.shape[-1])))]
+    lines += [f"{at}," + ",".join(map(str, row)) for at, row in enumerate(array.tolist())]
+    return "\n".join(lines).encode(errors="replace")
+
+
+def _parquet_vectors(array: np.ndarray, dice: random.Random) -> bytes:
+    name = dice.choice(["vector", "vector", "input_ids", "x"])
+    made = pyarrow.array(list(array)) if dice.random() < 0.8 else column(dice, 3)
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays([made], names=[name]), out)
+    return out.getvalue()
+
+
+VECTOR_FORMATS: dict[str, Callable[[np.ndarray, random.Random], bytes]] = {
+    "npy": lambda array, dice: npy(array),
+    "npz": _npz,
+    "safetensors": _safetensors,
+    "jsonl": _json_vectors,
+    "csv": _csv_vectors,
+    "parquet": _parquet_vectors,
+}
+
+
+def _vectors(dice: random.Random, sound: Path, case: Path) -> list[Command]:
+    """Return commands over files of vectors or ids."""
+    one = vectors(dice, case, "one")
+    tiny = str(sound / "tiny")
+    match dice.randrange(4):
+        case 0:
+            other = vectors(dice, case, "other") if dice.random() < 0.5 else one
+            more = dice.choice([[], ["--tolerance", "0.1"], ["-f", "table"]])
+            return [Command(["compare", one, other, *more])]
+        case 1:
+            return [Command(["inspect", one, *dice.choice([[], ["--json"]])])]
+        case 2:
+            more = dice.choice([[], ["--on-error", "skip"], ["--keep-fields"], ["--as", "tokens"]])
+            return [Command(["decode", "-i", one, *more, "-m", tiny])]
+    (case / "c.txt").write_text("a\nb\nc\n")
+    return [
+        Command(["similar", "a", "--corpus", "c.txt", "--vectors", one, "-m", tiny], output=one)
+    ]
+
+
+# --- files of a run that is resumed -------------------------------------------------------------
+
+
+def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
+    """Return a run that stops half-way or is whole, then others over what it left, mutated."""
+    out = "out." + dice.choice(["npy", "npz", "safetensors", "jsonl", "parquet", "csv"])
+    lines = [dump({"text": text(dice), "id": f"r{at}"}) for at in range(7)]
+    halfway = dice.random() < 0.6
+    good = "\n".join(lines).encode() + b"\n"
+    (case / "in.jsonl").write_bytes(good + (b"{broken\n" if halfway else b""))
+    many = dice.choice([[], [], ["--token-vectors"]]) if not out.endswith("csv") else []
+    argv = ["embed", "-i", "in.jsonl", "-o", out, "--window", "2", *many]
+    argv += ["-m", str(sound / "tiny")]
+
+    def spoil(where: Path) -> None:
+        if halfway and dice.random() < 0.8:
+            (where / "in.jsonl").write_bytes(good)
+        left = sorted(path for path in where.iterdir() if path.name.startswith(out))
+        for path in dice.sample(left, min(len(left), dice.choice([1, 1, 2]))):
+            data = path.read_bytes()
+            if path.suffix == ".json" and dice.random() < 0.7:
+                value = mutated_json(json.loads(data), dice)
+                path.write_bytes(value.encode(errors="surrogatepass"))
+            elif dice.random() < 0.2:
+                path.unlink()
+                dice.choice([path.mkdir, lambda path=path: path.symlink_to(path.name), list])()
+            else:
+                path.write_bytes(mutated_bytes(data, dice))
+
+    again = dice.choice([["--resume"], ["--resume"], ["--overwrite"], []])
+    last = dice.choice([["inspect", out], ["compare", out, out], ["inspect", f"{out}.index.jsonl"]])
+    return [
+        Command(argv, output=out, after=spoil),
+        Command([*argv, *again], output=out),
+        Command(last),
+    ]

@@ -1,0 +1,258 @@
+"""One case in this process: run its commands, and say what is wrong with what they did."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import sys
+import traceback
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from front import Result, call
+
+from . import folders, inputs
+from .folders import Command
+
+KINDS = {"folder": folders.build, "input": inputs.build}
+PREFIXES = ("error: ", "hint: ", "note: ", "warning: ")
+BOXED = re.compile(r"\s*(Usage: bertcli|Try 'bertcli|[╭╰]─|│.*│$)")  # usage errors of Typer
+OPTION = re.compile(r"(?<![\w-])--?[a-z]")
+GROWTH = 700 << 20  # bytes
+LONG = 3000  # characters of a message
+KEPT = (".partial", ".partial.jsonl", ".journal.json", ".partial.crc", ".partial.index.jsonl")
+PACKAGE = str(Path(__file__).parents[2] / "bertcli")
+
+
+class Fault(NamedTuple):
+    """What is wrong: a short name under which faults are gathered, and the details."""
+
+    name: str
+    details: str
+    command: str
+
+
+def run_case(case: str, sound: Path, place: Path, errors: Path | None = None) -> Fault | None:
+    """Make a case in an empty folder and run it; ``errors`` is where fd 2 goes, if anywhere."""
+    kind, _, seed = case.partition(":")
+    back = Path.cwd()
+    os.chdir(place)
+    try:
+        for command in KINDS[kind](int(seed), sound, place):
+            if fault := judge(command, place, errors):
+                return fault
+            if command.after:
+                command.after(place)
+    finally:
+        os.chdir(back)
+    return None
+
+
+def judge(command: Command, place: Path, errors: Path | None) -> Fault | None:
+    """Run a command and return the first thing that is wrong."""
+    before = snapshot(place)
+    written = errors.stat().st_size if errors else 0
+    growth = peak_since()
+    try:
+        done = call(*command.argv, stdin=command.stdin)
+    except BaseException as failed:  # of any kind: none shall leave `main`
+        return Fault(where(failed), traceback.format_exc()[-6000:], shown(command))
+    more = (errors.read_bytes()[written:] if errors else b"").decode(errors="replace")
+    done = done._replace(err=done.err + more)
+    after = snapshot(place)
+    problems = (
+        *code_problems(done, reports="--verify" in command.argv),
+        *message_problems(done),
+        *output_problems(command, done, place),
+        *disk_problems(command, done, before, after),
+    )
+    grown = growth()
+    if grown > GROWTH:
+        problems = (*problems, f"grew by {grown >> 20} MB")
+    for problem in problems:
+        details = f"{problem}\nexit code {done.code}\nstderr: {done.err[:3000]!r}"
+        name = re.sub(r"\d+ MB", "N MB", problem).partition(": ")[0]
+        return Fault(f"{name} [{command.argv[0]}]", details, shown(command))
+    return None
+
+
+def code_problems(done: Result, reports: bool) -> Iterator[str]:
+    """Say whether an exit code is one of those that are documented, and its message fits."""
+    if done.code not in (0, 1, 2):
+        yield f"exit code {done.code}"
+    explained = re.search(r"^error: |skipped|Error", done.err, re.MULTILINE)
+    if done.code and not explained and not reports:
+        yield "failed without an error"
+    if done.code == 0 and "error: " in done.err:
+        yield "an error and exit code 0"
+    if done.code == 2 and not OPTION.search(done.err):
+        yield f"a usage error without an option: {done.err!r}"
+
+
+def message_problems(done: Result) -> Iterator[str]:
+    """Say what stands on stderr that should not."""
+    for line in filter(None, done.err.split("\n")):
+        if done.code == 2 and BOXED.match(line):
+            continue
+        if not line.startswith(PREFIXES):
+            yield f"a line on stderr: {line[:300]!r}"
+        if len(line) > LONG:
+            yield f"a message of thousands of characters: {line[:300]!r}"
+        bad = {one for one in line if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp")}
+        if bad:
+            yield f"control characters on stderr: {sorted(bad)!r} in {line[:300]!r}"
+
+
+def output_problems(command: Command, done: Result, place: Path) -> Iterator[str]:
+    """Say what is wrong with the data, on stdout and in a file."""
+    if done.code == 2 and done.stdout:
+        yield "data beside a usage error"
+    plain = "-f" not in command.argv and command.argv[0] not in ("inspect", "decode")
+    if plain and done.stdout:
+        yield from json_problems("stdout", done.stdout)
+    path = place / command.output
+    if done.code or not command.output or not path.is_file():
+        return
+    if path.suffix in (".jsonl", ".ndjson"):
+        yield from json_problems(path.name, path.read_bytes())
+    elif path.suffix == ".npy" and path.stat().st_size < 10 << 20:
+        import numpy as np
+
+        if np.load(path, allow_pickle=False).dtype.kind not in "fiu":
+            yield "an .npy without numbers"
+
+
+def json_problems(name: str, data: bytes) -> Iterator[str]:
+    """Say which line is not an object of strict JSON."""
+    try:
+        lines = data.decode().split("\n")[:-1]
+    except UnicodeDecodeError as bad:
+        yield f"{name} is not UTF-8: {bad}"
+        return
+    for line in lines:
+        try:
+            found = strict(line)
+        except (ValueError, RecursionError) as bad:
+            yield f"{name} is not strict JSON: {bad}, in {line[:300]!r}"
+            return
+        if not isinstance(found, dict | int):  # a number is that of tokens, of --count
+            yield f"{name} has a line that is no object: {line[:300]!r}"
+
+
+def strict(text: str) -> Any:
+    """Parse JSON as the standard has it."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"a key twice: {[key for key, _ in pairs]}")
+        return found
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"the constant {name}")
+
+    return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+
+
+def disk_problems(
+    command: Command, done: Result, before: dict[str, Any], after: dict[str, Any]
+) -> Iterator[str]:
+    """Say which files were changed, or left, that should not be."""
+    out = command.output
+    if lost := [
+        path for path in before if path not in after and not (out and path.startswith(out))
+    ]:
+        yield f"files are gone: {lost}"
+    for path, was in before.items():
+        if path in after and after[path] != was and not (out and path.startswith(out)):
+            yield f"a file was changed: {path}"
+    new = sorted(set(after) - set(before))
+    made = {out, f"{out}.manifest.json", f"{out}.index.jsonl"}
+    allowed = made if not done.code else {f"{out}{end}" for end in KEPT}
+    if done.code and ("--on-error" in command.argv or "--tolerance" in command.argv):
+        allowed |= made  # exit code 1 when any was skipped
+    left = [path for path in new if path.split("/")[0] not in allowed]
+    if left:
+        yield f"new files were left: {left}"
+
+
+def snapshot(place: Path) -> dict[str, Any]:
+    """Return what is under a folder: kinds, and hashes of the files that are not large."""
+    found: dict[str, Any] = {}
+    for folder, names, files in os.walk(place):
+        for name in (*names, *files):
+            path = Path(folder, name)
+            about = path.lstat()
+            kind: Any = stat.S_IFMT(about.st_mode)
+            if stat.S_ISREG(about.st_mode):
+                small = about.st_size < 1 << 20
+                kind = hashlib.sha256(path.read_bytes()).digest() if small else about.st_mtime_ns
+            found[str(path.relative_to(place))] = kind
+    return found
+
+
+def where(failed: BaseException) -> str:
+    """Return an exception with the last line of ours that it went through."""
+    frames = [one for one in traceback.extract_tb(failed.__traceback__)]
+    ours = [one for one in frames if one.filename.startswith(PACKAGE)] or frames
+    last = ours[-1]
+    place = last.filename.removeprefix(PACKAGE).lstrip("/")
+    return f"{type(failed).__name__} at {place}:{last.name}: {last.line}"
+
+
+def shown(command: Command) -> str:
+    """Return a command for a shell."""
+    said = "".join(f" {shlex.quote(one[:200])}" for one in command.argv)
+    return f"bertcli{said}" + (f" < stdin ({len(command.stdin)} bytes)" if command.stdin else "")
+
+
+def peak_since() -> Any:
+    """Begin to watch memory; the function that is returned says by how many bytes it grew."""
+    status = Path("/proc/self/status")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    except OSError:
+        return lambda: 0
+
+    def size(name: str) -> int:
+        return int(re.search(rf"{name}:\s+(\d+) kB", status.read_text())[1]) << 10
+
+    start = size("VmRSS")
+    return lambda: size("VmHWM") - start
+
+
+def emptied(place: Path) -> Path:
+    """Return a folder with nothing in it."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    return place
+
+
+def serve(sound: Path, place: Path, errors: Path) -> None:
+    """Run the cases that stdin names, a line each, and answer each with a line of JSON."""
+    import faulthandler
+
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    log = open(errors, "ab", buffering=0)  # noqa: SIM115 - for as long as this process lives
+    for descriptor in (1, 2):
+        os.dup2(log.fileno(), descriptor)
+    stacks = open(f"{errors}.stacks", "a")  # noqa: SIM115
+    import torch
+
+    torch.set_num_threads(1)
+    faulthandler.enable(stacks)
+    for line in sys.stdin:
+        case, _, seconds = line.strip().partition(" ")
+        faulthandler.dump_traceback_later(float(seconds), file=stacks)
+        found = run_case(case, sound, emptied(place), errors)
+        faulthandler.cancel_dump_traceback_later()
+        answers.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    serve(*map(Path, sys.argv[1:]))
