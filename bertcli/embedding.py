@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
 from bertcli.hub import sha256
+from bertcli.hub.files import weight_files
+from bertcli.model.config import BertConfig
 from bertcli.pipeline import Embedded, Embedder
 from bertcli.progress import Progress
 from bertcli.records import Reader, Record
@@ -20,8 +22,22 @@ from bertcli.vectors.target import Target
 if TYPE_CHECKING:
     import numpy as np
 
-TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+TOKENIZER = (
+    "tokenizer.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+# Keys of config.json that change the numbers of the same weights; what else does is an option.
+NUMBERS = (
+    "hidden_act",
+    "is_decoder",
+    "layer_norm_eps",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "position_embedding_type",
+)
 
 
 @dataclass
@@ -162,13 +178,23 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
     folder = embedder.folder.path / embedder.sentence.transformer
     return {
         "model": embedder.folder.name,
-        "weights": digests(folder, WEIGHTS),
-        "tokenizer": digests(folder, TOKENIZER),
+        "weights": weights_of(folder),
+        "tokenizer": tokenizer_of(folder),
+        "config": numbers_of(embedder.encoder.model.config),
         "options": embedder.chosen(),
     }
 
 
-def digests(folder: Path, patterns: Sequence[str]) -> dict[str, str]:
-    """Return the sha256 of the files of a folder that match, by name."""
-    found = sorted({path for pattern in patterns for path in folder.glob(pattern)})
-    return {path.name: sha256(path) for path in found}
+def weights_of(folder: Path) -> dict[str, str]:
+    """Return the sha256 of the files that hold a folder's weights, by name."""
+    return {path.name: sha256(path) for path in weight_files(folder)}
+
+
+def tokenizer_of(folder: Path) -> dict[str, str]:
+    """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
+    return {name: sha256(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+
+
+def numbers_of(config: BertConfig) -> dict[str, Any]:
+    """Return what the config says that changes the numbers of the same weights."""
+    return {name: getattr(config, name) for name in NUMBERS}

@@ -261,6 +261,8 @@ class Embedder:
             "on_truncate": options.on_truncate,
             "stride": options.stride,
             "prompt": options.prompt,
+            "include_prompt": self.sentence.include_prompt,
+            "lower_case": self.sentence.lower_case,
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
             "dtype": "int8" if self.encoder.linear == "int8" else str(weight.dtype)[6:],

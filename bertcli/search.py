@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.embedding import TOKENIZER, WEIGHTS, Digest, Writing, digests, stacked
+from bertcli.embedding import Digest, Writing, numbers_of, stacked, tokenizer_of, weights_of
 from bertcli.hub import ModelFolder
+from bertcli.model.checkpoint import read_config
 from bertcli.pipeline import Embedded, Embedder
 from bertcli.recipe import Options
 from bertcli.records import Reader, Source
@@ -61,9 +62,9 @@ def options_of(path: str, folder: ModelFolder, options: Options) -> Options:
 
     Raises InputError when another model made them, or nothing says which one did.
     """
-    kinds = {"weights": WEIGHTS, "tokenizer": TOKENIZER}
     inner = folder.path / read_sentence(folder.path, pooling=options.pooling).transformer
-    made = check_maker(path, {kind: digests(inner, kinds[kind]) for kind in kinds})
+    digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
+    made = check_maker(path, digests, numbers_of(read_config(inner)))
     named: Mapping[str, Any] = {
         "combine": made.get("layer_combine", options.combine),
         "layers": tuple(made.get("layers", options.layers)),

@@ -72,10 +72,13 @@ def nearest(queries: Array, blocks: Iterable[Array], k: int) -> list[list[Match]
     return found.matches()
 
 
-def check_maker(path: str, digests: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def check_maker(
+    path: str, digests: Mapping[str, Mapping[str, str]], config: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the options that a file of vectors was made with, as its manifest names them.
 
-    ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name.
+    ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name,
+    ``config`` what else of the model its vectors depend on; an older manifest does not name it.
     Raises InputError when there is no manifest, or it names other files.
     """
     made = (manifest_of(path) or {}).get("fingerprint")
@@ -94,6 +97,14 @@ def check_maker(path: str, digests: Mapping[str, Mapping[str, str]]) -> dict[str
                 f"{_shown(theirs)}, and here it is {_shown(mine)}",
                 f"give --model {name}, or leave out --vectors",
             )
+    theirs, mine = made.get("config"), dict(config or {})
+    if isinstance(theirs, dict) and mine and theirs != mine:
+        key = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
+        raise InputError(
+            f"{path}: was made by a model whose {key} was {theirs.get(key)!r}, and here it is "
+            f"{mine.get(key)!r}",
+            "give --model the one that made it, or leave out --vectors",
+        )
     options = made.get("options")
     options = options if isinstance(options, dict) else {}
     if options.get("pooling") == "none":

@@ -7,12 +7,16 @@ the checksum of every variable agrees.
 
 import json
 import re
+import shutil
 
+import numpy as np
 import pytest
 import torch
+from front import PACKAGE, bad, call, good
 from model_reference import close, texts, theirs
 from safetensors.torch import load_file
 
+from bertcli.embedding import weights_of
 from bertcli.errors import ModelError
 from bertcli.model.bert import BertModel
 from bertcli.model.checkpoint import load
@@ -245,3 +249,86 @@ def test_damaged_indexes_are_refused_whatever_is_damaged(folder):
             load(folder, BertForPreTraining)
         except ModelError as error:
             assert str(folder) in str(error)
+
+
+# --- through the front door ---
+
+TINY = PACKAGE / "samples" / "tiny-bert"
+QUIET = ["--pooling", "mean", "-q"]
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A folder that holds nothing but what Google's zip files hold, of the sample model."""
+    weights = load_file(TINY / "model.safetensors")
+    variables = convert({f"bert.{name}": tensor for name, tensor in weights.items()})
+    variables["output_weights"], variables["output_bias"] = torch.ones(2, 32), torch.zeros(2)
+    variables["output_weights"][1] = -1
+    folder = tmp_path / "google"
+    folder.mkdir()
+    write_checkpoint(folder / "bert_model.ckpt", variables, shards=2)
+    shutil.copy(TINY / "vocab.txt", folder)
+    shutil.copy(TINY / "config.json", folder / "bert_config.json")
+    return folder
+
+
+def test_a_folder_of_nothing_else_works(alone, tmp_path):
+    argv = ["embed", "one", "two three", *QUIET]
+    ours, theirs = (good(*argv, "-m", model).rows for model in (alone, TINY))
+    assert [row["embedding"] for row in ours] == [row["embedding"] for row in theirs]
+    rows = good("classify", "one", "-m", alone).rows
+    assert call("similar", "one", "--corpus", alone / "vocab.txt", "-m", alone, "-k", 1).code == 0
+    assert len(rows) == 1
+    assert good("inspect", "-m", alone, "--json").rows[0]["weights"]["format"] == "tensorflow"
+    assert "WRONG" not in good("inspect", "-m", alone, "--verify").out
+    assert good("inspect", "-m", alone, "--attention", "one", "--json").rows
+
+
+@pytest.mark.parametrize(
+    "missing", ["bert_model.ckpt.index", "bert_model.ckpt.data-00001-of-00002"]
+)
+def test_what_such_a_folder_lacks_is_named(alone, missing):
+    (alone / missing).unlink()
+    named = "model.safetensors or pytorch_model.bin" if missing.endswith("index") else missing
+    assert bad("embed", "one", "-m", alone).error == f"model folder '{alone}' has no {named}"
+
+
+def test_two_such_models_have_different_fingerprints(alone, tmp_path):
+    good("embed", "one", *QUIET, "-m", alone, "-o", tmp_path / "out.npy")
+    made = json.loads((tmp_path / "out.npy.manifest.json").read_text())["fingerprint"]
+    assert len(made["weights"]) == 3  # the index and both data files
+    data = alone / "bert_model.ckpt.data-00001-of-00002"
+    changed = np.frombuffer(data.read_bytes(), "<f4").copy()
+    changed[0] += 1
+    data.write_bytes(changed.tobytes())
+    again = bad("embed", "one", *QUIET, "-m", alone, "-o", tmp_path / "out.npy", "--resume")
+    assert "weights.bert_model.ckpt.data-00001-of-00002 was" in again.error
+    assert weights_of(alone).keys() == made["weights"].keys()
+
+
+def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path):
+    """And nothing of the config that changes no number."""
+    folder, out = tmp_path / "model", tmp_path / "out.npy"
+    shutil.copytree(TINY, folder)
+    config = json.loads((folder / "config.json").read_text())
+    argv = ["embed", "one", *QUIET, "-m", folder, "-o", out, "--resume"]
+    good(*argv)
+    for key, value in (("hidden_act", "relu"), ("layer_norm_eps", 0.1), ("is_decoder", True)):
+        (folder / "config.json").write_text(json.dumps(config | {key: value}))
+        assert f"config.{key} was" in bad(*argv).error
+        again = bad(
+            "similar", "one", "--corpus", folder / "vocab.txt", "--vectors", out, "-m", folder
+        )
+        assert f"a model whose {key} was" in again.error
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_version": "9"}))
+    assert call(*argv).code == 0
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert "options.lower_case was false, now true" in bad(*argv).error
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shards = {name: f"part-{at % 2}.bin" for at, name in enumerate(weights)}
+    for shard in set(shards.values()):
+        torch.save({n: t for n, t in weights.items() if shards[n] == shard}, folder / shard)
+    index = {"weight_map": shards}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert {*weights_of(folder)} == {"pytorch_model.bin.index.json", "part-0.bin", "part-1.bin"}

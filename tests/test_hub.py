@@ -83,6 +83,7 @@ def cache(home: Path, name: str, files: dict[str, bytes], ref: str = "main") -> 
     return repository
 
 
+GOOGLE = {"bert_model.ckpt.data-00000-of-00001": b"data", "bert_model.ckpt.index": b"index"}
 ASK = """
 import json, sys, time
 time.sleep = lambda seconds: None  # the library waits between attempts
@@ -411,6 +412,8 @@ def test_offline_connects_to_nothing():
             ["pytorch_model.bin.index.json", "pytorch_model-1-of-1.bin"],
             ["pytorch_model.bin.index.json", "pytorch_model-1-of-1.bin"],
         ),
+        ([*GOOGLE, "bert_model.ckpt.meta", "old/x.ckpt.index"], [*GOOGLE]),
+        ([*GOOGLE, "pytorch_model.bin"], ["pytorch_model.bin"]),
     ],
 )
 def test_pick(names, picked):
@@ -440,6 +443,13 @@ def test_the_weights_are_added_when_they_are_asked_for(hub):
     assert found["source"] == "hub"
     assert hub.fetched() == set(MODEL) - set(TOKENIZER)
     assert Path(found["path"], "model.safetensors").read_bytes() == MODEL["model.safetensors"]
+    assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
+
+
+def test_weights_of_tensorflow_are_fetched_where_there_are_no_others(hub):
+    hub.add("org/bert", TOKENIZER | GOOGLE | {"bert_model.ckpt.meta": b"graph"})
+    found = ask("org/bert", files=MODEL_FILES)
+    assert found["source"] == "hub" and hub.fetched() == {*TOKENIZER, *GOOGLE}
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
 
 

@@ -161,7 +161,7 @@ def _from_hub(
     from bertcli.hub.download import Unreachable, download
 
     def choose(names: Sequence[str]) -> list[str]:
-        if gap := none_of(files, set(names).__contains__):
+        if gap := none_of(files, lambda name: bool(pick([name], names))):
             raise ModelError(f"model {name!r} has no {gap} on the hub", "choose a BERT model")
         return pick(files, names)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from bertcli.errors import ModelError
-from bertcli.hub.files import TOKENIZERS, WEIGHTS
+from bertcli.hub.files import TOKENIZERS, WEIGHTS, of_tensorflow
 from bertcli.hub.names import near
 
 if TYPE_CHECKING:
@@ -70,13 +70,17 @@ def download(
                     name,
                     revision=at,
                     cache_dir=cache,
-                    allow_patterns=[file for file in wanted if (file in LAST) == late],
+                    allow_patterns=[file for file in wanted if _comes_last(file) == late],
                     force_download=force,
                     library_name="bertcli",
                 )
     except failures as error:
         raise _explained(error, name, revision, cache) from error
     return Path(folder)
+
+
+def _comes_last(name: str) -> bool:
+    return name in LAST or of_tensorflow(name)
 
 
 @contextmanager

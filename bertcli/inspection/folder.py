@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
-from bertcli.hub.files import CONFIGS, WEIGHTS
+from bertcli.hub.files import CONFIGS, TENSORFLOW, WEIGHTS
 from bertcli.inspection.fit import Fit, compare, grouped, parts
 from bertcli.inspection.headers import TensorInfo, read_header, read_index, weight_map
 from bertcli.inspection.pickled import read_pickled
@@ -26,8 +26,6 @@ from bertcli.model import shapes
 from bertcli.model.config import BertConfig
 from bertcli.model.config_checks import HIDDEN_ACTS
 from bertcli.sentence import Sentence, read_sentence
-
-TENSORFLOW = "*.ckpt*.index"  # beside it are files of the same beginning
 
 
 class Weights(NamedTuple):

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.hub.files import WEIGHTS, read_json
+from bertcli.hub.files import TENSORFLOW, WEIGHTS, read_json
 from bertcli.model.names import NESTED
 from bertcli.model.stored import AGAIN, Stored, check
 from bertcli.model.tensorflow import read_checkpoint
@@ -52,7 +52,7 @@ def weights_in(folder: Path) -> dict[str, Stored]:
     name = next((name for name in WEIGHTS if os.path.lexists(folder / name)), None)
     if name is not None:
         return _read(folder / name)
-    checkpoints = [path.with_suffix("") for path in sorted(folder.glob("*.ckpt*.index"))]
+    checkpoints = [path.with_suffix("") for path in sorted(folder.glob(TENSORFLOW))]
     if len(checkpoints) > 1:
         names = ", ".join(path.name for path in checkpoints)
         raise ModelError(f"{folder}: several checkpoints: {names}", "keep one in the folder")
