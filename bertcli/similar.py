@@ -97,14 +97,7 @@ def check_maker(
                 f"{_shown(theirs)}, and here it is {_shown(mine)}",
                 f"give --model {name}, or leave out --vectors",
             )
-    theirs, mine = made.get("config"), dict(config or {})
-    if isinstance(theirs, dict) and mine and theirs != mine:
-        key = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
-        raise InputError(
-            f"{path}: was made by a model whose {key} was {theirs.get(key)!r}, and here it is "
-            f"{mine.get(key)!r}",
-            "give --model the one that made it, or leave out --vectors",
-        )
+    _check_config(path, made.get("config"), config or {})
     options = made.get("options")
     options = options if isinstance(options, dict) else {}
     if options.get("pooling") == "none":
@@ -114,6 +107,18 @@ def check_maker(
             f"make it with bertcli embed without --{kind[:-1]}-vectors",
         )
     return options
+
+
+def _check_config(path: str, theirs: object, mine: Mapping[str, Any]) -> None:
+    if not isinstance(theirs, dict):
+        return
+    for key, value in mine.items():
+        if theirs.get(key) != value:
+            raise InputError(
+                f"{path}: was made by a model whose {key} was {theirs.get(key)!r}, and here it is "
+                f"{value!r}",
+                "give --model the one that made it, or leave out --vectors",
+            )
 
 
 def check_texts(path: str, digest: str) -> None:
