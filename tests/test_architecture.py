@@ -76,6 +76,7 @@ LAYERS = [
     "cli.display",
     "cli.bars",
     "cli.console",
+    "cli.groups",
     "cli.inputs",
     "cli.options",
     "cli.views",
@@ -311,6 +312,30 @@ def options():
 
 def test_every_option_has_help():
     assert [(c, n) for c, n, option in options() if not (option.help or "").endswith(".")] == []
+
+
+def records_of_options():
+    """Yield the records of the library that the command line makes of groups of options."""
+    for path in (ROOT / "cli").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        homes = {alias.name: node.module for node in imported for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "record":
+                kind = node.args[0].id
+                yield getattr(importlib.import_module(homes[kind]), kind)
+
+
+def test_every_option_is_used():
+    """An option becomes a field of a record, or is named by the code of the command line."""
+    used = {field.name for kind in records_of_options() for field in fields(kind)}
+    for path in (ROOT / "cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute):
+                used.add(node.attr)
+            elif isinstance(node, ast.Constant):
+                used.add(node.value)
+    assert [(command, name) for command, name, _ in options() if name not in used] == []
 
 
 def test_environment_variables_have_the_name_of_their_option():

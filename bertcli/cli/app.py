@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bertcli.cli.console import say
-from bertcli.cli.options import command
+from bertcli.cli.groups import command
 from bertcli.errors import BertcliError
 
 # A command is the function of its own name in the module of its own name: "pretrain vocab" is

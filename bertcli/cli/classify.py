@@ -1,7 +1,7 @@
 """`bertcli classify`: texts and pairs to classes, or to one score."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
@@ -12,22 +12,17 @@ from bertcli.cli.task_options import CutOptions
 from bertcli.cli.task_run import form_of, open_head, write
 from bertcli.errors import UsageError
 
-LABELS = "Labels"
-
 
 @dataclass(frozen=True)
 class LabelOptions:
     """Which labels are given, and how they are scored."""
 
+    PANEL: ClassVar = "Labels"
+
     top_k: Annotated[
         int | None,
         typer.Option(
-            "--top-k",
-            "-k",
-            metavar="N",
-            min=1,
-            help="The N likeliest labels, as a list.",
-            rich_help_panel=LABELS,
+            "--top-k", "-k", metavar="N", min=1, help="The N likeliest labels, as a list."
         ),
     ] = None
     threshold: Annotated[
@@ -36,21 +31,14 @@ class LabelOptions:
             metavar="SCORE",
             help="All labels with at least this score, as a list (default where several labels "
             "may hold: 0.5).",
-            rich_help_panel=LABELS,
         ),
     ] = None
     scores: Annotated[
         Literal["top", "all"],
-        typer.Option(
-            help="all: also the score of every label, in the model's order.",
-            rich_help_panel=LABELS,
-        ),
+        typer.Option(help="all: also the score of every label, in the model's order."),
     ] = "top"
     logits: Annotated[
-        bool,
-        typer.Option(
-            "--logits", help="Scores as the model gives them, unscaled.", rich_help_panel=LABELS
-        ),
+        bool, typer.Option("--logits", help="Scores as the model gives them, unscaled.")
     ] = False
 
     def __post_init__(self) -> None:

@@ -1,11 +1,12 @@
 """`bertcli decode`: token ids back to text."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.inputs import INPUT, KeepFields, OnError, source_paths
+from bertcli.cli.groups import INPUT, record
+from bertcli.cli.inputs import KeepFields, OnError, source_paths
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.decoding import Decoding, decoded
 from bertcli.errors import UsageError
@@ -15,6 +16,8 @@ from bertcli.records import Reader, Source
 @dataclass(frozen=True)
 class IdOptions:
     """Where the ids come from."""
+
+    PANEL: ClassVar = INPUT
 
     ids: Annotated[
         list[str] | None,
@@ -27,14 +30,12 @@ class IdOptions:
             "-i",
             metavar="PATH",
             help="File of ids, more than once if need be; - is stdin. .gz and .zst are unpacked.",
-            rich_help_panel=INPUT,
         ),
     ] = None
     input_format: Annotated[
         Literal["auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"],
         typer.Option(
-            help="auto goes by the suffix; txt is a list of ids, or a JSON list or object, a line.",
-            rich_help_panel=INPUT,
+            help="auto goes by the suffix; txt is a list of ids, or a JSON list or object, a line."
         ),
     ] = "auto"
     keep_fields: KeepFields = None
@@ -42,12 +43,13 @@ class IdOptions:
 
     def source(self) -> Source:
         """Return where to read from."""
-        return Source(
+        return record(
+            Source,
+            self,
             texts=(" ".join(self.ids),) if self.ids else (),
             paths=source_paths(self.input, given=bool(self.ids)),
             format=self.input_format,
             keep=self.keep_fields,
-            on_error=self.on_error,
             ids=True,
         )
 

@@ -1,15 +1,14 @@
 """The options of `bertcli embed`: what vectors are made of, where they are computed and kept."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options import LAYOUT, OUTPUT, ParseSpecial, SpecialTokens
+from bertcli.cli.groups import COMPUTE, LAYOUT, OUTPUT, record
+from bertcli.cli.options import ParseSpecial, SpecialTokens
 from bertcli.errors import UsageError
 from bertcli.recipe import ALONE, POOLINGS, Options
-
-VECTOR, COMPUTE = "Vectors", "Computation"
 
 
 def _complete_pooling(incomplete: str) -> list[str]:
@@ -22,6 +21,8 @@ def _complete_pooling(incomplete: str) -> list[str]:
 class VectorOptions:
     """What a vector is made of."""
 
+    PANEL: ClassVar = "Vectors"
+
     pooling: Annotated[
         str,
         typer.Option(
@@ -31,22 +32,16 @@ class VectorOptions:
             "says, else mean.",
             envvar="BERTCLI_POOLING",
             autocompletion=_complete_pooling,
-            rich_help_panel=VECTOR,
         ),
     ] = "auto"
     token_vectors: Annotated[
         bool,
-        typer.Option(
-            "--token-vectors",
-            help="A vector for each token, special ones included.",
-            rich_help_panel=VECTOR,
-        ),
+        typer.Option("--token-vectors", help="A vector for each token, special ones included."),
     ] = False
     word_vectors: Annotated[
         Literal["first", "last", "mean", "max"] | None,
         typer.Option(
-            help="A vector for each word: of its first or last token, or the mean or max of all.",
-            rich_help_panel=VECTOR,
+            help="A vector for each word: of its first or last token, or the mean or max of all."
         ),
     ] = None
     layers: Annotated[
@@ -54,43 +49,32 @@ class VectorOptions:
         typer.Option(
             metavar="L[,L...]",
             help="-1 is the last layer, 0 the embedding output; higher ones are not computed.",
-            rich_help_panel=VECTOR,
         ),
     ] = "-1"
     layer_combine: Annotated[
         Literal["mean", "sum", "concat", "stack"],
-        typer.Option(help="How several layers become one.", rich_help_panel=VECTOR),
+        typer.Option(help="How several layers become one."),
     ] = "mean"
     normalize: Annotated[
         bool | None,
         typer.Option(
             "--normalize/--no-normalize",
             help="Give vectors length 1 (default: what the model says; off for tokens and words).",
-            rich_help_panel=VECTOR,
         ),
     ] = None
     dim: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            min=1,
-            help="The first N dimensions, before normalising (Matryoshka).",
-            rich_help_panel=VECTOR,
+            metavar="N", min=1, help="The first N dimensions, before normalising (Matryoshka)."
         ),
     ] = None
     precision: Annotated[
         Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
-        typer.Option(help="Of the written vectors.", rich_help_panel=VECTOR),
+        typer.Option(help="Of the written vectors."),
     ] = "float32"
-    prompt: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Put before each text.", rich_help_panel=VECTOR),
-    ] = None
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Put before each text.")] = None
     prompt_name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="A prompt that the model's folder has.", rich_help_panel=VECTOR
-        ),
+        str | None, typer.Option(metavar="NAME", help="A prompt that the model's folder has.")
     ] = None
 
     @property
@@ -110,6 +94,8 @@ class VectorOptions:
 class LengthOptions:
     """What becomes of long texts."""
 
+    PANEL: ClassVar = LAYOUT
+
     max_length: Annotated[
         int | None,
         typer.Option(
@@ -117,7 +103,6 @@ class LengthOptions:
             min=2,
             help="Tokens that a text is cut to (default: the model's).",
             envvar="BERTCLI_MAX_LENGTH",
-            rich_help_panel=LAYOUT,
         ),
     ] = None
     on_truncate: Annotated[
@@ -125,13 +110,9 @@ class LengthOptions:
         typer.Option(
             help="What to do with a longer text; window: encode all of it in overlapping windows.",
             envvar="BERTCLI_ON_TRUNCATE",
-            rich_help_panel=LAYOUT,
         ),
     ] = "warn"
-    stride: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Tokens that windows share.", rich_help_panel=LAYOUT),
-    ] = 0
+    stride: Annotated[int, typer.Option(metavar="N", min=0, help="Tokens that windows share.")] = 0
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
 
@@ -140,6 +121,8 @@ class LengthOptions:
 class ComputeOptions:
     """Where and how it is computed."""
 
+    PANEL: ClassVar = COMPUTE
+
     device: Annotated[
         str,
         typer.Option(
@@ -147,7 +130,6 @@ class ComputeOptions:
             help="auto (the first of those here), cpu, cuda, cuda:N, mps or xpu; cuda:0,cuda:1 or "
             "cuda:all: a process each.",
             envvar="BERTCLI_DEVICE",
-            rich_help_panel=COMPUTE,
         ),
     ] = "auto"
     dtype: Annotated[
@@ -155,7 +137,6 @@ class ComputeOptions:
         typer.Option(
             help="Of the computation; auto is float32. int8 (CPU): near, and faster.",
             envvar="BERTCLI_DTYPE",
-            rich_help_panel=COMPUTE,
         ),
     ] = "auto"
     threads: Annotated[
@@ -165,7 +146,6 @@ class ComputeOptions:
             min=1,
             help="Threads on a CPU, of all processes together (default: every core).",
             envvar="BERTCLI_THREADS",
-            rich_help_panel=COMPUTE,
         ),
     ] = None
     batch_tokens: Annotated[
@@ -175,14 +155,10 @@ class ComputeOptions:
             min=1,
             help="Tokens of a batch; halved when memory runs out.",
             envvar="BERTCLI_BATCH_TOKENS",
-            rich_help_panel=COMPUTE,
         ),
     ] = None
     window: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="Records sorted by length together.", rich_help_panel=COMPUTE
-        ),
+        int, typer.Option(metavar="N", min=1, help="Records sorted by length together.")
     ] = 4096
 
 
@@ -190,21 +166,13 @@ class ComputeOptions:
 class FileOptions:
     """How a file of vectors is written."""
 
+    PANEL: ClassVar = OUTPUT
+
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on where a run that was killed had got to.",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, typer.Option("--resume", help="Go on where a run that was killed had got to.")
     ] = False
     manifest: Annotated[
-        bool,
-        typer.Option(
-            "--manifest/--no-manifest",
-            help="Write beside the output what made it.",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, typer.Option("--manifest/--no-manifest", help="Write beside the output what made it.")
     ] = True
 
 
@@ -218,24 +186,15 @@ def layers_in(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> "Options":
+def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> Options:
     """Return what the pipeline is told. Raises UsageError for what contradicts itself."""
-    return Options(
+    return record(
+        Options,
+        vector,
+        length,
+        compute,
         pooling=vector.mode,
         words=vector.word_vectors,
         layers=layers_in(vector.layers),
         combine=vector.layer_combine,
-        normalize=vector.normalize,
-        dim=vector.dim,
-        max_length=length.max_length,
-        on_truncate=length.on_truncate,
-        stride=length.stride,
-        prompt=vector.prompt,
-        prompt_name=vector.prompt_name,
-        special_tokens=length.special_tokens,
-        parse_special=length.parse_special,
-        device=compute.device,
-        dtype=compute.dtype,
-        batch_tokens=compute.batch_tokens,
-        window=compute.window,
     )

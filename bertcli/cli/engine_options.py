@@ -12,7 +12,6 @@ from bertcli.errors import UsageError
 if TYPE_CHECKING:
     from bertcli.engines.cluster import Pool
 
-ENGINE = "Engine"
 MOST_PROCESSES = 8  # of tokenize: one process reads for all of them, and writes what they return
 
 
@@ -20,13 +19,14 @@ MOST_PROCESSES = 8  # of tokenize: one process reads for all of them, and writes
 class EngineOptions:
     """One process here, or the workers of a cluster."""
 
+    PANEL: ClassVar = "Engine"
+
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(
             help="ray: folders and globs of files in, a folder of files out, by the workers of a "
             "Ray cluster.",
             envvar="BERTCLI_ENGINE",
-            rich_help_panel=ENGINE,
         ),
     ] = "local"
     ray_address: Annotated[
@@ -34,26 +34,15 @@ class EngineOptions:
         typer.Option(
             metavar="ADDRESS",
             help="auto, host:port or ray://host:port (default: $RAY_ADDRESS, else this machine).",
-            rich_help_panel=ENGINE,
         ),
     ] = None
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Workers of the cluster (default: as many as fit).",
-            rich_help_panel=ENGINE,
-        ),
+        typer.Option(metavar="N", min=1, help="Workers of the cluster (default: as many as fit)."),
     ] = None
     cpus_per_worker: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="CPUs, and threads, of a worker of the cluster.",
-            rich_help_panel=ENGINE,
-        ),
+        typer.Option(metavar="N", min=1, help="CPUs, and threads, of a worker of the cluster."),
     ] = None
 
     def pool(self) -> "Pool":
@@ -76,10 +65,7 @@ class EmbedEngineOptions(EngineOptions):
     gpus_per_worker: Annotated[
         float | None,
         typer.Option(
-            metavar="N",
-            min=0,
-            help="GPUs of a worker (default: 1 where the cluster has any).",
-            rich_help_panel=ENGINE,
+            metavar="N", min=0, help="GPUs of a worker (default: 1 where the cluster has any)."
         ),
     ] = None
 
@@ -102,7 +88,6 @@ class TokenizeEngineOptions(EngineOptions):
             help="Processes that share a large input, for JSONL and counts (default: one a core, "
             "at most 8; none for a small input); with ray, workers of the cluster.",
             envvar="BERTCLI_WORKERS",
-            rich_help_panel=ENGINE,
         ),
     ] = None
 

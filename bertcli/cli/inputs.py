@@ -2,15 +2,14 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.console import Console
+from bertcli.cli.groups import INPUT, record
 from bertcli.errors import UsageError
 from bertcli.records import Reader, Source
-
-INPUT = "Input"
 
 InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -22,16 +21,12 @@ TextField = Annotated[
         metavar="NAME",
         help="Column or key of the text (default: text).",
         envvar="BERTCLI_TEXT_FIELD",
-        rich_help_panel=INPUT,
     ),
 ]
 IdField = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help="Column or key of the id (default: id).",
-        envvar="BERTCLI_ID_FIELD",
-        rich_help_panel=INPUT,
+        metavar="NAME", help="Column or key of the id (default: id).", envvar="BERTCLI_ID_FIELD"
     ),
 ]
 KeepFields = Annotated[
@@ -39,7 +34,6 @@ KeepFields = Annotated[
     typer.Option(
         metavar="[NAMES]",
         help="Carry the other fields of the input to the output: all, or those named, a,b,c.",
-        rich_help_panel=INPUT,
     ),
 ]
 OnError = Annotated[
@@ -47,19 +41,14 @@ OnError = Annotated[
     typer.Option(
         help="Stop at a record that cannot be read, or report and skip it (exit code 1).",
         envvar="BERTCLI_ON_ERROR",
-        rich_help_panel=INPUT,
     ),
 ]
-Encoding = Annotated[
-    str,
-    typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING", rich_help_panel=INPUT),
-]
+Encoding = Annotated[str, typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING")]
 EncodingErrors = Annotated[
     Literal["strict", "replace"],
     typer.Option(
         help="Bad bytes are an error, or become U+FFFD and are counted.",
         envvar="BERTCLI_ENCODING_ERRORS",
-        rich_help_panel=INPUT,
     ),
 ]
 
@@ -70,13 +59,9 @@ Files = Annotated[
         "-i",
         metavar="PATH",
         help="File to read, more than once if need be; - is stdin. .gz and .zst are unpacked.",
-        rich_help_panel=INPUT,
     ),
 ]
-Null = Annotated[
-    bool,
-    typer.Option("--null", "-0", help="NUL ends a text, not a line end.", rich_help_panel=INPUT),
-]
+Null = Annotated[bool, typer.Option("--null", "-0", help="NUL ends a text, not a line end.")]
 
 
 def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
@@ -95,20 +80,18 @@ def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
 class InputOptions:
     """Where records come from."""
 
+    PANEL: ClassVar = INPUT
+
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="TEXT...", help="Texts; without any, --input or stdin is read."),
     ] = None
     input: Files = None
     input_format: Annotated[
-        InputFormat,
-        typer.Option(help="auto goes by the suffix; stdin is txt.", rich_help_panel=INPUT),
+        InputFormat, typer.Option(help="auto goes by the suffix; stdin is txt.")
     ] = "auto"
     pair: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="Second sentence for a single TEXT.", rich_help_panel=INPUT
-        ),
+        list[str] | None, typer.Option(metavar="TEXT", help="Second sentence for a single TEXT.")
     ] = None
     pairs: Annotated[
         str | None,
@@ -116,7 +99,6 @@ class InputOptions:
             metavar="PATH",
             help="File of sentence pairs: TSV of two columns without a header; or .csv, .jsonl, "
             ".parquet; - is stdin.",
-            rich_help_panel=INPUT,
         ),
     ] = None
     text_field: TextField = None
@@ -126,7 +108,6 @@ class InputOptions:
             metavar="NAME",
             help="Column or key of the second sentence (default: pair).",
             envvar="BERTCLI_PAIR_FIELD",
-            rich_help_panel=INPUT,
         ),
     ] = None
     id_field: IdField = None
@@ -135,9 +116,7 @@ class InputOptions:
     pre_split: Annotated[
         bool,
         typer.Option(
-            "--pre-split",
-            help="Texts are split into words: JSON lists, or by white space.",
-            rich_help_panel=INPUT,
+            "--pre-split", help="Texts are split into words: JSON lists, or by white space."
         ),
     ] = False
     on_error: OnError = "fail"
@@ -155,20 +134,12 @@ class InputOptions:
             )
         files = self.input if self.pairs is None else [self.pairs]
         paths = source_paths(files, given=bool(self.texts))
-        asked = {
+        asked: dict[str, Any] = {
             "texts": tuple(self.texts or ()),
             "pair": self.pair[0] if self.pair else None,
             "paths": paths,
             "are_pairs": self.pairs is not None,
             "format": self.input_format,
-            "text_field": self.text_field,
-            "pair_field": self.pair_field,
-            "id_field": self.id_field,
             "keep": self.keep_fields,
-            "null": self.null,
-            "pre_split": self.pre_split,
-            "on_error": self.on_error,
-            "encoding": self.encoding,
-            "encoding_errors": self.encoding_errors,
         }
-        return Reader(Source(**(asked | changes)), console.warn)
+        return Reader(record(Source, self, **(asked | changes)), console.warn)

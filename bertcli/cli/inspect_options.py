@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -12,7 +12,6 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, find_model, known_models
 from bertcli.inspection import FILE_SUFFIXES
 
-VIEWS, ATTENTION = "Instead of the summary", "Attention"
 PICTURES = ("html", "svg", "png", "json")
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
@@ -23,7 +22,7 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def _view(name: str, about: str) -> Any:
-    return typer.Option(name, help=about, rich_help_panel=VIEWS)
+    return typer.Option(name, help=about)
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,8 @@ class TargetOptions:
 class ViewOptions:
     """What is shown."""
 
+    PANEL: ClassVar = "Instead of the summary"
+
     json: Annotated[bool, _view("--json", "All of it as one JSON object.")] = False
     tree: Annotated[bool, _view("--tree", "The modules, with shapes and parameters.")] = False
     tensors: Annotated[bool, _view("--tensors", "Name, shape, type and bytes of each tensor.")] = (
@@ -85,24 +86,22 @@ class ViewOptions:
 class AttentionOptions:
     """Which attention maps are shown, and where."""
 
+    PANEL: ClassVar = "Attention"
+
     attention: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
             help="Show what each token of this text looks at. On the terminal: the last layer, "
             "mean of its heads.",
-            rich_help_panel=ATTENTION,
         ),
     ] = None
-    pair: Annotated[
-        str | None, typer.Option(help="The second sentence.", rich_help_panel=ATTENTION)
-    ] = None
+    pair: Annotated[str | None, typer.Option(help="The second sentence.")] = None
     layers: Annotated[
         str | None,
         typer.Option(
             metavar="L[,L...]",
             help="Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.",
-            rich_help_panel=ATTENTION,
         ),
     ] = None
     heads: Annotated[
@@ -110,7 +109,6 @@ class AttentionOptions:
         typer.Option(
             metavar="H[,H...]",
             help="Heads, counted from 0; all. Several are averaged on the terminal.",
-            rich_help_panel=ATTENTION,
         ),
     ] = None
     output: Annotated[
@@ -120,13 +118,11 @@ class AttentionOptions:
             "-o",
             metavar="PATH",
             help="A page to explore (.html), a figure (.svg, .png), or the numbers (.json).",
-            rich_help_panel=ATTENTION,
         ),
     ] = None
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace an existing file.", rich_help_panel=ATTENTION),
-    ] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (
+        False
+    )
 
     def check(self, views: ViewOptions) -> None:
         """Refuse options that mean nothing together, before anything is read."""

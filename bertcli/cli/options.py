@@ -1,43 +1,22 @@
-"""The options that commands share, in groups, and what turns a group into options.
+"""The options that commands share: model, output and messages."""
 
-A command takes groups as parameters: `def tokenize(model: ModelOptions, ...)`. Typer sees an option
-for each field. Annotations stay real objects here, since Typer reads them at each start.
-"""
-
-import gc
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.console import Console, stdout_is_terminal
-from bertcli.encoding import Layout, strategies
+from bertcli.cli.groups import MODEL, OUTPUT
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
 from bertcli.tokenizer import Tokenizer
 
-MODEL, LAYOUT, OUTPUT = "Model", "Length and special tokens", "Output"
-
-Padding = Literal["longest", "max_length", "do_not_pad", "true", "false"]
-Truncation = Literal[
-    "longest_first", "only_first", "only_second", "do_not_truncate", "true", "false"
-]
-Side = Literal["left", "right"]
-
-
 # Options that several groups have.
 SpecialTokens = Annotated[
-    bool,
-    typer.Option(
-        "--special-tokens/--no-special-tokens",
-        help="Add [CLS] and [SEP].",
-        rich_help_panel=LAYOUT,
-    ),
+    bool, typer.Option("--special-tokens/--no-special-tokens", help="Add [CLS] and [SEP].")
 ]
 ParseSpecial = Annotated[
     bool,
@@ -45,41 +24,8 @@ ParseSpecial = Annotated[
         "--parse-special/--no-parse-special",
         help='Whether a literal "[SEP]" in a text becomes that token.',
         envvar="BERTCLI_PARSE_SPECIAL",
-        rich_help_panel=LAYOUT,
     ),
 ]
-
-
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function with its parameters, groups of options all, spread out."""
-    hints = get_type_hints(function, include_extras=True)
-    hints.pop("return", None)
-    spread = {name: [field.name for field in fields(group)] for name, group in hints.items()}
-
-    @wraps(function)
-    def run(**values: Any) -> None:
-        gc.freeze()
-        gc.enable()  # off while the program starts
-        function(
-            **{
-                name: group(**{field: values[field] for field in spread[name]})
-                for name, group in hints.items()
-            }
-        )
-
-    parameters = [parameter for hint in hints.values() for parameter in _parameters(hint)]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
-
-
-def _parameters(group: Any) -> Iterator[inspect.Parameter]:
-    for field in fields(group):
-        empty = inspect.Parameter.empty
-        default = empty if field.default is MISSING else field.default
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type
-        )
 
 
 def _complete_model(incomplete: str) -> list[str]:
@@ -90,6 +36,8 @@ def _complete_model(incomplete: str) -> list[str]:
 class ModelOptions:
     """Which model, and where it may come from."""
 
+    PANEL: ClassVar = MODEL
+
     model: Annotated[
         str,
         typer.Option(
@@ -98,25 +46,14 @@ class ModelOptions:
             help="A folder, or a hub id such as bert-base-uncased.",
             envvar="BERTCLI_MODEL",
             autocompletion=_complete_model,
-            rich_help_panel=MODEL,
         ),
     ] = DEFAULT_MODEL
     revision: Annotated[
         str | None,
-        typer.Option(
-            help="Branch, tag or commit on the hub.",
-            envvar="BERTCLI_REVISION",
-            rich_help_panel=MODEL,
-        ),
+        typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION"),
     ] = None
     offline: Annotated[
-        bool,
-        typer.Option(
-            "--offline",
-            help="Never touch the network.",
-            envvar="BERTCLI_OFFLINE",
-            rich_help_panel=MODEL,
-        ),
+        bool, typer.Option("--offline", help="Never touch the network.", envvar="BERTCLI_OFFLINE")
     ] = False
 
     def folder(self) -> ModelFolder:
@@ -136,86 +73,10 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class LayoutOptions:
-    """How long the sequences are made."""
-
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Length to cut or pad to; alone, it turns truncation on. Default: the model's.",
-            envvar="BERTCLI_MAX_LENGTH",
-            rich_help_panel=LAYOUT,
-        ),
-    ] = None
-    truncation: Annotated[
-        Truncation | None,
-        typer.Option(
-            metavar="WHAT",
-            help="Cut what is too long: longest_first (or true), only_first, only_second, "
-            "do_not_truncate (false). Default: do not.",
-            envvar="BERTCLI_TRUNCATION",
-            rich_help_panel=LAYOUT,
-        ),
-    ] = None
-    truncation_side: Annotated[
-        Side | None,
-        typer.Option(help="Where it is cut (default: right).", rich_help_panel=LAYOUT),
-    ] = None
-    padding: Annotated[
-        Padding | None,
-        typer.Option(
-            metavar="HOW",
-            help="Fill up with [PAD]: longest (or true), max_length, do_not_pad (false). "
-            "Default: do not.",
-            envvar="BERTCLI_PADDING",
-            rich_help_panel=LAYOUT,
-        ),
-    ] = None
-    padding_side: Annotated[
-        Side | None,
-        typer.Option(help="Where it is filled up (default: right).", rich_help_panel=LAYOUT),
-    ] = None
-    pad_to_multiple_of: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Pad to a multiple of this.", rich_help_panel=LAYOUT),
-    ] = None
-    stride: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Tokens that neighbouring windows share (--overflowing).",
-            rich_help_panel=LAYOUT,
-        ),
-    ] = 0
-    special_tokens: SpecialTokens = True
-    parse_special: ParseSpecial = True
-
-    def layout(self, columns: tuple[str, ...], *, overflowing: bool, offset_unit: str) -> Layout:
-        """Return the layout that these options ask for."""
-        padding, truncation = strategies(
-            self.padding, self.truncation, self.max_length, overflowing=overflowing
-        )
-        return Layout(
-            columns=columns,
-            special_tokens=self.special_tokens,
-            max_length=self.max_length,
-            truncation=truncation,
-            truncation_side=self.truncation_side,
-            padding=padding,
-            padding_side=self.padding_side,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            stride=self.stride,
-            overflowing=overflowing,
-            offset_unit=offset_unit,
-        )
-
-
-@dataclass(frozen=True)
 class OutputOptions:
     """Where the result goes, and in what form."""
+
+    PANEL: ClassVar = OUTPUT
 
     output: Annotated[
         Path | None,
@@ -225,7 +86,6 @@ class OutputOptions:
             metavar="PATH",
             help="File to write (default, and -: stdout); its suffix sets the format. It appears "
             "whole or not at all.",
-            rich_help_panel=OUTPUT,
         ),
     ] = None
     format: Annotated[
@@ -233,16 +93,12 @@ class OutputOptions:
             "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
         ],
         typer.Option(
-            "--format",
-            "-f",
-            help="auto: for people on a terminal, JSONL in a pipe or file.",
-            rich_help_panel=OUTPUT,
+            "--format", "-f", help="auto: for people on a terminal, JSONL in a pipe or file."
         ),
     ] = "auto"
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace an existing file.", rich_help_panel=OUTPUT),
-    ] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (
+        False
+    )
 
     @property
     def on_terminal(self) -> bool:

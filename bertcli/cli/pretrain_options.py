@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from bertcli.cli.console import Console
+from bertcli.cli.groups import INPUT, OUTPUT, record
 from bertcli.cli.inputs import (
-    INPUT,
     Encoding,
     EncodingErrors,
     InputFormat,
@@ -16,13 +16,14 @@ from bertcli.cli.inputs import (
     TextField,
     source_paths,
 )
-from bertcli.cli.options import OUTPUT
 from bertcli.records import Reader, Source
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
     """Which files of text, and what is in them."""
+
+    PANEL: ClassVar = INPUT
 
     corpus: Annotated[
         list[str] | None,
@@ -35,8 +36,7 @@ class CorpusOptions:
         InputFormat,
         typer.Option(
             help="auto goes by the suffix; stdin is txt. A record of a format other than txt is a "
-            "document: its text has a sentence a line, or is a list of sentences.",
-            rich_help_panel=INPUT,
+            "document: its text has a sentence a line, or is a list of sentences."
         ),
     ] = "auto"
     text_field: TextField = None
@@ -46,14 +46,12 @@ class CorpusOptions:
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the corpus."""
-        source = Source(
+        source = record(
+            Source,
+            self,
             paths=source_paths(self.corpus, given=False),
             format=self.input_format,
-            text_field=self.text_field,
             sentences=True,
-            on_error=self.on_error,
-            encoding=self.encoding,
-            encoding_errors=self.encoding_errors,
         )
         return Reader(source, console.warn)
 
@@ -62,21 +60,14 @@ class CorpusOptions:
 class FolderOptions:
     """The folder to write."""
 
+    PANEL: ClassVar = OUTPUT
+
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Folder to write. It appears whole or not at all.",
-            rich_help_panel=OUTPUT,
+            "--output", "-o", metavar="DIR", help="Folder to write. It appears whole or not at all."
         ),
     ]
     overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace a folder that this command wrote before.",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
     ] = False

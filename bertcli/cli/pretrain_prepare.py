@@ -1,32 +1,27 @@
 """`bertcli pretrain prepare`: instances of masked words and next sentences, from text."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options import OUTPUT, ConsoleOptions, ModelOptions
+from bertcli.cli.groups import OUTPUT, record
+from bertcli.cli.options import ConsoleOptions, ModelOptions
 from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
 
 if TYPE_CHECKING:
     from bertcli.pretrain.instances import Recipe
-
-INSTANCES = "Instances"
 
 
 @dataclass(frozen=True)
 class InstanceOptions:
     """How instances are made; the defaults are those of the BERT paper."""
 
+    PANEL: ClassVar = "Instances"
+
     max_length: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=5,
-            help="Length of a sequence, special tokens included.",
-            rich_help_panel=INSTANCES,
-        ),
+        int, typer.Option(metavar="N", min=5, help="Length of a sequence, special tokens included.")
     ] = 128
     short_seq_prob: Annotated[
         float,
@@ -35,7 +30,6 @@ class InstanceOptions:
             min=0,
             max=1,
             help="Share of sequences that aim at a random, shorter length.",
-            rich_help_panel=INSTANCES,
         ),
     ] = 0.1
     masked_lm_prob: Annotated[
@@ -45,17 +39,11 @@ class InstanceOptions:
             min=0,
             max=1,
             help="Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay.",
-            rich_help_panel=INSTANCES,
         ),
     ] = 0.15
     max_predictions: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="At most so many tokens to predict in a sequence.",
-            rich_help_panel=INSTANCES,
-        ),
+        typer.Option(metavar="N", min=1, help="At most so many tokens to predict in a sequence."),
     ] = 20
     dupe_factor: Annotated[
         int,
@@ -63,16 +51,10 @@ class InstanceOptions:
             metavar="N",
             min=1,
             help="Go through the corpus so often, with other pairs and masks each time.",
-            rich_help_panel=INSTANCES,
         ),
     ] = 5
     whole_word: Annotated[
-        bool,
-        typer.Option(
-            "--whole-word",
-            help="Mask all pieces of a word, or none.",
-            rich_help_panel=INSTANCES,
-        ),
+        bool, typer.Option("--whole-word", help="Mask all pieces of a word, or none.")
     ] = False
     seed: Annotated[
         int,
@@ -80,7 +62,6 @@ class InstanceOptions:
             metavar="N",
             help="Of all that is random: the same seed gives the same bytes.",
             envvar="BERTCLI_SEED",
-            rich_help_panel=INSTANCES,
         ),
     ] = 0
 
@@ -88,20 +69,21 @@ class InstanceOptions:
         """Return them as the library has them."""
         from bertcli.pretrain.instances import Recipe
 
-        return Recipe(**asdict(self))
+        return record(Recipe, self)
 
 
 @dataclass(frozen=True)
 class ShardOptions:
     """How the instances are stored."""
 
-    shard_size: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Instances in a file.", rich_help_panel=OUTPUT),
-    ] = 32768
+    PANEL: ClassVar = OUTPUT
+
+    shard_size: Annotated[int, typer.Option(metavar="N", min=1, help="Instances in a file.")] = (
+        32768
+    )
     format: Annotated[
         Literal["safetensors", "parquet"],
-        typer.Option("--format", "-f", help="Format of the files.", rich_help_panel=OUTPUT),
+        typer.Option("--format", "-f", help="Format of the files."),
     ] = "safetensors"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bertcli.cli.console import Console
+from bertcli.cli.groups import record
 from bertcli.cli.options import ConsoleOptions
 from bertcli.cli.pretrain_run_options import (
     DeviceOptions,
@@ -14,6 +15,7 @@ from bertcli.cli.pretrain_run_options import (
     JobOptions,
     RecipeOptions,
     SavingOptions,
+    StartOptions,
 )
 from bertcli.errors import BertcliError
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 def pretrain_run(
     job: JobOptions,
+    start: StartOptions,
     recipe: RecipeOptions,
     evaluation: EvaluationOptions,
     saving: SavingOptions,
@@ -39,14 +42,16 @@ def pretrain_run(
 
     [bold]torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine[/bold]
     """
-    wanted = job.job(evaluation.eval_dir, resume=saving.resume, overwrite=saving.overwrite)
     console = messages.console()
     from bertcli.devices import dtype_of, slow, use_threads
+    from bertcli.pretrain.jobs import Job
     from bertcli.pretrain.options import Options
     from bertcli.pretrain.ranks import joined
 
     use_threads(where.threads)
-    options = Options(**recipe.values(), **evaluation.values(), **saving.values(), **where.values())
+    dtype = "float32" if where.dtype == "auto" else where.dtype
+    options = record(Options, recipe, evaluation, saving, where, dtype=dtype)
+    wanted = record(Job, job, start, evaluation, saving)
     with joined(where.device) as ranks, _speaking(ranks):
         from bertcli.pretrain.runs import Run
 

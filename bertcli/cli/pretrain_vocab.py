@@ -1,11 +1,12 @@
 """`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertcli.cli.groups import record
 from bertcli.cli.options import ConsoleOptions
 from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
 
@@ -55,7 +56,7 @@ class VocabularyOptions:
         """Return it as the library has it."""
         from bertcli.pretrain.vocabulary import Wanted
 
-        return Wanted(**asdict(self))
+        return record(Wanted, self)
 
 
 def pretrain_vocab(

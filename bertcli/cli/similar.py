@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from bertcli.cli.console import Console, cuts
 from bertcli.cli.embed_options import ComputeOptions
-from bertcli.cli.inputs import INPUT, IdField, InputFormat, TextField
+from bertcli.cli.groups import INPUT, record
+from bertcli.cli.inputs import IdField, InputFormat, TextField
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 from bertcli.records import Reader, Source
@@ -43,12 +44,12 @@ class QueryOptions:
 class CorpusOptions:
     """Where it is looked for."""
 
+    PANEL: ClassVar = INPUT
+
     corpus: Annotated[
         list[str],
         typer.Option(
-            metavar="FILE",
-            help="Texts to search, more than once if need be; - is stdin.",
-            rich_help_panel=INPUT,
+            metavar="FILE", help="Texts to search, more than once if need be; - is stdin."
         ),
     ]
     vectors: Annotated[
@@ -56,20 +57,15 @@ class CorpusOptions:
         typer.Option(
             metavar="FILE",
             help="Vectors of the corpus: reused when the file is there, else written.",
-            rich_help_panel=INPUT,
         ),
     ] = None
-    input_format: Annotated[
-        InputFormat, typer.Option(help="auto goes by the suffix.", rich_help_panel=INPUT)
-    ] = "auto"
+    input_format: Annotated[InputFormat, typer.Option(help="auto goes by the suffix.")] = "auto"
     text_field: TextField = None
     id_field: IdField = None
     corpus_prompt: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT",
-            help="Put before each text (default: the model's prompt 'document').",
-            rich_help_panel=INPUT,
+            metavar="TEXT", help="Put before each text (default: the model's prompt 'document')."
         ),
     ] = None
 
@@ -83,12 +79,7 @@ class CorpusOptions:
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the texts."""
-        source = Source(
-            paths=tuple(self.corpus),
-            format=self.input_format,
-            text_field=self.text_field,
-            id_field=self.id_field,
-        )
+        source = record(Source, self, paths=tuple(self.corpus), format=self.input_format)
         return Reader(source, console.warn)
 
 
@@ -148,12 +139,7 @@ def _open(
     from bertcli.search import options_of
 
     use_threads(compute.threads)
-    options = Options(
-        device=compute.device,
-        dtype=compute.dtype,
-        batch_tokens=compute.batch_tokens,
-        window=compute.window,
-    )
+    options = record(Options, compute)
     if reuse:
         options = options_of(str(corpus.vectors), folder, options)
     return open_embedder(folder, options, console.warn)

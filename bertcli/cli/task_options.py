@@ -1,13 +1,13 @@
 """The options of the commands for task heads: lengths, and inputs that are not texts or pairs."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from bertcli.cli.console import Console
+from bertcli.cli.groups import INPUT, LAYOUT, record
 from bertcli.cli.inputs import (
-    INPUT,
     Encoding,
     EncodingErrors,
     Files,
@@ -18,7 +18,7 @@ from bertcli.cli.inputs import (
     OnError,
     source_paths,
 )
-from bertcli.cli.options import LAYOUT, ParseSpecial
+from bertcli.cli.options import ParseSpecial
 from bertcli.errors import UsageError
 from bertcli.records import Reader, Source
 
@@ -29,7 +29,6 @@ MaxLength = Annotated[
         min=3,
         help="Tokens that a text is cut to, or of a window (default: the model's).",
         envvar="BERTCLI_MAX_LENGTH",
-        rich_help_panel=LAYOUT,
     ),
 ]
 TopK = Annotated[
@@ -41,33 +40,31 @@ TopK = Annotated[
 class MaskOptions:
     """How long texts with masks are."""
 
+    PANEL: ClassVar = LAYOUT
+
     max_length: MaxLength = None
-    parse_special = True  # a mask is one
-    stride = None
 
 
 @dataclass(frozen=True)
 class CutOptions:
     """How long texts are."""
 
+    PANEL: ClassVar = LAYOUT
+
     max_length: MaxLength = None
     parse_special: ParseSpecial = True
-    stride = None
 
 
 @dataclass(frozen=True)
 class StrideOptions:
     """How long texts or their windows are."""
 
+    PANEL: ClassVar = LAYOUT
+
     max_length: MaxLength = None
     stride: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Work on long texts in windows that share N tokens.",
-            rich_help_panel=LAYOUT,
-        ),
+        typer.Option(metavar="N", min=0, help="Work on long texts in windows that share N tokens."),
     ] = None
     parse_special: ParseSpecial = True
 
@@ -76,11 +73,10 @@ class StrideOptions:
 class FileOptions:
     """Where records come from that are not one text or two."""
 
+    PANEL: ClassVar = INPUT
+
     input: Files = None
-    input_format: Annotated[
-        InputFormat,
-        typer.Option(help="auto goes by the suffix.", rich_help_panel=INPUT),
-    ] = "auto"
+    input_format: Annotated[InputFormat, typer.Option(help="auto goes by the suffix.")] = "auto"
     id_field: IdField = None
     keep_fields: KeepFields = None
     null: Null = False
@@ -95,17 +91,12 @@ class FileOptions:
         """
         paths = source_paths(self.input, given=given)
         jsonl = objects and self.input_format == "auto" and paths == ("-",)
-        asked = {
+        asked: dict[str, Any] = {
             "paths": paths,
             "format": "jsonl" if jsonl else self.input_format,
-            "id_field": self.id_field,
             "keep": self.keep_fields,
-            "null": self.null,
-            "on_error": self.on_error,
-            "encoding": self.encoding,
-            "encoding_errors": self.encoding_errors,
         }
-        return Source(**(asked | changes))
+        return record(Source, self, **(asked | changes))
 
 
 @dataclass(frozen=True)
@@ -157,6 +148,8 @@ class QuestionOptions:
 class ChoiceOptions:
     """Prompts and choices."""
 
+    PANEL: ClassVar = INPUT
+
     texts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -165,14 +158,10 @@ class ChoiceOptions:
         ),
     ] = None
     prompt_field: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Column or key of the prompt.", rich_help_panel=INPUT),
+        str, typer.Option(metavar="NAME", help="Column or key of the prompt.")
     ] = "prompt"
     choices_field: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Column or key of the list of choices.", rich_help_panel=INPUT
-        ),
+        str, typer.Option(metavar="NAME", help="Column or key of the list of choices.")
     ] = "choices"
 
     @property

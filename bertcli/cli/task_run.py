@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.console import Console, counted, cuts, literals
 from bertcli.cli.embed_options import ComputeOptions
+from bertcli.cli.groups import record
 from bertcli.cli.options import ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 
 if TYPE_CHECKING:
+    from bertcli.cli.groups import Group
     from bertcli.tasks.head import Head, Stream
 
 FORMATS = ("table", "jsonl", "csv", "tsv", "parquet")
-
-
-class Length(Protocol):
-    """The options that say how long texts are."""
-
-    @property
-    def max_length(self) -> int | None: ...  # noqa: D102
-    @property
-    def stride(self) -> int | None: ...  # noqa: D102
-    @property
-    def parse_special(self) -> bool: ...  # noqa: D102
 
 
 def form_of(output: OutputOptions) -> str:
@@ -35,7 +26,7 @@ def form_of(output: OutputOptions) -> str:
 
 
 def open_head(
-    kind: str, model: ModelOptions, length: Length, compute: ComputeOptions, console: Console
+    kind: str, model: ModelOptions, length: Group, compute: ComputeOptions, console: Console
 ) -> Head[Any]:
     """Return the model with the head of this class; torch is imported here."""
     from bertcli.hub import MODEL_FILES, find_model
@@ -48,15 +39,7 @@ def open_head(
     from bertcli.tasks.head import Head, Settings
 
     threads = use_threads(compute.threads)
-    settings = Settings(
-        max_length=length.max_length,
-        stride=length.stride,
-        parse_special=length.parse_special,
-        device=compute.device,
-        dtype=compute.dtype,
-        batch_tokens=compute.batch_tokens,
-        window=compute.window,
-    )
+    settings = record(Settings, length, compute)
     head = Head[Any].open(folder, getattr(heads, kind), settings, console.warn)
     console.detail(
         f"model: {folder.path} ({folder.source}); {kind}, device {head.encoder.device}, "

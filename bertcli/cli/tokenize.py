@@ -11,13 +11,8 @@ from bertcli.cli.console import Console, counted, cuts, literals
 from bertcli.cli.engine import on_ray
 from bertcli.cli.engine_options import TokenizeEngineOptions
 from bertcli.cli.inputs import InputOptions
-from bertcli.cli.options import (
-    ConsoleOptions,
-    LayoutOptions,
-    ModelOptions,
-    OutputOptions,
-)
-from bertcli.cli.tokenize_options import FieldOptions, ModeOptions
+from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.tokenize_options import FieldOptions, LayoutOptions, ModeOptions
 from bertcli.encoding import Layout
 from bertcli.errors import UsageError
 from bertcli.records import Record
@@ -65,7 +60,7 @@ def tokenize(
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     _check(shape, tokenizer, console)
     together = shape.padding == "longest"
-    size = mode.window if together else WINDOW
+    size = layout.window if together else WINDOW
     run = Run(source.reader(console), tokenizer, shape, size, full=together)
     lines = form in LINES and not (mode.stats or together)
     task = Task(shape, fields.extra(), form, mode.count)
@@ -114,7 +109,7 @@ def _job(
         raise UsageError("--engine ray writes tokens", "leave out --from-tokens, --count, --stats")
     shape = _layout(layout, fields, mode, fields.columns())
     return TokenizeJob(
-        model, source, shape, form, fields.extra(), layout.parse_special, mode.window, overwrite
+        model, source, shape, form, fields.extra(), layout.parse_special, layout.window, overwrite
     )
 
 
@@ -132,7 +127,7 @@ def _layout(
 ) -> Layout:
     if mode.stats:  # of the texts as they are: --max-length only says where they would be cut
         return Layout(columns, special_tokens=layout.special_tokens)
-    return layout.layout(columns, overflowing=fields.overflowing, offset_unit=fields.offset_unit)
+    return layout.layout(fields, columns)
 
 
 def _form(mode: ModeOptions, output: OutputOptions, fields: FieldOptions) -> str:

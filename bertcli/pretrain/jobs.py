@@ -14,6 +14,6 @@ class Job:
     output: Path
     config: str | None = None  # a file, or a name of configuration.SIZES
     init: Path | None = None  # a folder of weights to begin with, in place of a config
-    eval_data: Path | None = None  # in place of the options' eval_fraction
+    eval_dir: Path | None = None  # in place of the options' eval_fraction
     resume: bool = False
     overwrite: bool = False

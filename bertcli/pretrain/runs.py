@@ -103,8 +103,8 @@ class Run:
 
     def _parted(self) -> tuple[Any, HeldOut | None]:
         """Return the rows to train on, and what is held out."""
-        if self.job.eval_data is not None:
-            other, rows = _open(self.job.eval_data, self.ranks), np.arange(len(self.data))
+        if self.job.eval_dir is not None:
+            other, rows = _open(self.job.eval_dir, self.ranks), np.arange(len(self.data))
             configuration.refuse_other(self.data, other)
             return rows, HeldOut(other, np.arange(len(other)), commonest_word(self.data, rows))
         rows, last = held_out(len(self.data), self.options.eval_fraction)

@@ -1,0 +1,92 @@
+"""Groups of options: frozen dataclasses, whose fields are the options of a command.
+
+    @dataclass(frozen=True)
+    class CutOptions:
+        PANEL: ClassVar = LAYOUT         # the heading above these options in --help
+        max_length: Annotated[int | None, typer.Option(help="Tokens of a text.")] = None
+
+    def tokenize(cut: CutOptions, messages: ConsoleOptions) -> None: ...
+
+`command` spreads the groups of a function out for Typer, and `record` makes a record of the library
+of them. Annotations of groups stay real objects, since Typer reads them at each start.
+"""
+
+import gc
+import inspect
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import MISSING, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+from typer.models import OptionInfo
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Group = DataclassInstance
+
+R = TypeVar("R", bound="Group")
+
+# Panels that several groups share.
+MODEL, INPUT, OUTPUT = "Model", "Input", "Output"
+LAYOUT, COMPUTE = "Length and special tokens", "Computation"
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function with its parameters, groups of options all, spread out."""
+    hints = get_type_hints(function, include_extras=True)
+    hints.pop("return", None)
+    spread = {name: [field.name for field in fields(group)] for name, group in hints.items()}
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        gc.freeze()
+        gc.enable()  # off while the program starts
+        function(
+            **{
+                name: group(**{field: values[field] for field in spread[name]})
+                for name, group in hints.items()
+            }
+        )
+
+    parameters = [parameter for hint in hints.values() for parameter in _parameters(hint)]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _parameters(group: Any) -> Iterator[inspect.Parameter]:
+    panel = getattr(group, "PANEL", None)
+    for field in fields(group):
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=_in_panel(field.type, panel),
+        )
+
+
+def _in_panel(annotation: Any, panel: str | None) -> Any:
+    """Return the annotation of an option, in this panel unless it names another."""
+    (option,) = annotation.__metadata__
+    if panel is None or not isinstance(option, OptionInfo) or option.rich_help_panel is not None:
+        return annotation
+    placed = copy(option)
+    placed.rich_help_panel = panel
+    return Annotated[annotation.__origin__, placed]
+
+
+def record(kind: type[R], *groups: "Group", **values: Any) -> R:
+    """Return a record of the library: each field has the value of the option of its name.
+
+    ``values`` are the fields that no option has the name of, or that have another form there.
+    """
+    known = {field.name for field in fields(kind)}
+    found = {
+        field.name: getattr(group, field.name)
+        for group in groups
+        for field in fields(group)
+        if field.name in known
+    }
+    return kind(**(found | values))
