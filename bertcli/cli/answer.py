@@ -7,7 +7,7 @@ import typer
 
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
-from bertcli.cli.task_options import FileOptions, QuestionOptions, StrideOptions, TopK
+from bertcli.cli.task_options import QuestionOptions, StrideOptions, TaskFileOptions, TopK
 from bertcli.cli.task_run import form_of, open_head, write
 
 
@@ -28,7 +28,7 @@ class AnswerOptions:
 def answer(
     asked: QuestionOptions,
     answers: AnswerOptions,
-    files: FileOptions,
+    files: TaskFileOptions,
     model: ModelOptions,
     length: StrideOptions,
     compute: ComputeOptions,

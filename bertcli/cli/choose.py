@@ -2,13 +2,13 @@
 
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
-from bertcli.cli.task_options import ChoiceOptions, CutOptions, FileOptions
+from bertcli.cli.task_options import ChoiceOptions, CutOptions, TaskFileOptions
 from bertcli.cli.task_run import form_of, open_head, write
 
 
 def choose(
     choices: ChoiceOptions,
-    files: FileOptions,
+    files: TaskFileOptions,
     model: ModelOptions,
     length: CutOptions,
     compute: ComputeOptions,

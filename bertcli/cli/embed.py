@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from bertcli.cli.console import Console, counted, cuts, literals
 from bertcli.cli.embed_options import (
     ComputeOptions,
-    FileOptions,
     LengthOptions,
+    VectorFileOptions,
     VectorOptions,
     chosen,
 )
@@ -42,7 +42,7 @@ def embed(
     length: LengthOptions,
     compute: ComputeOptions,
     output: OutputOptions,
-    file: FileOptions,
+    file: VectorFileOptions,
     engine: EmbedEngineOptions,
     messages: ConsoleOptions,
 ) -> None:
@@ -83,7 +83,7 @@ def embed(
 
 
 def _check(
-    output: OutputOptions, form: str, file: FileOptions, precision: str, options: Options
+    output: OutputOptions, form: str, file: VectorFileOptions, precision: str, options: Options
 ) -> None:
     """Raise UsageError for an output that makes no sense, before a model is looked for."""
     if form not in FORMATS:

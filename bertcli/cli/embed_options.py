@@ -163,7 +163,7 @@ class ComputeOptions:
 
 
 @dataclass(frozen=True)
-class FileOptions:
+class VectorFileOptions:
     """How a file of vectors is written."""
 
     PANEL: ClassVar = OUTPUT

@@ -20,7 +20,7 @@ from bertcli.records import Reader, Source
 
 
 @dataclass(frozen=True)
-class CorpusOptions:
+class PretrainCorpusOptions:
     """Which files of text, and what is in them."""
 
     PANEL: ClassVar = INPUT

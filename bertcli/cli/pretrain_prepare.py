@@ -8,7 +8,7 @@ import typer
 
 from bertcli.cli.groups import OUTPUT, record
 from bertcli.cli.options import ConsoleOptions, ModelOptions
-from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
+from bertcli.cli.pretrain_options import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
     from bertcli.pretrain.instances import Recipe
@@ -88,7 +88,7 @@ class ShardOptions:
 
 
 def pretrain_prepare(
-    corpus: CorpusOptions,
+    corpus: PretrainCorpusOptions,
     model: ModelOptions,
     options: InstanceOptions,
     shards: ShardOptions,

@@ -8,7 +8,7 @@ import typer
 
 from bertcli.cli.groups import record
 from bertcli.cli.options import ConsoleOptions
-from bertcli.cli.pretrain_options import CorpusOptions, FolderOptions
+from bertcli.cli.pretrain_options import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
     from bertcli.pretrain.vocabulary import Wanted
@@ -60,7 +60,7 @@ class VocabularyOptions:
 
 
 def pretrain_vocab(
-    corpus: CorpusOptions,
+    corpus: PretrainCorpusOptions,
     options: VocabularyOptions,
     folder: FolderOptions,
     messages: ConsoleOptions,

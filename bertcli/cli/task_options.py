@@ -70,7 +70,7 @@ class StrideOptions:
 
 
 @dataclass(frozen=True)
-class FileOptions:
+class TaskFileOptions:
     """Where records come from that are not one text or two."""
 
     PANEL: ClassVar = INPUT
@@ -125,7 +125,7 @@ class QuestionOptions:
         """Whether there is nothing else to read."""
         return self.question is not None and self.context is not None
 
-    def reader(self, files: FileOptions, console: Console) -> Reader:
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
         texts = (self.question,) if self.both else ()
         flags = {self.question_field: "--question-field", self.context_field: "--context-field"}
@@ -169,7 +169,7 @@ class ChoiceOptions:
         """The choices among the arguments."""
         return tuple(self.texts or ())[1:]
 
-    def reader(self, files: FileOptions, console: Console) -> Reader:
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
         """Return the reader of prompts, whose extra fields hold the choices."""
         if self.texts and len(self.given) < 2:
             raise UsageError(
