@@ -145,12 +145,10 @@ def find_weights(folder: Path) -> Weights:
         case "model.safetensors.index.json":
             return Weights("safetensors", _shards(path), tuple(read_index(path)))
         case "pytorch_model.bin":
-            found = read_pickled(path)
-            return Weights("pytorch", (path,), None if found is None else tuple(found))
+            return Weights("pytorch", (path,), tuple(read_pickled(path)))
         case "pytorch_model.bin.index.json":
-            each = [read_pickled(shard) for shard in _shards(path)]
-            known = None if None in each else tuple(one for found in each for one in found or ())
-            return Weights("pytorch", _shards(path), known)
+            found = tuple(one for shard in _shards(path) for one in read_pickled(shard))
+            return Weights("pytorch", _shards(path), found)
     google = sorted(folder.glob(TENSORFLOW))
     if not google:
         return Weights("none")

@@ -1,17 +1,13 @@
 """The tensors of a model folder, under the names that its files give them; not yet BERT.
 
 Tensors are memory-mapped where the format allows it: until somebody looks at one, it costs
-nothing. A pickle is read by torch's weights-only reader, which makes tensors and runs nothing.
+nothing. A pickle is read by our own reader (files/pickles.py): nothing in it is run.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import re
-import struct
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,30 +17,17 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertcli.errors import ModelError
+from bertcli.files.pickles import Tensor as Described
+from bertcli.files.torch_save import BYTES, read_torch
 from bertcli.hub.files import TENSORFLOW, WEIGHTS, read_json
 from bertcli.model.names import NESTED
 from bertcli.model.stored import AGAIN, Stored, check
 from bertcli.model.tensorflow import read_checkpoint
 
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-ZIP = b"PK\x03\x04"  # how torch.save has begun its files since torch 1.6
-
-# What torch.load raises about a file that is no checkpoint, by what was found with broken files.
-BROKEN = (
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
+TORCH = FLOATS | {
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
 
 
 def weights_in(folder: Path) -> dict[str, Stored]:
@@ -129,44 +112,30 @@ def _slice(path: Path, file: Any, name: str) -> Stored:
 
 
 def _pickled(path: Path) -> dict[str, Stored]:
+    saved = read_torch(path)
+    mapped = Mapped(path)
     found = {}
-    for name, tensor in _named(path, _unpickled(path)):
-        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
-            raise ModelError(f"{path}: {name} is a {type(tensor).__name__}, not a plain tensor")
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        found[name] = Stored(path, tuple(tensor.shape), dtype, tensor.detach)
+    for name, tensor in saved.tensors(NESTED).items():
+        start = saved.place(name, tensor)
+        dtype = TORCH[tensor.storage.dtype]
+        found[name] = Stored(path, tensor.shape, dtype, partial(mapped.read, tensor, start))
     return found
 
 
-def _unpickled(path: Path) -> Any:
-    with path.open("rb") as file:
-        mapped = file.read(len(ZIP)) == ZIP
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what is refused in the next moment
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except BROKEN as error:
-        raise _refusal(path, error) from error
+class Mapped:
+    """The storages of a file, mapped into memory: what is not looked at costs nothing."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
+        self.storages: dict[int, torch.UntypedStorage] = {}  # tensors may share one
 
-def _refusal(path: Path, error: BaseException) -> ModelError:
-    """Say in one line what torch says in twenty."""
-    safer = f"""if you trust where it comes from: load it in Python with
-        torch.load({path.name!r}, weights_only=False) and save its tensors as model.safetensors"""
-    if found := re.search(r"GLOBAL (\S+)", str(error)):
-        return ModelError(f"{path}: asks to run {found[1]}: refused, and nothing was run", safer)
-    if found := re.search(r"TorchScript|legacy \.tar", str(error)):
-        return ModelError(f"{path}: {found[0]} files can run code: refused, nothing was run", safer)
-    return ModelError(f"{path}: not a whole file of tensors that torch.save wrote", AGAIN)
-
-
-def _named(path: Path, content: Any) -> Iterator[tuple[str, Any]]:
-    """Give names and tensors, which some training loops put beside their own state."""
-    while isinstance(content, dict):
-        inner = next((content[k] for k in NESTED if isinstance(content.get(k), dict)), None)
-        if inner is None:
-            break
-        content = inner
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise ModelError(f"{path}: names and their tensors are expected in it")
-    yield from content.items()
+    def read(self, tensor: Described, start: int) -> Tensor:
+        """Return a tensor, whose storage begins there in the file."""
+        storage, offset, shape, strides = tensor
+        size = BYTES[storage.dtype]
+        if start not in self.storages:
+            part = self.bytes[start : start + storage.numbers * size]
+            self.storages[start] = part if start % size == 0 else part.clone()  # of an old file
+        dtype = getattr(torch, TORCH[storage.dtype])
+        return torch.empty(0, dtype=dtype).set_(self.storages[start], offset, shape, strides)
