@@ -75,6 +75,7 @@ LAYERS = [
     "__init__",
     "cli.display",
     "cli.bars",
+    "cli.messages",
     "cli.console",
     "cli.groups",
     "cli.inputs",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from bertcli.cli.messages import counted, skipped
 from bertcli.printable import printable
 
 if TYPE_CHECKING:
@@ -33,31 +34,8 @@ def say(kind: str, message: str) -> None:
     sys.stderr.write(f"{kind}: {printable(' '.join(message.split()))}\n")
 
 
-def counted(number: int, one: str, several: str) -> str:
-    """Return a number and what there is so many of: "1 text", "2 texts"."""
-    return f"{number:,} {one if number == 1 else several}"
-
-
-def cuts(tally: Tally, limit: int | None = None) -> str:
-    """Return what was cut: "1 of 2 texts was cut to 8 tokens; 3 tokens are gone"."""
-    texts = counted(tally.records, "text", "texts")
-    was = "was" if tally.truncated == 1 else "were"
-    to = f" to {limit} tokens" if limit else ""
-    gone = counted(tally.cut, "token is", "tokens are")
-    return f"{tally.truncated:,} of {texts} {was} cut{to}; {gone} gone"
-
-
-def literals(tally: Tally) -> str:
-    """Return that special tokens stood in the text, and what makes them plain text."""
-    stood = counted(tally.literals, "special token", "special tokens")
-    return (
-        f"{stood} stood in the text and {'was' if tally.literals == 1 else 'were'} taken as such; "
-        "--no-parse-special makes them plain text"
-    )
-
-
 class Console:
-    """Writes notes and warnings, unless it is quiet."""
+    """Writes notes and warnings, unless it is quiet; an empty one is nothing to say."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
@@ -161,9 +139,9 @@ class Console:
             characters = counted(reader.replaced, "character", "characters")
             self.warn(f"{characters} could not be decoded and became U+FFFD")
         if reader.skipped:
-            self.warn(f"{counted(reader.skipped, 'record was', 'records were')} skipped")
+            self.warn(skipped(reader.skipped))
             raise typer.Exit(1)
 
     def _write(self, kind: str, message: str) -> None:
-        if not self.quiet:
+        if message and not self.quiet:
             say(kind, message)

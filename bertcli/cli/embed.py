@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bertcli.cli.console import Console, counted, cuts, literals
+from bertcli.cli.console import Console
 from bertcli.cli.embed_options import (
     ComputeOptions,
     LengthOptions,
@@ -16,6 +16,7 @@ from bertcli.cli.embed_options import (
 from bertcli.cli.engine import on_ray
 from bertcli.cli.engine_options import EmbedEngineOptions
 from bertcli.cli.inputs import InputOptions
+from bertcli.cli.messages import empty, special_tokens, truncated
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 from bertcli.recipe import Options
@@ -227,10 +228,8 @@ def _draw(items: list[Embedded]) -> None:
 
 def _report(tally: Tally, embedder: Embedder, console: Console) -> None:
     """Say what a user should know of the run."""
-    if tally.truncated and embedder.options.on_truncate == "warn":
-        more = "(--on-truncate window encodes all of them)"
-        console.warn(f"{cuts(tally, embedder.max_length)} {more}")
-    if tally.literals:
-        console.warn(literals(tally))
-    if tally.empty:
-        console.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")
+    if embedder.options.on_truncate == "warn":
+        advice = " (--on-truncate window encodes all of them)"
+        console.warn(truncated(tally, embedder.max_length, advice))
+    console.warn(special_tokens(tally))
+    console.note(empty(tally))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bertcli.cli.console import Console, counted, cuts
+from bertcli.cli.console import Console
 from bertcli.cli.engine_options import EngineOptions
 from bertcli.cli.inputs import InputOptions
+from bertcli.cli.messages import skipped, truncated
 from bertcli.cli.options import ModelOptions, OutputOptions
 from bertcli.errors import OutputError, UsageError
 
@@ -122,10 +123,8 @@ def _close(done: list[Done], console: Console) -> None:
     from bertcli.tokenizing import Tally
 
     counts = totals(done)
-    if counts["truncated"]:
-        cut = {name: counts[name] for name in ("records", "truncated", "cut")}
-        console.warn(cuts(Tally(**cut)))
+    cut = {name: counts[name] for name in ("records", "truncated", "cut")}
+    console.warn(truncated(Tally(**cut)))
     if counts["skipped"]:
-        skipped = counted(counts["skipped"], "record was", "records were")
-        console.warn(f"{skipped} skipped: see the files *{DEAD}")
+        console.warn(skipped(counts["skipped"], f": see the files *{DEAD}"))
         raise typer.Exit(1)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from bertcli.cli.console import Console, cuts
+from bertcli.cli.console import Console
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.groups import INPUT, record
 from bertcli.cli.inputs import IdField, InputFormat, TextField
+from bertcli.cli.messages import truncated
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 from bertcli.records import Reader, Source
@@ -17,9 +18,9 @@ from bertcli.records import Reader, Source
 if TYPE_CHECKING:
     from bertcli.pipeline import Embedder
     from bertcli.search import Search
-    from bertcli.tokenizing import Tally
 
 FORMATS = ("table", "jsonl", "csv", "tsv", "parquet")
+WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _searched(
         made = writing(telling, corpus.reader(console), corpus.vectors)
         for _ in console.track(made, made.reader, beside_output=False):
             pass
-        _warn_of_cuts(made.tally, telling, console)
+        console.warn(truncated(made.tally, telling.max_length, WINDOWS))
     search = Search(embedder, query.queries, query.top_k, query.query_prompt)
     if corpus.vectors is not None:
         search.stored(str(corpus.vectors), reader)
@@ -170,13 +171,5 @@ def _searched(
     run = telling.run(reader)
     for _ in console.track(search.corpus(telling.embed(run)), reader, beside_output=False):
         pass
-    _warn_of_cuts(run.tally, telling, console)
+    console.warn(truncated(run.tally, telling.max_length, WINDOWS))
     return search
-
-
-def _warn_of_cuts(tally: "Tally", embedder: "Embedder", console: Console) -> None:
-    if tally.truncated:
-        console.warn(
-            f"{cuts(tally, embedder.max_length)}; "
-            "bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
-        )

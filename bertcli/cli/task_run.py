@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bertcli.cli.console import Console, counted, cuts, literals
+from bertcli.cli.console import Console
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.groups import record
+from bertcli.cli.messages import empty, special_tokens, truncated
 from bertcli.cli.options import ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 
@@ -79,10 +80,8 @@ def write(
 
 def _report(stream: Stream, console: Console, advice: str) -> None:
     tally = stream.tally
-    if tally.truncated:
-        console.warn(f"{cuts(tally, stream.max_length)}{advice and f' ({advice})'}")
-    if tally.literals and not stream.masks:
-        console.warn(literals(tally))
-    if tally.empty:
-        console.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")
+    console.warn(truncated(tally, stream.max_length, advice and f" ({advice})"))
+    if not stream.masks:
+        console.warn(special_tokens(tally))
+    console.note(empty(tally))
     console.close(tally.records, stream.reader)

@@ -7,10 +7,11 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from bertcli.cli.console import Console, counted, cuts, literals
+from bertcli.cli.console import Console
 from bertcli.cli.engine import on_ray
 from bertcli.cli.engine_options import TokenizeEngineOptions
 from bertcli.cli.inputs import InputOptions
+from bertcli.cli.messages import special_tokens, too_long, truncated
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.tokenize_options import FieldOptions, LayoutOptions, ModeOptions
 from bertcli.encoding import Layout
@@ -237,18 +238,11 @@ def _screen() -> Any:
 
 def _report(run: Run, console: Console) -> None:
     """Say what a user should know of the run."""
-    tally, limit = run.tally, run.tokenizer.limit
-    if tally.truncated:
-        console.warn(cuts(tally, run.tokenizer.cut_at(run.layout)))
-    elif tally.too_long and run.layout.truncation == "do_not_truncate":
-        texts = counted(tally.records, "text", "texts")
-        are = "is" if tally.too_long == 1 else "are"
-        console.warn(
-            f"{tally.too_long} of {texts} {are} longer than the model's limit of "
-            f"{limit} tokens (longest: {tally.longest}); --truncation true cuts them"
-        )
-    if tally.literals:
-        console.warn(literals(tally))
+    tally = run.tally
+    if run.layout.truncation == "do_not_truncate":
+        console.warn(too_long(tally, run.tokenizer.limit))
+    console.warn(truncated(tally, run.tokenizer.cut_at(run.layout)))
+    console.warn(special_tokens(tally))
     if run.layout.padding == "longest" and tally.records > run.window:
         console.note(f"--padding longest worked on {run.window} records at a time (--window)")
     console.close(tally.records, run.reader)
