@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Queue
 from subprocess import DEVNULL, PIPE, Popen
@@ -28,7 +29,7 @@ AHEAD = 2  # blocks that wait for each worker, or whose output waits for the one
 HINT = "--workers 0 works without such processes"
 CODE = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Windows, where it is not blocked
 sys.path[:] = {path!r}
 from bertcli.workers import serve
 serve()
@@ -60,7 +61,8 @@ class Worker:
         errors = None if os.environ.get("BERTCLI_DEBUG") else DEVNULL
         command = [sys.executable, "-c", CODE.format(path=sys.path)]
         try:
-            self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=words)
+            with _deaf():
+                self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=words)
         except OSError as failed:
             raise BertcliError(f"no worker process can be started: {failed}", HINT) from None
         self.order: object = (folder, parse_special, task)
@@ -98,6 +100,22 @@ class Worker:
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # what could not be sent
                 pipe and pipe.close()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Let a process be born deaf to what a terminal sends to it too: its stdin ends with us.
+
+    One that a Ctrl-C ended while it started was an error, before we heard of the Ctrl-C ourselves.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Feed:

@@ -1,6 +1,7 @@
 """What several test files share: no network, Hypothesis without clocks, the default model."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,12 @@ from hypothesis import HealthCheck, settings
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
+
+# Under nohup, or in the background of a script, signals are ignored, and children inherit that.
+for _name, _usual in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+    _number = getattr(signal, _name, None)  # Windows has one of them
+    if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # Every run tries the same examples, so that a failure is one of this change. HYPOTHESIS_PROFILE=
 # explore looks for new ones.

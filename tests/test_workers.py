@@ -148,10 +148,27 @@ def test_a_reader_that_leaves(corpus):
 
 
 @needs_proc
+def test_workers_are_deaf_from_birth():
+    """One that dies of a terminal's Ctrl-C while it starts would be an error: 1 instead of 130."""
+    with begin() as running:
+        for _ in range(2):
+            running.stdin.write(b"hello\n")
+            running.stdin.flush()
+            running.stdout.readline()
+        until(lambda: children(running))
+        status = Path(f"/proc/{children(running)[0]}/status").read_text()
+        running.communicate(timeout=DEADLINE)
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        assert blocked >> number - 1 & 1
+
+
+@needs_proc
 @pytest.mark.parametrize(
     ("name", "code", "group"),
     [
         ("SIGINT", 130, True),
+        ("SIGHUP", 129, True),
         ("SIGINT", 130, False),
         ("SIGTERM", 143, False),
         ("SIGKILL", -9, False),

@@ -206,12 +206,12 @@ def _later() -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Let processes be born deaf to Ctrl-C, which a terminal sends to them too."""
+    """Let processes be born deaf to Ctrl-C and hangups, which a terminal sends to them too."""
     if sys.platform == "win32":
         yield
         return
     ensure_running()  # multiprocessing's tracker, whose start would end the deafness
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
     try:
         yield
     finally:
