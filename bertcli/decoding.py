@@ -20,7 +20,7 @@ class Decoding:
 
     tokens: bool = False
     skip_special: bool = False
-    clean_up: bool = True
+    clean_up: bool | None = None  # None is what the folder says
 
 
 def decoded(reader: Reader, tokenizer: Tokenizer, how: Decoding) -> Iterator[list[dict[str, Any]]]:

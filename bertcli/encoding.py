@@ -135,12 +135,13 @@ def strategies(
 ) -> tuple[str, str]:
     """Return the strategies that these values mean in transformers.
 
-    "true" is longest, or longest_first; a length alone, without any padding, asks for truncation.
+    "true" is longest, or longest_first; a length alone, with no padding named (not even
+    do_not_pad), asks for truncation.
     """
     paddings = {None: "do_not_pad", "false": "do_not_pad", "true": "longest"}
     truncations = {"false": "do_not_truncate", "true": "longest_first"}
     if truncation is None:
-        alone = max_length is not None and paddings.get(padding, padding) == "do_not_pad"
+        alone = max_length is not None and padding in (None, "false")
         truncation = "true" if alone or overflowing else "false"
     return paddings.get(padding, padding or ""), truncations.get(truncation, truncation)
 

@@ -173,6 +173,20 @@ class WordMemo:
         return encoding.ids[:at], encoding.ids[at + encoding.sequence_ids.count(0) :]
 
 
+def state(core: Tokenizer) -> tuple[object, ...]:
+    """Return what the shortcut depends on and a caller may change, in a form that is cheap to make.
+
+    The words of the model itself are left out: nothing adds to those but a new model.
+    """
+    added = core.get_added_tokens_decoder()
+    return (
+        core.get_vocab_size(),
+        type(core.model).__name__,
+        tuple((index, t.content, t.special, t.normalized) for index, t in added.items()),
+        *(part and part.__getstate__() for part in (core.normalizer, core.pre_tokenizer)),
+    )
+
+
 def _added(core: Tokenizer) -> Callable[[str], object]:
     """Return a function that tells whether an added token may stand in a text with a "["."""
     added = core.get_added_tokens_decoder().values()

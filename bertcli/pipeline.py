@@ -130,13 +130,13 @@ class Embedder:
     def max_length(self) -> int:
         """The number of tokens, special ones included, that a text is cut to."""
         fits = self.encoder.model.config.max_position_embeddings
-        asked = self.options.max_length or self.sentence.max_length or self.tokenizer.limit or fits
-        if asked > fits:
+        asked = self.options.max_length
+        if asked is not None and asked > fits:
             raise UsageError(
                 f"--max-length {asked} is more than the {fits} positions of this model",
                 f"give at most {fits}, or --on-truncate window",
             )
-        return asked
+        return asked or min(self.sentence.max_length or self.tokenizer.limit or fits, fits)
 
     @property
     def _shape(self) -> tuple[int, ...]:

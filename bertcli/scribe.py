@@ -69,6 +69,7 @@ class Scribe:
         self.tokenizer, self.task = tokenizer, task
         self.render = to_json if task.form == "jsonl" else to_text
         self.short: ShortWay | None = None
+        tokenizer.notice_changes()
         if tokenizer.memo and task.is_plain:
             self.short = ShortWay(tokenizer, tokenizer.memo, task, self.render)
 

@@ -27,7 +27,7 @@ from bertcli.encoding import (
 )
 from bertcli.errors import BertcliError, InputError, UsageError
 from bertcli.literals import Literals
-from bertcli.memo import Remembered, WordMemo
+from bertcli.memo import Remembered, WordMemo, state
 from bertcli.records import Record, texts_of
 from bertcli.truncation import TooShortError, windows
 from bertcli.vocabulary import (
@@ -54,6 +54,16 @@ FAST_COLUMNS = {
 }  # encode_batch_fast has no more
 
 
+# What clean_up_tokenization_spaces stands for in transformers, in this order.
+CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+
+
+def _cleaned(text: str) -> str:
+    for blanks in CLEAN:
+        text = text.replace(blanks, blanks.strip())
+    return text
+
+
 def _stop(error: BertcliError) -> NoReturn:
     raise error
 
@@ -72,6 +82,8 @@ class Tokenizer:
         self.plain = False  # whether every token of a single text has type 0, as in BERT
         self.memo: WordMemo | None = None
         self.literals = Literals(core)
+        self.state = state(core)  # of the core, which the memo and the literals are made from
+        self.clean_up: bool | None = settings.get("clean_up_tokenization_spaces")
         core.no_truncation()
         core.no_padding()
 
@@ -91,8 +103,19 @@ class Tokenizer:
             add_template(core, tokenizer.roles["cls_token"], tokenizer.roles["sep_token"])
         core.encode_special_tokens = not parse_special
         tokenizer.plain = not any(core.encode("a").type_ids)
-        tokenizer.memo = WordMemo(core) if tokenizer.plain and WordMemo.fits(core) else None
+        tokenizer._remember()
         return tokenizer
+
+    def notice_changes(self) -> None:
+        """Forget what was remembered of a core that has changed since, as by ``add_tokens``."""
+        if self.state != (now := state(self.core)):
+            self.state, self.folder = now, None  # the folder's files have another tokenizer
+            self._remember()
+
+    def _remember(self) -> None:
+        self.literals = Literals(self.core)
+        fits = self.plain and WordMemo.fits(self.core)
+        self.memo = WordMemo(self.core) if fits else None
 
     @property
     def vocabulary_size(self) -> int:
@@ -116,7 +139,10 @@ class Tokenizer:
 
     def count_literals(self, records: Sequence[Record]) -> int:
         """Return how many special tokens stand written out in texts, and are taken as such."""
-        return 0 if self.core.encode_special_tokens else self.literals.count(texts_of(records))
+        if self.core.encode_special_tokens:
+            return 0
+        self.notice_changes()
+        return self.literals.count(texts_of(records))
 
     def encode(
         self,
@@ -131,6 +157,7 @@ class Tokenizer:
         ``first`` is the number of the first record in the run. A record that cannot be truncated
         as asked goes to ``skip`` (default: raise).
         """
+        self.notice_changes()
         limit = self.cut_at(layout)
         found: list[Encoded] = []
         encodings = self._encodings(records, layout)
@@ -186,18 +213,21 @@ class Tokenizer:
         return length
 
     def decode(
-        self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool = True
+        self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool | None = None
     ) -> str:
-        """Return the text of these ids; ``clean_up`` drops blanks before punctuation.
+        """Return the text of these ids. Raises IndexError for one that is not in the vocabulary.
 
-        Raises IndexError for an id that is not in the vocabulary.
+        ``clean_up`` drops blanks before punctuation and in contractions. None is what the folder
+        says, as in transformers; without a word there, blanks go only where no token comes between.
         """
         self._check_ids(ids)
-        if getattr(self.core.decoder, "cleanup", clean_up) != clean_up:
+        if clean_up is False and hasattr(self.core.decoder, "cleanup"):
             from tokenizers import decoders
 
-            self.core.decoder = decoders.WordPiece(self.core.decoder.prefix, clean_up)
-        return self.core.decode(ids, skip_special)
+            plain = decoders.WordPiece(self.core.decoder.prefix, cleanup=False)
+            return plain.decode(self.tokens_of(ids, skip_special=skip_special))
+        text = self.core.decode(ids, skip_special)
+        return _cleaned(text) if clean_up or (clean_up is None and self.clean_up) else text
 
     def tokens_of(self, ids: Sequence[int], *, skip_special: bool = False) -> list[str]:
         """Return the token of each id. Raises IndexError for one that is not in the vocabulary."""

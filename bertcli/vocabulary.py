@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import ModelError
+from bertcli.hub.files import CONFIGS
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -24,7 +25,8 @@ ROLES = {
     "mask_token": "[MASK]",
 }
 PREFIX = "##"  # of a piece that continues a word
-# Classes of transformers that take tokenizer.json as it is; the others build its normalizer anew.
+# Classes of transformers that take tokenizer.json as it is; the others build its normalizer and
+# its decoder anew.
 AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
 
@@ -124,7 +126,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _from_json(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[str]]:
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, decoders
 
     path = folder / "tokenizer.json"
     try:
@@ -138,6 +140,8 @@ def _from_json(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[
     known = {token.content for token in core.get_added_tokens_decoder().values()}
     plain = [name for name in names if name not in known and core.token_to_id(name) is not None]
     core.add_special_tokens(plain)
+    if settings.get("tokenizer_class") not in AS_IT_IS:
+        core.decoder = decoders.WordPiece(prefix=PREFIX)
     return core, _settle(core, folder, settings)
 
 
@@ -164,14 +168,15 @@ def _settle(core: Tokenizer, folder: Path, settings: dict[str, Any]) -> list[str
 
 
 def sequence_limit(folder: Path, settings: dict[str, Any]) -> int | None:
-    """Return the longest sequence: what sentence-transformers was set to, else what fits."""
+    """Return the longest sequence that every file of the folder allows.
+
+    What sentence-transformers was set to replaces the tokenizer's own limit, as it does there.
+    """
     set_to = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    fits = (
-        settings.get("model_max_length"),
-        read_json(folder / "config.json").get("max_position_embeddings"),
-    )
+    fits = [read_json(folder / name).get("max_position_embeddings") for name in CONFIGS]
+    fits.append(set_to or settings.get("model_max_length"))
     found = [int(length) for length in fits if length and length < UNLIMITED]
-    return set_to or min(found, default=None)
+    return min(found, default=None)
 
 
 def _from_vocabulary(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[str]]:

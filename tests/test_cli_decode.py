@@ -2,10 +2,11 @@
 
 import gzip
 import json
+import shutil
 
 import numpy as np
 import pytest
-from front import bad, call, good, shell
+from front import PACKAGE, bad, call, good, shell
 from pyarrow import parquet, table
 from safetensors.numpy import save_file
 
@@ -101,6 +102,24 @@ def test_tokens():
     assert good("decode", "--as", "tokens", *LOVE).out == "[CLS] i love nl ##p ! [SEP]\n"
     done = good("decode", "--as", "tokens", "--skip-special-tokens", "-f", "jsonl", *LOVE)
     assert done.rows == [{"tokens": ["i", "love", "nl", "##p", "!"]}]
+
+
+def test_clean_up_is_as_the_folder_says_unless_asked(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(PACKAGE / "samples" / "tiny-bert", folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    ids = good("tokenize", "a ' s , b", "-m", folder).ids[0]
+    shown = {"plain": "a ' s , b", "usual": "a ' s, b", "whole": "a's, b"}
+    for said, default in ((None, "usual"), (False, "usual"), (True, "whole")):
+        more = {} if said is None else {"clean_up_tokenization_spaces": said}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings | more))
+        for option, wanted in (
+            ([], default),
+            (["--clean-up"], "whole"),
+            (["--no-clean-up"], "plain"),
+        ):
+            found = good("decode", *ids, *option, "--skip-special-tokens", "-m", folder).out
+            assert found == f"{shown[wanted]}\n", (said, option)
 
 
 def test_ids_and_fields_are_carried(tmp_path):

@@ -169,18 +169,16 @@ GIVEN_TRUNCATION = [None, False, True, *CUTS, "do_not_truncate"]
 
 @pytest.mark.parametrize("padding", GIVEN_PADDING)
 @pytest.mark.parametrize("truncation", GIVEN_TRUNCATION)
-@pytest.mark.parametrize("max_length", [None, 12])
-def test_every_value_means_the_same(pair, padding, truncation, max_length):
-    """Including a max_length alone, which turns truncation on."""
-    if (padding, truncation, max_length) == ("do_not_pad", None, 12):
-        assert strategies("do_not_pad", None, 12) == strategies("false", None, 12)
-        return  # transformers, unlike for False, ignores the length: a length ignored is no use
+@pytest.mark.parametrize("max_length", [None, 6, 12, 64])
+@pytest.mark.parametrize("others", [None, PAIRS], ids=["singles", "pairs"])
+def test_every_value_means_the_same(pair, padding, truncation, max_length, others):
+    """Including a max_length alone, which turns truncation on, unless a padding is named."""
     pair.theirs.model_max_length = 16
     pair.theirs.truncation_side = "right"
     given = {"padding": padding, "truncation": truncation, "max_length": max_length}
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        batch = pair.theirs(TEXTS, PAIRS, verbose=False, **given)
+        batch = pair.theirs(TEXTS, others, verbose=False, **given)
     except Exception as refused:
         assert "Truncation error" in str(refused)
         batch = None
@@ -190,7 +188,7 @@ def test_every_value_means_the_same(pair, padding, truncation, max_length):
     meant = strategies(words.get(padding, padding), words.get(truncation, truncation), max_length)
     layout = Layout(max_length=max_length, padding=meant[0], truncation=meant[1])
     pair.ours.limit = 16
-    records = [Record(*both) for both in zip(TEXTS, PAIRS, strict=True)]
+    records = [Record(*both) for both in zip(TEXTS, others or [None] * 5, strict=True)]
     found = pair.found(records, layout)
     pair.ours.limit = None
     assert (found and [row["input_ids"] for row in found]) == (batch and batch["input_ids"])

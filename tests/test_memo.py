@@ -11,8 +11,10 @@ from tokenizers import AddedToken, normalizers
 
 from bertcli import memo
 from bertcli.encoding import Layout
+from bertcli.lines import Lines
 from bertcli.memo import Ids, WordMemo
 from bertcli.records import Record
+from bertcli.scribe import Scribe, Task
 from bertcli.tokenizer import FEW, Tokenizer
 
 PLAIN = st.text(st.sampled_from(string.printable[:95]), max_size=40)
@@ -208,6 +210,38 @@ def test_other_parts(uncased):
     core = Tokenizer.load(uncased).core
     core.model = models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")
     assert not WordMemo.fits(core)
+
+
+@pytest.mark.parametrize("token", ["covid", "the", "[E1]", "[ë1]"])
+@pytest.mark.parametrize("special", [False, True])
+def test_tokens_added_later_are_seen(uncased, token, special):
+    """In large batches, in lines, in the count of special tokens, and by other processes."""
+    tokenizer = Tokenizer.load(uncased)
+    texts = [f"the {token} and more", "plain words", "[E1] [e1]", "[MASK]"] * FEW
+    records, lines = [Record(text) for text in texts], Lines(texts, "x.txt", 1)
+    check(tokenizer, texts)  # whose words are remembered now
+    assert tokenizer.count_literals(records) == FEW
+    assert tokenizer.core.add_tokens(
+        [AddedToken(token, special=special, normalized=token == "[ë1]")]
+    )
+    check(tokenizer, texts)
+    index = tokenizer.core.token_to_id(token)
+    assert index in tokenizer.encode(records, Layout())[0].columns["input_ids"]
+    written = Scribe(tokenizer, Task(Layout()))(lines).data.decode().splitlines()
+    assert index in json.loads(written[0])["input_ids"]
+    marks = sum(text.count(token) for text in texts) if special else 0
+    assert tokenizer.count_literals(records) == FEW + marks
+    assert tokenizer.folder is None
+
+
+def test_a_normalizer_set_later_is_seen(uncased):
+    tokenizer = Tokenizer.load(uncased)
+    texts = ["The naïve one", "plain words"] * FEW
+    assert check(tokenizer, texts) == len(texts)
+    tokenizer.core.normalizer = normalizers.BertNormalizer(lowercase=False)
+    assert check(tokenizer, texts) == len(texts)
+    tokenizer.core.normalizer = None
+    assert check(tokenizer, texts) == 0
 
 
 def test_ids_are_a_sequence():

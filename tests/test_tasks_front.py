@@ -301,3 +301,26 @@ def test_texts_of_any_length_fit_the_positions(command, tmp_path):
         argv = [f"[MASK] {long}"]
     done = call(command, *argv, "-m", folder)
     assert (done.code, len(done.rows)) == (0, 1), done
+
+
+@pytest.mark.parametrize("files", ["config", "bert_config", "sentence"])
+def test_the_smallest_limit_of_any_file_counts(tmp_path, files):
+    """For tokenize and for embed, of short texts and of long ones."""
+    folder = small(tmp_path / "model", "embed", max_position_embeddings=64)
+    if files == "bert_config":
+        (folder / "config.json").rename(folder / "bert_config.json")
+        (folder / "tokenizer_config.json").unlink()
+    if files == "sentence":
+        (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
+    assert len(good("tokenize", "one", "--padding", "max_length", "-m", folder).ids[0]) == 64
+    long = "a b c d " * 24
+    done = call("tokenize", long, "-m", folder)
+    assert "longer than the model's limit of 64 tokens" in done.err
+    assert len(done.ids[0]) == 98
+    quiet = ["--pooling", "mean", "-m", folder]
+    assert good("embed", "one", *quiet).rows[0]["n_tokens"] == 5
+    done = call("embed", long, *quiet)
+    assert (done.code, done.rows[0]["n_tokens"], done.rows[0]["truncated"]) == (0, 64, 34)
+    warnings = good("inspect", "-m", folder, "--json").rows[0]["warnings"]
+    assert (files == "sentence") == any("max_seq_length is 128" in one for one in warnings)
+    assert "64 positions" in bad("embed", "one", *quiet, "--max-length", 65, code=2).error

@@ -407,6 +407,30 @@ def test_a_broken_tokenizer_file(tmp_path, text):
             },
             512,
         ),
+        ({"bert_config": {"max_position_embeddings": 24}}, 24),
+        (
+            {
+                "config": {"max_position_embeddings": 64},
+                "bert_config": {"max_position_embeddings": 512},
+                "tokenizer_config": {"model_max_length": 128},
+            },
+            64,
+        ),
+        (
+            {
+                "config": {"max_position_embeddings": 64},
+                "sentence_bert_config": {"max_seq_length": 256},
+            },
+            64,
+        ),
+        (  # sentence-transformers: its own setting goes before that of the tokenizer
+            {
+                "config": {"max_position_embeddings": 512},
+                "tokenizer_config": {"model_max_length": 128},
+                "sentence_bert_config": {"max_seq_length": 256},
+            },
+            256,
+        ),
     ],
 )
 def test_the_longest_sequence(tmp_path, files, limit):
@@ -430,3 +454,44 @@ def test_a_small_cased_vocabulary_keeps_its_case(tmp_path):
     ours = Tokenizer.load(write(tmp_path, tokens))
     assert ours.encode([Record("Hello Paris")], Layout())[0].columns["input_ids"] == [2, 5, 8, 3]
     assert "the vocabulary has capital letters" in ours.warnings[0]
+
+
+SPACED = [
+    "I don't like NLP...",
+    "do n't",
+    " 's",
+    "a , b",
+    "we 've 'm ' . ? !",
+    "nlp don't [MASK] .",
+]
+NOT_CLEAN = {"type": "WordPiece", "prefix": "##", "cleanup": False}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("named", [None, "BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("decoder", ["vocab.txt", "as it was", NOT_CLEAN, None])
+def test_decoding_cleans_up_as_the_folder_says(tmp_path, default_folder, said, named, decoder):
+    """Beyond what the decoder of the library does to each token."""
+    from transformers import AutoTokenizer
+
+    if decoder == "vocab.txt" and named == "PreTrainedTokenizerFast":
+        return  # that class reads tokenizer.json alone
+    settings = {"clean_up_tokenization_spaces": said, "tokenizer_class": named}
+    settings = {key: value for key, value in settings.items() if value is not None}
+    folder = write(tmp_path, tokenizer_config=settings, config={"model_type": "bert"})
+    if decoder != "vocab.txt":
+        core = json.loads((default_folder / "tokenizer.json").read_text("utf-8"))
+        core |= {} if decoder == "as it was" else {"decoder": decoder}
+        (folder / "tokenizer.json").write_text(json.dumps(core), "utf-8")
+    ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
+    for text in SPACED:
+        ids = theirs(text)["input_ids"]
+        for skip in (False, True):
+            right = theirs.decode(ids, skip_special_tokens=skip)
+            assert ours.decode(ids, skip_special=skip) == right
+            right = theirs.decode(ids, skip, clean_up_tokenization_spaces=True)
+            assert ours.decode(ids, skip_special=skip, clean_up=True) == right
+        plain = ours.decode(ids, clean_up=False)
+        assert "n ' t" in plain or "n't" not in text
+        assert ours.decode(ids) == theirs.decode(ids)  # which the calls before did not change

@@ -65,8 +65,13 @@ class DecodeOptions:
         bool, typer.Option("--skip-special-tokens", help="Leave out [CLS], [SEP], [PAD], ...")
     ] = False
     clean_up: Annotated[
-        bool, typer.Option("--clean-up/--no-clean-up", help="No blanks before punctuation.")
-    ] = True
+        bool | None,
+        typer.Option(
+            "--clean-up/--no-clean-up",
+            help="Remove blanks before punctuation and in contractions "
+            "(default: what the model's folder says, as in transformers).",
+        ),
+    ] = None
 
 
 def decode(

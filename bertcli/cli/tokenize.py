@@ -89,6 +89,10 @@ def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
         console.warn(
             "--stride is of windows, which --overflowing writes; without it, it does nothing"
         )
+    if shape.max_length and "do_not" in shape.truncation and shape.padding != "max_length":
+        console.detail(
+            f"--max-length has no effect with --padding {shape.padding} and without --truncation"
+        )
     if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
         console.warn("--offset-unit is of what --offsets writes; without it, it does nothing")
 

@@ -27,12 +27,11 @@ TOKENIZER_FILES: tuple[str, ...] = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "config.json",
+    *CONFIGS,
     "sentence_bert_config.json",
 )
 MODEL_FILES: tuple[str, ...] = (
     *TOKENIZER_FILES,
-    "bert_config.json",
     MODULES,
     "config_sentence_transformers.json",
     "[0-9]*_*/config.json",  # 1_Pooling and what else modules.json names
