@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from bertcli.cli.embed_options import ComputeOptions
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.task_options import QuestionOptions, StrideOptions, TaskFileOptions, TopK
-from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.cli.task_run import open_head, write
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def answer(
     A record of JSONL, CSV or Parquet has the fields question and context, and perhaps an id.
     """
     console = messages.console()
-    form, reader = form_of(output), asked.reader(files, console)
+    form, reader = output.form(ROWS), asked.reader(files, console)
     head = open_head("BertForQuestionAnswering", model, length, compute, console)
     from bertcli.tasks.answer import Answering
     from bertcli.tasks.spans import Choosing

@@ -1,9 +1,9 @@
 """`bertcli choose`: which of several continuations fits a prompt best."""
 
 from bertcli.cli.embed_options import ComputeOptions
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.task_options import ChoiceOptions, CutOptions, TaskFileOptions
-from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.cli.task_run import open_head, write
 
 
 def choose(
@@ -24,7 +24,7 @@ def choose(
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """
     console = messages.console()
-    form, reader = form_of(output), choices.reader(files, console)
+    form, reader = output.form(ROWS), choices.reader(files, console)
     head = open_head("BertForMultipleChoice", model, length, compute, console)
     from bertcli.tasks.choose import Choice
 

@@ -7,9 +7,9 @@ import typer
 
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.inputs import InputOptions
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.task_options import CutOptions
-from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.cli.task_run import open_head, write
 from bertcli.errors import UsageError
 
 
@@ -62,7 +62,7 @@ def classify(
     [bold]bertcli classify --pairs pairs.tsv --model cross-encoder/ms-marco-TinyBERT-L2-v2[/bold]
     """
     console = messages.console()
-    form, reader = form_of(output), source.reader(console)
+    form, reader = output.form(ROWS), source.reader(console)
     head = open_head("BertForSequenceClassification", model, length, compute, console)
     from bertcli.tasks.classify import Classifying, Shown
 

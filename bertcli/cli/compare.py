@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from bertcli.cli.options import ConsoleOptions, OutputOptions
-from bertcli.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,7 @@ def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) 
     """
     from bertcli.compare import compare as measure
 
-    form = output.form()
-    if form not in (allowed := ("table", "jsonl")):
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
+    form = output.form(("table", "jsonl"))
     found = measure(pair.a, pair.b, pair.worst)
     if form == "table":
         from bertcli.cli.display.screen import drawing

@@ -9,8 +9,9 @@ from bertcli.cli.groups import INPUT, record
 from bertcli.cli.inputs import KeepFields, OnError, source_paths
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.decoding import Decoding, decoded
-from bertcli.errors import UsageError
 from bertcli.records import Reader, Source
+
+FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,7 @@ def decode(
     [bold]bertcli tokenize "I love NLP!" | bertcli decode --skip-special-tokens[/bold]
     """
     console = messages.console()
-    form = output.form(piped="txt", terminal="txt")
-    if form not in (allowed := ("txt", "jsonl", "csv", "tsv", "parquet")):
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
+    form = output.form(FORMATS, piped="txt", terminal="txt")
     reader = Reader(source.source(), console.warn)
     tokenizer = model.tokenizer(console)
     decoding = Decoding(how.as_ == "tokens", how.skip_special_tokens, how.clean_up)

@@ -19,6 +19,7 @@ from bertcli.cli.inputs import InputOptions
 from bertcli.cli.messages import empty, special_tokens, truncated
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
+from bertcli.hub import MODEL_FILES
 from bertcli.recipe import Options
 from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.target import Target
@@ -64,7 +65,7 @@ def embed(
         on_ray(make, source, model, output, engine, console)
         return
     engine.refuse_ray_options()
-    form = output.form()
+    form = output.form(FORMATS)
     _check(output, form, file, vector.precision, options)
     reader = source.reader(console)
     embedder = _open(model, options, compute, console)
@@ -87,8 +88,6 @@ def _check(
     output: OutputOptions, form: str, file: VectorFileOptions, precision: str, options: Options
 ) -> None:
     """Raise UsageError for an output that makes no sense, before a model is looked for."""
-    if form not in FORMATS:
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
     if form == "csv" and options.per_token:
         raise UsageError(
             "csv has one vector a row, and here a text has several", "write jsonl, parquet or npy"
@@ -125,11 +124,7 @@ def _open(
     model: ModelOptions, options: Options, compute: ComputeOptions, console: Console
 ) -> Embedder:
     """Return the embedder that the options ask for; torch is imported here."""
-    from bertcli.hub import MODEL_FILES, find_model
-
-    folder = find_model(
-        model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
-    )
+    folder = model.folder(MODEL_FILES)
     from bertcli.devices import devices, use_threads
     from bertcli.fleet import open_embedder
 

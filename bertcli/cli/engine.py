@@ -14,7 +14,7 @@ from bertcli.cli.console import Console
 from bertcli.cli.engine_options import EngineOptions
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.messages import skipped, truncated
-from bertcli.cli.options import ModelOptions, OutputOptions
+from bertcli.cli.options import ModelOptions, OutputOptions, allowed_form
 from bertcli.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def on_ray(
 
     if output.output is None:
         raise UsageError("--engine ray needs -o FOLDER", "one file is made in it for each input")
-    form = "parquet" if output.format == "auto" else output.format
-    if form not in FORMATS:
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
+    form = allowed_form("parquet" if output.format == "auto" else output.format, FORMATS)
     place = place_of(output)
     if is_local(place) and local_path(place).is_file():
         raise OutputError(f"{place}: is a file", "--engine ray writes into a folder")

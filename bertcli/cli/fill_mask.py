@@ -7,9 +7,9 @@ import typer
 
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.inputs import InputOptions
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.task_options import MaskOptions, TopK
-from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.cli.task_run import open_head, write
 from bertcli.errors import UsageError
 
 
@@ -48,7 +48,7 @@ def fill_mask(
     [bold]bertcli fill-mask "He \[MASK] her." --targets saw,heard --model bert-base-uncased[/bold]
     """
     console = messages.console()
-    form, reader = form_of(output), source.reader(console)
+    form, reader = output.form(ROWS), source.reader(console)
     head = open_head("BertForMaskedLM", model, length, compute, console)
     from bertcli.tasks.fill_mask import Filling
 

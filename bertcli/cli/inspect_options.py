@@ -1,7 +1,7 @@
 """The options of `bertcli inspect`, in groups."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -9,7 +9,7 @@ import typer
 
 from bertcli.cli.options import ModelOptions
 from bertcli.errors import ModelError, UsageError
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, find_model, known_models
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, known_models
 from bertcli.inspection import FILE_SUFFIXES
 
 PICTURES = ("html", "svg", "png", "json")
@@ -56,8 +56,7 @@ class TargetOptions:
         place = os.path.expanduser(name)
         if os.path.islink(place) and not os.path.exists(place):
             raise ModelError(f"{name}: this link leads nowhere, or in a circle")
-        files = () if os.path.isdir(place) else FILES
-        return find_model(name, files=files, revision=model.revision, offline=model.offline)
+        return replace(model, model=name).folder(() if os.path.isdir(place) else FILES)
 
 
 @dataclass(frozen=True)

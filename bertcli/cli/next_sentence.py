@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.inputs import InputOptions
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.task_options import CutOptions
-from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.cli.task_run import open_head, write
 from bertcli.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def next_sentence(
     [bold]bertcli next-sentence --pairs pairs.tsv --model bert-base-uncased[/bold]
     """
     console = messages.console()
-    form, reader = form_of(output), paired(source).reader(console)
+    form, reader = output.form(ROWS), paired(source).reader(console)
     head = open_head("BertForNextSentencePrediction", model, length, compute, console)
     from bertcli.tasks.next_sentence import Following
 

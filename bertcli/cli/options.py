@@ -1,6 +1,6 @@
 """The options that commands share: model, output and messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from bertcli.cli.groups import MODEL, OUTPUT
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
 from bertcli.tokenizer import Tokenizer
+
+ROWS = ("table", "jsonl", "csv", "tsv", "parquet")  # formats of what is written in rows
 
 # Options that several groups have.
 SpecialTokens = Annotated[
@@ -56,11 +58,9 @@ class ModelOptions:
         bool, typer.Option("--offline", help="Never touch the network.", envvar="BERTCLI_OFFLINE")
     ] = False
 
-    def folder(self) -> ModelFolder:
-        """Return where the tokenizer's files are; they are fetched when they are not there."""
-        return find_model(
-            self.model, files=TOKENIZER_FILES, revision=self.revision, offline=self.offline
-        )
+    def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
+        """Return where these files of the model are, fetched when they are not there."""
+        return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
 
     def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
         """Return the tokenizer of the model."""
@@ -109,8 +109,14 @@ class OutputOptions:
         if self.output == Path("-"):
             object.__setattr__(self, "output", None)  # stdout, as `-i -` is stdin
 
-    def form(self, *, piped: str = "jsonl", terminal: str = "table") -> str:
-        """Return the format to write: as asked, by the suffix, or by who reads stdout."""
+    def form(self, allowed: Sequence[str], *, piped: str = "jsonl", terminal: str = "table") -> str:
+        """Return the format to write: as asked, by the suffix, or by who reads stdout.
+
+        Raises UsageError for one that is not ``allowed``.
+        """
+        return allowed_form(self._form(piped, terminal), allowed)
+
+    def _form(self, piped: str, terminal: str) -> str:
         from bertcli.writers import format_of
 
         if self.format == "table" and self.output is not None:
@@ -128,6 +134,13 @@ class OutputOptions:
         if self.on_terminal and form in (*TENSORS, "parquet"):
             raise UsageError(f"{form} is not for a terminal", "give -o FILE, or pipe it on")
         return open_writer(self.output, form, overwrite=self.overwrite)
+
+
+def allowed_form(form: str, allowed: Sequence[str]) -> str:
+    """Return the format. Raises UsageError when it is not among those of a command."""
+    if form not in allowed:
+        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
+    return form
 
 
 @dataclass(frozen=True)

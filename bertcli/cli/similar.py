@@ -11,15 +11,15 @@ from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.groups import INPUT, record
 from bertcli.cli.inputs import IdField, InputFormat, TextField
 from bertcli.cli.messages import truncated
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
+from bertcli.hub import MODEL_FILES
 from bertcli.records import Reader, Source
 
 if TYPE_CHECKING:
     from bertcli.pipeline import Embedder
     from bertcli.search import Search
 
-FORMATS = ("table", "jsonl", "csv", "tsv", "parquet")
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
 
 
@@ -99,9 +99,7 @@ def similar(
     [bold]bertcli similar "late delivery" --corpus reviews.txt --vectors reviews.npy[/bold]
     """
     console = messages.console()
-    form = output.form()
-    if form not in FORMATS:
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
+    form = output.form(ROWS)
     reader = corpus.reader(console)
     reuse = corpus.vectors is not None and corpus.vectors.exists()
     corpus.check(reuse=reuse)
@@ -129,11 +127,7 @@ def _open(
     reuse: bool,
 ) -> "Embedder":
     """Return the embedder of the corpus; torch is imported here."""
-    from bertcli.hub import MODEL_FILES, find_model
-
-    folder = find_model(
-        model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
-    )
+    folder = model.folder(MODEL_FILES)
     from bertcli.devices import use_threads
     from bertcli.fleet import open_embedder
     from bertcli.recipe import Options

@@ -7,9 +7,9 @@ import typer
 
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.inputs import InputOptions
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.task_options import StrideOptions
-from bertcli.cli.task_run import form_of, open_head, write
+from bertcli.cli.task_run import open_head, write
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def tag(
     [bold]bertcli tag -i articles.jsonl --stride 32 --model dslim/bert-base-NER -o tags.jsonl[/bold]
     """
     console = messages.console()
-    form, reader = form_of(output), source.reader(console)
+    form, reader = output.form(ROWS), source.reader(console)
     head = open_head("BertForTokenClassification", model, length, compute, console)
     from bertcli.tasks.tag import Tagging
 

@@ -9,32 +9,18 @@ from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.groups import record
 from bertcli.cli.messages import empty, special_tokens, truncated
 from bertcli.cli.options import ModelOptions, OutputOptions
-from bertcli.errors import UsageError
+from bertcli.hub import MODEL_FILES
 
 if TYPE_CHECKING:
     from bertcli.cli.groups import Group
     from bertcli.tasks.head import Head, Stream
-
-FORMATS = ("table", "jsonl", "csv", "tsv", "parquet")
-
-
-def form_of(output: OutputOptions) -> str:
-    """Return the format to write; UsageError for one that cannot hold it."""
-    form = output.form()
-    if form not in FORMATS:
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(FORMATS)}")
-    return form
 
 
 def open_head(
     kind: str, model: ModelOptions, length: Group, compute: ComputeOptions, console: Console
 ) -> Head[Any]:
     """Return the model with the head of this class; torch is imported here."""
-    from bertcli.hub import MODEL_FILES, find_model
-
-    folder = find_model(
-        model.model, files=MODEL_FILES, revision=model.revision, offline=model.offline
-    )
+    folder = model.folder(MODEL_FILES)
     from bertcli.devices import use_threads
     from bertcli.model import heads
     from bertcli.tasks.head import Head, Settings

@@ -12,7 +12,7 @@ from bertcli.cli.engine import on_ray
 from bertcli.cli.engine_options import TokenizeEngineOptions
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.messages import special_tokens, too_long, truncated
-from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.tokenize_options import FieldOptions, LayoutOptions, ModeOptions
 from bertcli.encoding import Layout
 from bertcli.errors import UsageError
@@ -138,14 +138,10 @@ def _layout(
 def _form(mode: ModeOptions, output: OutputOptions, fields: FieldOptions) -> str:
     """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
     if mode.count:
-        form = output.form(piped="txt", terminal="txt")
-        allowed: tuple[str, ...] = ("txt", "jsonl", *TABULAR)
-    elif mode.stats:
-        form, allowed = output.form(), ("table", "jsonl")
-    else:
-        form, allowed = output.form(), ("table", "jsonl", *TABULAR, *ARRAYS)
-    if form not in allowed:
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
+        return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
+    if mode.stats:
+        return output.form(("table", "jsonl"))
+    form = output.form((*ROWS, *ARRAYS))
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if form in ARRAYS and any(wordy):
         raise UsageError(f"{form} holds ids and masks, not tokens or offsets", "use parquet")
@@ -213,7 +209,7 @@ def _ids_of_tokens(
     console: Console,
 ) -> None:
     """Write the ids of tokens: those of the arguments, or of each line."""
-    form, records = output.form(), 0
+    form, records = output.form(("txt", *ROWS, *ARRAYS)), 0
     if source.pair or source.pairs:
         raise UsageError("--from-tokens takes tokens of one text, not pairs", "leave out --pair")
     reader = source.reader(console, pre_split=True)
