@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import BertcliError, InputError
-from bertcli.vectors.stored import floats, manifest_of, stored
+from bertcli.vectors.stored import floats, precision_of, stored
 
 if TYPE_CHECKING:
     from bertcli.vectors.stored import Array
@@ -118,13 +118,12 @@ def _pairs(found: Comparison) -> Iterator[tuple[int, Array, Array]]:
 
 def _readable(path: str) -> Iterator[Array]:
     """Yield float vectors where that is possible, else the numbers as they are."""
-    precision = (manifest_of(path) or {}).get("precision", "float32")
+    precision = precision_of(path) or "float32"
     return stored(path) if precision.startswith("float") else floats(path)
 
 
 def _kind(path: str, block: Array) -> str:
-    precision: str = (manifest_of(path) or {}).get("precision") or block.dtype.name
-    return precision
+    return precision_of(path) or block.dtype.name
 
 
 def _differing(found: Comparison, counts: list[int], shapes: list[tuple[int, ...]]) -> InputError:

@@ -16,6 +16,7 @@ from bertcli.pipeline import Embedded, Embedder
 from bertcli.progress import Progress
 from bertcli.records import Reader, Record
 from bertcli.tokenizing import Tally
+from bertcli.vectors.inputs import Inputs
 from bertcli.vectors.sink import Sink, open_vectors
 from bertcli.vectors.target import Target
 
@@ -80,6 +81,12 @@ def metas(items: Sequence[Embedded]) -> list[dict[str, Any]]:
     return found
 
 
+def own_ids(items: Sequence[Embedded]) -> list[dict[str, Any]]:
+    """Return the ids of those records that have one."""
+    records = [item.encoded.record for item in items]
+    return [{} if record.id is None else {"id": record.id} for record in records]
+
+
 def stacked(items: Sequence[Embedded]) -> np.ndarray:
     """Return the vectors of some records as one array, [n, D]: one each, or those of all pieces."""
     import numpy as np
@@ -104,6 +111,7 @@ class Writing:
     tally: Tally = field(default_factory=Tally)
     progress: Progress = field(default_factory=Progress)
     complete: bool = False  # whether the file was there already
+    unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
     def __iter__(self) -> Iterator[list[Embedded]]:
         """Yield the records that are new, each once it is written; at the end the file is there.
@@ -112,7 +120,9 @@ class Writing:
 
         Raises OutputError when a run that is resumed saw another input.
         """
-        with open_vectors(self.target, self._fingerprint()) as sink:
+        inputs = self._inputs()
+        with open_vectors(self.target, self._fingerprint(), inputs) as sink:
+            self.unchecked = inputs.streams if sink.done or sink.state else ()
             if sink.done:
                 self.complete = True
                 return
@@ -126,19 +136,30 @@ class Writing:
                 if digest.records == run.start:
                     self._same_input(digest, state)
                 for items in self.embedder.embedded(window):
-                    for item in items:
-                        digest.add(item.encoded.record)
-                    sink.write(
-                        metas(items), stacked(items), counts(items) if self.target.many else None
-                    )
+                    self._write(sink, items, digest)
                     yield items
                 self._commit(sink, digest)
             if digest.records <= run.start:  # no window was new, so nothing was compared yet
                 self._same_input(digest, state)
-            if digest.records:
-                self._commit(sink, digest)
-                self.progress.total = sink.rows
-                sink.finish(self._manifest(digest), self.progress.rows)
+            if not sink.rows:
+                sink.write([], self.embedder.nothing, [] if self.target.many else None)
+            self._commit(sink, digest)
+            self.progress.total = sink.rows
+            sink.finish(self._manifest(digest), self.progress.rows)
+
+    def _inputs(self) -> Inputs:
+        source = self.reader.source
+        pair = () if source.pair is None else (source.pair,)
+        texts = (*source.texts, *pair)
+        return Inputs(source.paths, texts, (self.embedder.folder.path,), self.progress.hash)
+
+    def _write(self, sink: Sink, items: Sequence[Embedded], digest: Digest) -> None:
+        for item in items:
+            digest.add(item.encoded.record)
+        rows = (
+            own_ids(items) if self.target.lists_ids and not self.target.every_id else metas(items)
+        )
+        sink.write(rows, stacked(items), counts(items) if self.target.many else None)
 
     def _commit(self, sink: Sink, digest: Digest) -> None:
         sink.commit(

@@ -122,6 +122,15 @@ class Embedder:
         return states * len(self.options.modes)
 
     @property
+    def nothing(self) -> np.ndarray:
+        """No vector, [0, D...]: what an empty input becomes."""
+        import numpy as np
+
+        *layers, width = self._shape
+        size = width if self.options.dim is None else self.options.dim
+        return np.zeros((0, *layers, size), np.float32)
+
+    @property
     def threads(self) -> int | None:
         """The threads of a process where they compute: the last bits of a sum depend on them."""
         return torch.get_num_threads() if self.encoder.device.type == "cpu" else None

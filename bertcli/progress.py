@@ -16,6 +16,7 @@ class Progress:
     tokens: int = 0
     written: int = 0  # rows of the output, which is made at the end
     total: int = 0  # rows that it will have
+    hashed: tuple[int, int] = (0, 0)  # bytes of the input that were hashed, of how many
     show: Callable[[], None] = lambda: None
     start: float = field(default_factory=monotonic)
 
@@ -28,6 +29,11 @@ class Progress:
     def rows(self, count: int) -> None:
         """Note that so many more rows are in the output."""
         self.written += count
+        self.show()
+
+    def hash(self, done: int, size: int) -> None:
+        """Note how much of the input is hashed, before the model runs."""
+        self.hashed = done, size
         self.show()
 
     @property

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
+RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
 BUCKETS = 255  # steps between the least and the greatest value of a dimension
 
 

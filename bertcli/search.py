@@ -11,7 +11,7 @@ manifest says the texts were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,15 +32,12 @@ if TYPE_CHECKING:
     from bertcli.vectors.stored import Array
 
 QUERY = ("query",)
-SAME = (  # options that have one name in a manifest and here
-    "pooling",
-    "dim",
-    "max_length",
-    "on_truncate",
-    "stride",
-    "special_tokens",
-    "parse_special",
-)
+# Options that have one name in a manifest and here.
+SAME_TEXTS = ("pooling", "on_truncate")
+SAME_NUMBERS = ("dim", "max_length", "stride")
+SAME_SWITCHES = ("special_tokens", "parse_special")
+COMBINED = ("mean", "sum", "concat", "stack")
+LAYERS = 10_000  # more than any model has
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 
 
@@ -65,11 +62,15 @@ def options_of(path: str, folder: ModelFolder, options: Options) -> Options:
     inner = folder.path / read_sentence(folder.path, pooling=options.pooling).transformer
     digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
     made = check_maker(path, digests, numbers_of(read_config(inner)))
-    named: Mapping[str, Any] = {
-        "combine": made.get("layer_combine", options.combine),
-        "layers": tuple(made.get("layers", options.layers)),
-    }
-    return replace(options, **named, **{name: made[name] for name in SAME if name in made})
+    layers, combine = made.wholes("layers", least=-LAYERS), made.text("layer_combine")
+    if combine not in (None, *COMBINED):
+        raise made.bad("layer_combine", f"one of {', '.join(COMBINED)}")
+    named: dict[str, Any] = {name: made.text(name) for name in SAME_TEXTS}
+    named |= {name: made.whole(name) for name in SAME_NUMBERS}
+    named |= {name: made.switch(name) for name in SAME_SWITCHES}
+    named |= {"combine": combine, "layers": None if layers is None else tuple(layers)}
+    known = {name: value for name, value in named.items() if value is not None}
+    return replace(options, **known)
 
 
 def writing(embedder: Embedder, reader: Reader, path: Path) -> Writing:
@@ -77,7 +78,8 @@ def writing(embedder: Embedder, reader: Reader, path: Path) -> Writing:
     from importlib.metadata import version
 
     about = {"versions": {name: version(name) for name in ("torch", "tokenizers", "numpy")}}
-    return Writing(embedder, reader, Target(path, format_of(path), resume=True), about)
+    target = Target(path, format_of(path), resume=True, ids=True)
+    return Writing(embedder, reader, target, about)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import InputError
+from bertcli.files.typed_json import JsonObject
 from bertcli.records import Record
 from bertcli.vectors.stored import manifest_of
 
@@ -74,7 +75,7 @@ def nearest(queries: Array, blocks: Iterable[Array], k: int) -> list[list[Match]
 
 def check_maker(
     path: str, digests: Mapping[str, Mapping[str, str]], config: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the options that a file of vectors was made with, as its manifest names them.
 
     ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name,
@@ -90,7 +91,7 @@ def check_maker(
     for kind, mine in digests.items():
         theirs = made.get(kind)
         theirs = theirs if isinstance(theirs, dict) else {}
-        if set(theirs.values()) != set(mine.values()):
+        if set(map(str, theirs.values())) != set(mine.values()):
             name = made.get("model", "unknown")
             raise InputError(
                 f"{path}: was made by another model, {name}: sha256 of its {kind} is "
@@ -106,7 +107,7 @@ def check_maker(
             f"{path}: holds vectors of {kind}, and a search needs one a text",
             f"make it with bertcli embed without --{kind[:-1]}-vectors",
         )
-    return options
+    return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")
 
 
 def _check_config(path: str, theirs: object, mine: Mapping[str, Any]) -> None:

@@ -278,8 +278,10 @@ def test_files_hold_the_vectors_of_the_stream(suffix, tmp_path, capsys):
     assert np.array_equal(found, np.array([row["embedding"] for row in expected], np.float32))
     manifest = json.loads((tmp_path / f"out.{suffix}.manifest.json").read_text())
     assert (manifest["shape"], manifest["counts"]["records"]) == ([3, 32], 3)
+    index = [f"{out.name}.index.jsonl"] if suffix in ("npy", "safetensors") else []
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         out.name,
+        *index,
         f"{out.name}.manifest.json",
     ]
 

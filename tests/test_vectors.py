@@ -318,7 +318,7 @@ def test_damage_is_noticed(tmp_path):
         ("missing/out.npy", "npy", "no folder .*missing"),
         ("", "npy", "is a folder"),
         ("out.tsv", "tsv", "cannot be written as tsv"),
-        ("x" * 254, "npy", "File name too long"),
+        ("x" * 256, "npy", "File name too long"),
         ("pipe", "npy", "device or pipe"),
     ],
 )

@@ -117,6 +117,11 @@ class ModelBar:
         if progress.seconds <= QUIET_SECONDS:
             return
         self.bar = self.bar or Bar()
+        if not progress.texts and progress.hashed[1]:
+            done, size = progress.hashed
+            counts = f"hashing the input: {done / 1e9:,.1f} of {size / 1e9:,.1f} GB"
+            self.bar.update(counts, min(1.0, done / size), progress.seconds)
+            return
         if progress.written:
             self.writing = self.writing or monotonic()
             counts = f"writing {progress.written:,} of {progress.total:,} rows"

@@ -80,6 +80,7 @@ def embed(
         output.overwrite,
         file.manifest,
         options.per_token,
+        ids=True,
     )
     _to_file(embedder, reader, target, console)
 
@@ -162,6 +163,8 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     with console.follow(progress, reader, lambda: writing.tally):
         for _ in writing:
             pass
+    for name in writing.unchecked:
+        console.note(f"{name} cannot be read twice: only its committed records were compared")
     if writing.complete:
         console.note(f"{target.path} is complete: there was nothing to do")
         return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bertcli import __version__
 from bertcli.encoding import Layout
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
-from bertcli.records import ARRAYS, Reader, Source
+from bertcli.records import Reader, Source
 from bertcli.scribe import Task, transcribe
 from bertcli.tokenizer import Tokenizer
 from bertcli.tokenizing import WINDOW, Run, Tally, row
@@ -38,7 +38,7 @@ class Work(Protocol):
         """What the bytes of an output depend on, besides its input."""
 
     def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
-        """Make a file, and its manifest, which holds ``about``; nothing of an empty input."""
+        """Make a file, and its manifest, which holds ``about``."""
 
 
 class Job(Protocol):
@@ -113,7 +113,9 @@ class _Embedding:
             self.job.precision,
             resume=not again,
             overwrite=again,
-            many=self.job.options.per_token or self.job.form in ARRAYS,
+            many=self.job.options.per_token,
+            ids=True,
+            every_id=True,
         )
         writing = Writing(self.embedder, reader, target, about)
         for _ in writing:

@@ -201,6 +201,19 @@ class JsonObject(Mapping[str, Any]):
         found: int | None = self.checked(key, holds, expected)
         return found
 
+    def wholes(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> list[int] | None:
+        """Return a list of whole numbers in a range, its ends included."""
+
+        def holds(value: Any) -> bool:
+            return isinstance(value, list) and all(
+                type(one) is int and least <= one <= most for one in value
+            )
+
+        found: list[int] | None = self.checked(
+            key, holds, f"a list of whole numbers from {least} to {most}"
+        )
+        return found
+
     def object(self, key: str) -> JsonObject:
         """Return an object inside; an empty one when there is none."""
         found = self.checked(key, lambda v: isinstance(v, dict), "an object")
@@ -210,6 +223,15 @@ class JsonObject(Mapping[str, Any]):
         """Return an object of objects, by its keys."""
         outer = self.object(key)
         return {name: outer.object(name) for name in outer}
+
+    def list_of_objects(self, key: str) -> list[JsonObject]:
+        """Return a list of objects; an empty one when there is none."""
+
+        def holds(value: Any) -> bool:
+            return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+        found = self.checked(key, holds, "a list of objects") or []
+        return [self._inside(f"{key}.{at}", one) for at, one in enumerate(found)]
 
     def _inside(self, key: str, values: Mapping[str, Any]) -> JsonObject:
         return JsonObject(values, self.source, self.error, self.hint, f"{self.path}{key}.")

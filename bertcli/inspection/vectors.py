@@ -7,7 +7,6 @@ A file is read once, in blocks, so one of any size needs the memory of a block.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.files.beside import manifest_beside
+from bertcli.files.typed_json import read_object
 from bertcli.inspection.sources import (
     CUT_OFF,
     UNREADABLE,
@@ -27,6 +28,7 @@ from bertcli.inspection.sources import (
     safetensors,
 )
 from bertcli.inspection.tally import Tally
+from bertcli.vectors.stored import ARRAY
 
 SOURCES: Mapping[str, Callable[[Path, Fields], Iterator[Part]]] = {
     ".npy": npy,
@@ -144,26 +146,23 @@ def _concerns(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _manifest(path: Path, warnings: list[str]) -> dict[str, Any] | None:
     """Read the manifest beside a file; a broken one is a warning."""
-    place = path.with_name(f"{path.name}.manifest.json")
+    place = manifest_beside(path)
     try:
-        found = json.loads(place.read_bytes())
-    except FileNotFoundError:
+        found = read_object(place, InputError)
+    except InputError as broken:
+        warnings.append(str(broken))
         return None
-    except (OSError, ValueError, RecursionError) as broken:
-        warnings.append(f"{place}: not readable: {broken}")
-        return None
-    if not isinstance(found, dict):
-        warnings.append(f"{place}: a JSON object is expected, not {type(found).__name__}")
-        return None
-    return found
+    return dict(found) or None
 
 
 def _contradictions(
     manifest: Mapping[str, Any], arrays: list[dict[str, Any]], *, flat: bool
 ) -> Iterator[str]:
     """Compare with the manifest; in ``flat`` arrays the vectors of a record are rows."""
-    if len(arrays) != 1:
+    vectors = [one for one in arrays if len(arrays) == 1 or one["name"] == ARRAY]
+    if len(vectors) != 1:
         return
+    arrays = vectors
     said, found = manifest.get("shape"), arrays[0]["shape"]
     if said is not None and found not in (said, _rows(said) if flat else said):
         yield f"the manifest says shape {said}, the file has {found}"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.encoding import Written
-from bertcli.tables import fields_of
+from bertcli.tables import Header, fields_of
 from bertcli.vectors.spool import START, STOP, Row, Rows
 from bertcli.writers import writer_of
 
@@ -115,9 +115,11 @@ def jsonl(file: IO[bytes], rows: Rows) -> None:
 
 
 def csv(file: IO[bytes], rows: Rows) -> None:
-    """Write all records as a table in text. There is no header without a row."""
+    """Write all records as a table in text."""
     columns = list(dict.fromkeys(name for metas in rows.metas() for name in columns_of(metas)))
     with writer_of("csv")(file) as write:
+        if not rows.count:
+            write([Header.fromkeys([*columns_of([]), VECTOR])])
         for metas, vectors in rows.records():
             write(cells(metas, vectors, columns))
 

@@ -1,8 +1,8 @@
 """A file of vectors from all its rows, one function a format, in the memory of one chunk.
 
-- NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...] and nothing else: the rows are in
-  the order of the input, whose ids JSONL, CSV and Parquet keep. Where a record has several rows, an
-  index beside the file says which.
+- NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...], rows in the order of the input.
+  Ids, where the input has any, are in the array ``ids`` of NPZ, strings [N], and for the others in
+  an index beside the file. Where a record has several rows, the index says which.
 - Those three are in `fields`.
 """
 
@@ -20,9 +20,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.arrays import npy_header
 from bertcli.errors import OutputError
+from bertcli.quantize import RANGED
 from bertcli.vectors import fields
-from bertcli.vectors.journal import Files
-from bertcli.vectors.spool import Row, Rows
+from bertcli.vectors.journal import Files, opener
+from bertcli.vectors.spool import ID, Row, Rows
 from bertcli.writers import _packed as packed
 from bertcli.writers import writer_of
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
     WriteVectors = Callable[[Sequence[Row], Vectors], None]
 
-NAME = "embeddings"  # of the array
+NAME, IDS = "embeddings", "ids"  # of the arrays
+LONGEST_ID = 1024  # characters of an id in NPZ, where every id takes the room of the longest
 STREAMED = ("jsonl", "csv")
-RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
 SAFE = {"float32": "F32", "float16": "F16", "int8": "I8", "uint8": "U8"}
 
 
@@ -69,11 +70,11 @@ def is_spool(files: Files, form: str, precision: str) -> bool:
     return form == "npy" == files.output.suffix.lower()[1:] and precision == "float32"
 
 
-def make(rows: Rows, form: str) -> None:
+def make(rows: Rows, form: str, mode: int | None = None) -> None:
     """Make the whole file beside its name, and put it on the disk."""
     files = rows.files
     try:
-        with open(files.whole, "wb") as file:
+        with open(files.whole, "wb", opener=opener(mode)) as file:
             with packed(files.output, file) as inner:
                 WRITERS[form](inner, rows)
             file.flush()
@@ -107,12 +108,40 @@ def _data(file: IO[bytes], rows: Rows) -> None:
 
 
 def _npz(file: IO[bytes], rows: Rows) -> None:
-    entry = zipfile.ZipInfo(f"{NAME}.npy")  # its fixed date gives equal bytes
-    with (
-        zipfile.ZipFile(file, "w") as archive,
-        archive.open(entry, "w", force_zip64=True) as member,
-    ):
-        _npy(member, rows)
+    writers = {NAME: _npy} | ({IDS: _ids} if rows.ids else {})
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, write in writers.items():
+            entry = zipfile.ZipInfo(f"{name}.npy")  # its fixed date gives equal bytes
+            with archive.open(entry, "w", force_zip64=True) as member:
+                write(member, rows)
+
+
+def _ids(file: IO[bytes], rows: Rows) -> None:
+    """Write the ids as an array of strings, each in the room of the longest."""
+    import numpy as np
+
+    longest = max((len(id_text(meta)) for some in rows.metas() for meta in some), default=1)
+    kind = np.dtype(f"<U{max(1, longest)}")
+    file.write(npy_header(kind.str, (rows.count,)))
+    for some in rows.metas():
+        file.write(np.array([id_text(meta) for meta in some], kind).tobytes())
+
+
+def id_text(meta: Row) -> str:
+    """Return the id of a row as a string: one that is none is written as JSON."""
+    value = meta[ID]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def refuse_long_ids(metas: Sequence[Row], first: int) -> None:
+    """Raise OutputError for an id that an array of strings has no room for."""
+    for row, meta in enumerate(metas, first):
+        if ID in meta and len(text := id_text(meta)) > LONGEST_ID:
+            raise OutputError(
+                f"record {row + 1}: its id has {len(text):,} characters, and NPZ holds ids of at "
+                f"most {LONGEST_ID:,}",
+                "write NPY, with the ids in an index beside it, or Parquet",
+            )
 
 
 def _safetensors(file: IO[bytes], rows: Rows) -> None:

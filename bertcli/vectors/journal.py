@@ -7,8 +7,11 @@
     out.npy.partial.jsonl   the other fields of these rows, for the formats that hold them; or
                             what becomes the index
     out.npy.partial.whole   the output while it is made from both
-    out.npy.journal.json    how much of both is committed, and by what run
+    out.npy.journal.json    how much of both is committed, by what run, from which input
     out.npy.lock            held by the process that writes
+
+Where such a name would be too long, it is shortened: see `files.beside`. What replaces a file that
+not everybody may read is made readable by nobody else from the start.
 
 The journal is replaced, as a whole, after the data is on the disk: it never speaks of bytes that
 are not there, and what is there beyond it is cut off. The last journal holds the manifest: from
@@ -18,19 +21,38 @@ then on the output is made, and only has to be moved to its name.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import OutputError
+from bertcli.files.beside import beside
+from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 
-VERSION = 2  # of the journal and of the partial files
+VERSION = 3  # of the journal and of the partial files
 SHOWN = 60  # characters of a value in a message
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+BEGIN_AGAIN = "--overwrite begins again"
+MOST = 1 << 62  # of a count of rows or bytes
+ENDS = (  # of the names of the files beside an output, in the order of `Files`
+    ".index.jsonl",
+    ".manifest.json",
+    ".partial",
+    ".partial.jsonl",
+    ".partial.whole",
+    ".journal.json",
+    ".lock",
+)
+PUBLISHED = ("output", "row_index", "manifest")  # what stays when a run is over
+OWNER = 0o600  # who may always read and write what is not finished
 
 
 class Files(NamedTuple):
@@ -49,17 +71,26 @@ class Files(NamedTuple):
     def of(cls, path: Path) -> Files:
         """Return the files of an output; for a link, those beside what it points to."""
         real = Path(os.path.realpath(path))
-        partial = ("", ".jsonl", ".whole")
-        beside = ["", ".index.jsonl", ".manifest.json", *(f".partial{end}" for end in partial)]
-        return cls(
-            *(real.with_name(real.name + end) for end in (*beside, ".journal.json", ".lock"))
-        )
+        return cls(real, *(beside(real, end) for end in ENDS))
+
+    @property
+    def own(self) -> list[Path]:
+        """Every file that a run writes or removes, the output first."""
+        return [*self, _making(self.journal), _making(self.manifest)]
+
+    def modes(self) -> dict[str, int]:
+        """Return who may read and write those of the published files that there are."""
+        found = {}
+        for name in PUBLISHED:
+            with suppress(OSError):
+                found[name] = stat.S_IMODE(os.stat(getattr(self, name)).st_mode)
+        return found
 
     def clear(self) -> None:
         """Remove all that an unfinished run leaves; the data first, as the journal speaks of it."""
-        for path in (self.whole, self.vectors, self.metas, _beside(self.journal), self.journal):
+        for path in (self.whole, self.vectors, self.metas, _making(self.journal), self.journal):
             path.unlink(missing_ok=True)
-        _beside(self.manifest).unlink(missing_ok=True)
+        _making(self.manifest).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -67,46 +98,86 @@ class Journal:
     """What is committed."""
 
     fingerprint: dict[str, Any]
+    inputs: list[dict[str, Any]] = field(default_factory=list)  # as `inputs` describes files
     overwrite: bool = False  # an output that is there already may be replaced
+    modes: dict[str, int] = field(default_factory=dict)  # of the published files that it replaces
     rows: int = 0
     shape: tuple[int, ...] = (0,)  # of a row; known from the first one on
     meta_bytes: int = 0
+    vectors_sha256: str = ""  # of the rows, behind the room for a header
+    metas_sha256: str = ""
     state: Any = None
     manifest: dict[str, Any] | None = None  # the output is made
 
     @classmethod
     def read(cls, path: Path) -> Journal | None:
         """Return the journal at this place, or None. Raises OutputError for a broken one."""
-        try:
-            raw = json.loads(path.read_bytes())
-            if raw.pop("version") != VERSION:
-                raise ValueError
-            return cls(**{**raw, "shape": tuple(raw["shape"])})
-        except FileNotFoundError:
+        raw = read_bytes(path, OutputError, BEGIN_AGAIN)
+        if raw is None:
             return None
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise OutputError(
-                f"{path}: not a journal of this version of bertcli", "--overwrite begins again"
-            ) from None
+        other = OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
+        try:
+            found = parse(raw)
+        except BadJsonError:
+            raise other from None
+        if not isinstance(found, dict) or found.get("version") != VERSION:
+            raise other
+        if found.pop("sha256", None) != _sha256(found):
+            raise OutputError(f"{path}: was changed after it was written", BEGIN_AGAIN)
+        return cls._of(JsonObject(found, str(path), OutputError, BEGIN_AGAIN))
+
+    @classmethod
+    def _of(cls, found: JsonObject) -> Journal:
+        return cls(
+            fingerprint=dict(found.object("fingerprint")),
+            inputs=list(map(dict, found.list_of_objects("inputs"))),
+            overwrite=found.switch("overwrite") or False,
+            modes={name: found.object("modes").whole(name) or 0 for name in found.object("modes")},
+            rows=found.whole("rows", most=MOST) or 0,
+            shape=tuple(found.wholes("shape", most=MOST) or ()),
+            meta_bytes=found.whole("meta_bytes", most=MOST) or 0,
+            vectors_sha256=found.text("vectors_sha256") or "",
+            metas_sha256=found.text("metas_sha256") or "",
+            state=found.get("state"),
+            manifest=dict(found.object("manifest")) or None,
+        )
+
+    @property
+    def mode(self) -> int | None:
+        """Who may read and write what is under way: whoever may the output that it replaces."""
+        mode = self.modes.get("output")
+        return None if mode is None else mode | OWNER
 
     def write(self, path: Path) -> None:
         """Put the journal on the disk, in place of the one before."""
-        put_json(path, {"version": VERSION, **asdict(self)})
+        value = as_json({"version": VERSION, **asdict(self)})
+        put_json(path, {**value, "sha256": _sha256(value)}, self.mode)
 
 
-def put_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is whole, on the disk, or as it was."""
+def _sha256(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def put_json(path: Path, value: Any, mode: int | None = None) -> None:
+    """Write a JSON file that is whole, on the disk, or as it was; ``mode`` is its own, if given."""
     text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
-    with open(_beside(path), "wb") as file:
+    with open(_making(path), "wb", opener=opener(mode)) as file:
         file.write(text.encode(errors="surrogatepass"))
         file.flush()
         os.fsync(file.fileno())
-    os.replace(_beside(path), path)
+    if mode is not None:
+        os.chmod(_making(path), mode)
+    os.replace(_making(path), path)
     sync_folder(path.parent)
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.tmp")
+def _making(path: Path) -> Path:
+    return beside(path, ".tmp")
+
+
+def opener(mode: int | None) -> Callable[[str, int], int] | None:
+    """Return what opens a new file for its owner and those whom this mode names; None: as usual."""
+    return None if mode is None else lambda path, flags: os.open(path, flags, mode | OWNER)
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bertcli.errors import OutputError
-from bertcli.vectors.journal import explained
+from bertcli.vectors.journal import explained, opener
 
 if sys.platform == "win32":
     import msvcrt
@@ -35,22 +35,22 @@ else:
 
 
 @contextmanager
-def locked(path: Path, output: Path) -> Iterator[None]:
+def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
     """Hold the lock file at ``path`` while the block runs, and remove it afterwards.
 
     Raises OutputError, about ``output``, when a living process holds it. The file that a dead one
     left is no obstacle.
     """
     with explained(output):
-        file = _take(path, output)
+        file = _take(path, output, mode)
     try:
         yield
     finally:
         _give_back(file, path)
 
 
-def _take(path: Path, output: Path) -> io.FileIO:
-    file = _held(path, output)
+def _take(path: Path, output: Path, mode: int | None) -> io.FileIO:
+    file = _held(path, output, mode)
     try:
         file.truncate(0)
         file.write(str(os.getpid()).encode())
@@ -69,9 +69,9 @@ def _give_back(file: io.FileIO, path: Path) -> None:
             path.unlink()
 
 
-def _held(path: Path, output: Path) -> io.FileIO:
+def _held(path: Path, output: Path, mode: int | None) -> io.FileIO:
     while True:
-        file = io.FileIO(path, "a+")
+        file = io.FileIO(path, "a+", opener=opener(mode))
         try:
             _lock(file)
             if _is_at(file, path):

@@ -6,6 +6,7 @@ one row, or several (``many``): then its fields say which, from START to before 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -13,12 +14,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.vectors.journal import Files, Journal
+from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal, opener
 from bertcli.writers import to_json
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 START, STOP = "start", "stop"
+ROW, ID = "row", "id"  # of the index of an output whose records have one row each
 HEAD = 128  # bytes of an NPY header: a float32 NPY needs no copy
 CHUNK = 8 << 20  # bytes of vectors read at a time
 MOST = 8192  # rows read at a time
@@ -37,16 +39,32 @@ MOST = 8192  # rows read at a time
 class Spool:
     """The partial files of a run, behind the last committed row of the journal."""
 
-    def __init__(self, files: Files, journal: Journal, *, metas: bool) -> None:
+    def __init__(
+        self,
+        files: Files,
+        journal: Journal,
+        *,
+        metas: bool,
+        ids: bool = False,
+        mode: int | None = None,
+    ) -> None:
+        """Open the files behind the committed rows.
+
+        With ``ids`` the only other field is the id, written from the first record on that has one.
+        Raises OutputError when the committed rows are not those that were written.
+        """
         self.rows, self.shape = journal.rows, journal.shape
-        self.meta_bytes = journal.meta_bytes
+        self.meta_bytes, self.ids = journal.meta_bytes, ids
         size, fresh = HEAD + self.row_bytes * self.rows, not (self.rows or self.meta_bytes)
         with ExitStack() as stack:
-            self.vectors = stack.enter_context(_open_at(files.vectors, size, fresh=fresh))
+            opened = _open_at(files.vectors, size, mode, fresh=fresh)
+            self.vectors = stack.enter_context(opened)
+            self.vectors_sum = _checked(files.vectors, HEAD, size, journal.vectors_sha256)
             self.metas = None
             if metas:
-                opened = _open_at(files.metas, self.meta_bytes, fresh=fresh)
+                opened = _open_at(files.metas, self.meta_bytes, mode, fresh=fresh)
                 self.metas = stack.enter_context(opened)
+                self.metas_sum = _checked(files.metas, 0, self.meta_bytes, journal.metas_sha256)
             self.open = stack.pop_all()
 
     @property
@@ -67,12 +85,32 @@ class Spool:
             )
         if counts is not None:
             metas = [*_placed(metas, counts, self.rows)]
-        lines = self._lines(metas) if self.metas else b""
-        _append(self.vectors, vectors.astype("<f4", copy=False).tobytes())
         if self.metas:
-            _append(self.metas, lines)
+            for part in self._parts(metas):
+                _append(self.metas, part)
+                self.metas_sum.update(part)
+                self.meta_bytes += len(part)
+        data = vectors.astype("<f4", copy=False).tobytes()
+        _append(self.vectors, data)
+        self.vectors_sum.update(data)
         self.rows += len(vectors)
-        self.meta_bytes += len(lines)
+
+    def _parts(self, metas: Sequence[Row]) -> list[bytes] | Iterator[bytes]:
+        """Return the other fields of these rows as lines, for an index with those before if due."""
+        if not self.ids:
+            return [self._lines(metas)]
+        if not self.meta_bytes and not any(ID in meta for meta in metas):
+            return []  # no record has an id so far
+        lines = self._lines(
+            [{ROW: row, ID: meta.get(ID, row)} for row, meta in enumerate(metas, self.rows)]
+        )
+        return chain(() if self.meta_bytes else _numbered(self.rows), [lines])
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """The sha256 of what was written, as a journal has them."""
+        metas = self.metas_sum.hexdigest() if self.metas else ""
+        return {"vectors_sha256": self.vectors_sum.hexdigest(), "metas_sha256": metas}
 
     def _lines(self, metas: Sequence[Row]) -> bytes:
         """Return the fields as JSON lines: what cannot be written is found here, not at the end."""
@@ -104,15 +142,22 @@ def _placed(metas: Sequence[Row], counts: Sequence[int], first: int) -> Iterator
         first += count
 
 
-def _open_at(path: Path, size: int, *, fresh: bool) -> io.FileIO:
+def _numbered(count: int) -> Iterator[bytes]:
+    """Yield the lines of an index for rows whose records have no id: the number of the row."""
+    for start in range(0, count, MOST):
+        rows = range(start, min(start + MOST, count))
+        yield "".join(to_json({ROW: row, ID: row}) for row in rows).encode()
+
+
+def _open_at(path: Path, size: int, mode: int | None, *, fresh: bool) -> io.FileIO:
     """Open a file to append at ``size`` bytes and cut off the rest: of a fresh one, everything."""
-    file = io.FileIO(path, "a")
+    file = io.FileIO(path, "a", opener=opener(mode))
     try:
         found = os.fstat(file.fileno()).st_size
         if found < size and not fresh:
             raise OutputError(
                 f"{path}: has {found:,} bytes, but its journal says {size:,}",
-                "it was changed or cut; --overwrite begins again",
+                f"it was changed or cut; {BEGIN_AGAIN}",
             )
         if fresh:
             file.truncate(0)
@@ -121,6 +166,25 @@ def _open_at(path: Path, size: int, *, fresh: bool) -> io.FileIO:
     except BaseException:
         file.close()
         raise
+
+
+def _checked(path: Path, start: int, end: int, expected: str) -> hashlib._Hash:
+    """Return the running sha256 of the bytes of a file from ``start`` to ``end``.
+
+    Raises OutputError when there are some and it is not the expected one.
+    """
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        file.seek(start)
+        for at in range(start, end, CHUNK):
+            digest.update(file.read(min(CHUNK, end - at)))
+    if end > start and digest.hexdigest() != expected:
+        raise OutputError(
+            f"{path}: the committed rows are not those that were written: their sha256 differs "
+            "from the journal's",
+            f"the file was changed or the disk fails; {BEGIN_AGAIN}",
+        )
+    return digest
 
 
 def _append(file: io.FileIO, data: bytes) -> None:
@@ -141,6 +205,7 @@ class Rows:
     count: int
     shape: tuple[int, ...]
     many: bool = False
+    ids: bool = False  # whether the other fields are the rows' ids alone
     convert: Convert = lambda vectors: vectors
     progress: Callable[[int], None] = lambda rows: None
 

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
+from bertcli.files.beside import manifest_beside
+from bertcli.files.typed_json import JsonObject, kind_of, read_value
+from bertcli.quantize import PRECISIONS, RANGED, restore
 from bertcli.records import FORMATS, Reader, Source
 from bertcli.streams import blocks, open_bytes, unreadable
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 ROWS = 2048  # of a block
 ARRAY, FIELD = "embeddings", "embedding"
+MAKE_AGAIN = "make the vectors again"
 
 
 def stored(path: str) -> Iterator[Array]:
@@ -53,20 +57,19 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
     """
     import numpy as np
 
-    made = manifest_of(path) or {}
-    precision, ranges = made.get("precision", ""), _ranges(made)
+    precision, ranges = precision_of(path), _ranges(path)
     for block in stored(path):
         if block.dtype.kind == "f":
             yield block.astype(np.float32, copy=False)
         elif precision in ("int8", "uint8", "binary", "ubinary"):
-            from bertcli.quantize import restore
-
+            if precision in RANGED and (ranges is None or ranges.shape[1:] != block.shape[1:]):
+                raise _manifest(path).bad("ranges", f"min and max of shape {block.shape[1:]}")
             kind = np.int8 if precision in ("int8", "binary") else np.uint8
-            yield restore(block.astype(kind), precision, ranges, dim or 0)
+            yield restore(block.astype(kind), str(precision), ranges, dim or 0)
         else:
             raise InputError(
                 f"{path}: holds {block.dtype}, and no manifest says what the numbers stand for",
-                f"keep {Path(path).name}.manifest.json beside it, or write float32",
+                f"keep {manifest_beside(Path(path)).name} beside it, or write float32",
             )
 
 
@@ -75,16 +78,27 @@ def manifest_of(path: str) -> dict[str, Any] | None:
 
     Raises InputError for a broken one.
     """
-    beside = Path(f"{Path(path).resolve()}.manifest.json")
-    if path == "-" or not beside.is_file():
+    place = manifest_beside(Path(path))
+    found = None if path == "-" else read_value(place, InputError, MAKE_AGAIN)
+    if found is None:
         return None
-    try:
-        found = json.loads(beside.read_bytes())
-    except ValueError as broken:
-        raise InputError(f"{beside}: not JSON: {broken}", "make the vectors again") from None
     if not isinstance(found, dict):
-        raise InputError(f"{beside}: not a manifest", "make the vectors again")
+        raise InputError(f"{place}: not a manifest, but {kind_of(found)}", MAKE_AGAIN)
     return found
+
+
+def precision_of(path: str) -> str | None:
+    """Return the precision that the manifest of a file names; None when there is none.
+
+    Raises InputError when it is none.
+    """
+    found = _manifest(path).checked("precision", lambda value: value in PRECISIONS, "a precision")
+    return None if found is None else str(found)
+
+
+def _manifest(path: str) -> JsonObject:
+    place = manifest_beside(Path(path))
+    return JsonObject(manifest_of(path) or {}, str(place), InputError, MAKE_AGAIN)
 
 
 def form_of(path: str) -> str:
@@ -100,11 +114,19 @@ def form_of(path: str) -> str:
     return form
 
 
-def _ranges(made: Mapping[str, Any]) -> Array | None:
+def _ranges(path: str) -> Array | None:
+    """Return the least and greatest values [2, D...] that int8 is based on."""
     import numpy as np
 
-    found = made.get("ranges")
-    return np.array([found["min"], found["max"]], np.float32) if found else None
+    made = _manifest(path)
+    found = made.object("ranges")
+    if not found:
+        return None
+    try:
+        ranges = np.array([found["min"], found["max"]], np.float32)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise made.bad("ranges", "min and max, lists of as many numbers") from None
+    return ranges
 
 
 def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:

@@ -22,11 +22,22 @@ class Target:
     overwrite: bool = False
     manifest: bool = True
     many: bool = False  # whether a record may have several rows
+    ids: bool = False  # whether vectors alone have the ids of their records beside them,
+    every_id: bool = False  # also where no record has one: then it is its number
+
+    @property
+    def lists_ids(self) -> bool:
+        """Whether the ids of records go to an index, or into the archive."""
+        return self.ids and not self.many and self.form not in WITH_FIELDS
 
     @property
     def indexed(self) -> bool:
-        """Whether an index says beside the output which rows are whose."""
-        return self.many and self.form not in WITH_FIELDS
+        """Whether there may be an index beside the output: of rows and whose they are."""
+        return (self.many or self.lists_ids) and self.form not in (*WITH_FIELDS, *self._with_ids)
+
+    @property
+    def _with_ids(self) -> tuple[str, ...]:
+        return () if self.many else ("npz",)
 
     def check(self) -> None:
         """Raise OutputError or UsageError for what can never be written."""
