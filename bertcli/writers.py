@@ -23,6 +23,8 @@ from typing import IO, Any
 
 from bertcli.encoding import Written
 from bertcli.errors import OutputError, PipeClosed
+from bertcli.files.beside import making, opener
+from bertcli.files.clash import refuse_inputs, refuse_stdout
 from bertcli.printable import printable
 from bertcli.records import PACKED
 
@@ -56,11 +58,17 @@ def format_of(path: Path) -> str:
 
 
 @contextmanager
-def open_writer(path: Path | None, form: str, *, overwrite: bool = False) -> Iterator[Write]:
+def open_writer(
+    path: Path | None, form: str, *, overwrite: bool = False, inputs: Sequence[str | Path] = ()
+) -> Iterator[Write]:
     """Yield a function that writes rows in this format to a file, or to stdout for None.
 
-    Raises OutputError when the file exists already, or cannot be written.
+    Raises OutputError when the file exists already, is one of the ``inputs``, or cannot be written.
     """
+    if path is None:
+        refuse_stdout(inputs)
+    else:
+        refuse_inputs(inputs, [path])
     with open_output(path, overwrite=overwrite) as output, writer_of(form)(output.file) as write:
 
         def used(rows: Sequence[Row]) -> None:
@@ -233,11 +241,12 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
     if path.exists() and not overwrite:
         raise OutputError(f"{path}: exists already", "give --overwrite, or another name")
     target = Path(os.path.realpath(path))  # a link stays one
-    beside = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+    beside = making(target)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     try:
-        with open(beside, "xb") as file:
-            if target.exists():  # what replaces a private file is private
-                os.chmod(beside, stat.S_IMODE(target.stat().st_mode))
+        with open(beside, "xb", opener=opener(mode)) as file:
+            if mode is not None:  # what replaces a private file is private
+                os.chmod(beside, mode)
             output = Output(file)
             yield output
             file.flush()

@@ -100,6 +100,77 @@ def test_a_missing_input_is_found_before_anything_is_removed(tmp_path, texts):
     assert contents(tmp_path) == before
 
 
+READ = {  # commands that read a file of texts, and what makes that file theirs
+    "tokenize": ("tokenize", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "count": ("tokenize", "--count", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "stats": ("tokenize", "--stats", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "padded": ("tokenize", "--padding", "longest", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "pairs": ("tokenize", "-m", TINY, "--pairs", "FILE", "-o", "FILE"),
+    "decode": ("decode", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "corpus": ("similar", "-q", "x", "--corpus", "FILE", "-m", TINY, "-o", "FILE"),
+    "fill-mask": ("fill-mask", "-m", "PRETRAINED", "-i", "FILE", "-o", "FILE"),
+}
+
+
+@pytest.mark.parametrize("how", ["name", "symlink", "link"])
+@pytest.mark.parametrize("command", READ)
+def test_no_command_writes_to_its_input(tmp_path, texts, command, how, models):
+    if command == "decode":
+        texts.write_text('{"input_ids": [1, 2]}\n')
+    elif command == "pairs":
+        texts.write_text('{"text": "a", "pair": "b"}\n')
+    elif command == "fill-mask":
+        texts.write_text('{"text": "i [MASK] nlp"}\n')
+    given = tmp_path / "given.jsonl"
+    given = given if how != "name" else texts
+    if how == "symlink":
+        given.symlink_to(texts)
+    elif how == "link":
+        os.link(texts, given)
+    argv = list(READ[command])
+    argv[argv.index("FILE")] = texts
+    argv[argv.index("FILE")] = given
+    argv = [models("BertForMaskedLM") if part == "PRETRAINED" else part for part in argv]
+    before = contents(tmp_path)
+    for more in ([], ["--overwrite"]):
+        done = bad(*argv, *more)
+        assert done.error.startswith(f"{given}: ")
+        assert "input" in done.error
+    assert contents(tmp_path) == before
+
+
+def test_stdin_and_stdout_may_be_the_same_file(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("i love nlp\n")
+    for line in (f"-i {file} >> {file}", f"< {file} >> {file}", f"-o {file} --overwrite < {file}"):
+        done = shell(f"exec bertcli tokenize -f jsonl -m {TINY} {line}", cwd=tmp_path)
+        assert (done.code, done.out) == (1, "")
+        assert "also an input" in done.error or "the same file" in done.error
+        assert file.read_text() == "i love nlp\n"
+
+
+def test_compare_does_not_write_to_its_files(tmp_path):
+    file = tmp_path / "v.jsonl"
+    file.write_text("[1, 2]\n")
+    argv = ("compare", file, file, "-o", file, "--overwrite")
+    assert "is both the input and the output" in bad(*argv).error
+    assert file.read_text() == "[1, 2]\n"
+
+
+def test_a_folder_is_not_made_of_what_lies_in_it(tmp_path):
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("one two three\n")
+    argv = ("pretrain", "vocab", folder / "vocab.txt", "-o", folder, "--overwrite")
+    assert "vocab.txt" in bad(*argv, "--size", 200).error
+    assert contents(folder) == {"vocab.txt": b"one two three\n"}
+    (folder / "instances.json").write_text("one\ntwo\n\nthree\nfour\n")
+    (folder / "vocab.txt").unlink()
+    argv = ("pretrain", "prepare", folder / "instances.json", "--input-format", "txt", "-m", TINY)
+    assert "instances.json" in bad(*argv, "-o", folder, "--overwrite").error
+    assert list(contents(folder)) == ["instances.json"]
+
+
 # --- modes --------------------------------------------------------------------------------------
 
 

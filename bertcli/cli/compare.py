@@ -52,7 +52,7 @@ def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) 
             for picture in comparison_view(found):
                 draw(picture)
     else:
-        with output.open(form) as write:
+        with output.open(form, (pair.a, pair.b)) as write:
             write([found.fields()])
     if pair.tolerance is not None:
         found.check(pair.tolerance)

@@ -94,7 +94,7 @@ def decode(
     tokenizer = model.tokenizer(console)
     decoding = Decoding(how.as_ == "tokens", how.skip_special_tokens, how.clean_up)
     records = 0
-    with output.open(form) as write:
+    with output.open(form, reader.source.paths) as write:
         found = decoded(reader, tokenizer, decoding)
         for rows in console.track(found, reader, beside_output=output.on_terminal):
             write(rows)

@@ -82,8 +82,15 @@ def _facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if isinstance(weights, dict):
             yield "weights", ", ".join(f"{name} {str(one)[:12]}" for name, one in weights.items())
     for name, value in manifest.items():
+        if name == "inputs" and isinstance(value, list):
+            value = ", ".join(_input(one) for one in value if isinstance(one, dict))
         if name != "fingerprint" or not isinstance(value, dict):
             yield name, value
+
+
+def _input(described: Mapping[str, Any]) -> str:
+    digest = described.get("sha256")
+    return f"{described.get('name')} {str(digest)[:12] if digest else '(read once)'}"
 
 
 def _brief(value: Any) -> str:

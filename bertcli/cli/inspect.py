@@ -135,6 +135,7 @@ def _file(report: FileReport, views: ViewOptions) -> None:
 def _attention(
     report: Report, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
+    from bertcli.files.clash import refuse_inputs
     from bertcli.inspection.attention import Choice, look, numbers
     from bertcli.records import Record
     from bertcli.writers import open_output
@@ -150,6 +151,7 @@ def _attention(
     if cut:
         console.warn(f"the text is too long: {cut} tokens were cut off")
     if asked.output is not None:
+        refuse_inputs((report.folder.path,), [asked.output])
         content = _picture(form, found, console)
         with open_output(asked.output, overwrite=asked.overwrite) as output:
             output.file.write(content)

@@ -127,13 +127,15 @@ class OutputOptions:
             return format_of(self.output)
         return terminal if stdout_is_terminal() else piped
 
-    def open(self, form: str) -> AbstractContextManager[Callable[..., None]]:
-        """Open the writer of a format."""
+    def open(
+        self, form: str, inputs: Sequence[str | Path] = ()
+    ) -> AbstractContextManager[Callable[..., None]]:
+        """Open the writer of a format; OutputError when it would write to one of the inputs."""
         from bertcli.writers import TENSORS, open_writer
 
         if self.on_terminal and form in (*TENSORS, "parquet"):
             raise UsageError(f"{form} is not for a terminal", "give -o FILE, or pipe it on")
-        return open_writer(self.output, form, overwrite=self.overwrite)
+        return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 
 
 def allowed_form(form: str, allowed: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
@@ -116,7 +117,8 @@ def pretrain_prepare(
         read=partial(console.track, reader=reader, beside_output=False),
         made=partial(console.count, what="documents"),
     )
-    with whole_folder(folder.output, OURS, overwrite=folder.overwrite) as place:
+    reading: list[str | Path] = [*reader.source.paths, model.folder().path]
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
         making.fill(place)
     for line in making.statistics.lines():
         console.note(line)

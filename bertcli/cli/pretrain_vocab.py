@@ -79,7 +79,8 @@ def pretrain_vocab(
     console = messages.console()
     reader = corpus.reader(console)
     words = Words(options.wanted())
-    with whole_folder(folder.output, OURS, overwrite=folder.overwrite) as place:
+    reading = reader.source.paths
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
         blocks = console.track(reader.blocks(), reader, beside_output=False)
         words.add(texts_of(chain.from_iterable(blocks)))
         tokens = train(words)

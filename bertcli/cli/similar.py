@@ -113,7 +113,9 @@ def similar(
             for picture in matches_view(search.rows()):
                 draw(picture)
     else:
-        with output.open(form) as write:
+        reading: list[str | Path] = [*corpus.corpus]
+        reading += [corpus.vectors] if corpus.vectors else []
+        with output.open(form, reading) as write:
             write(search.rows())
     console.close(search.nearest.rows, reader)
 

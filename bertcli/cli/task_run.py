@@ -58,7 +58,7 @@ def write(
             for batch in batches:
                 draw(results_table(batch))
     else:
-        with output.open(form) as put:
+        with output.open(form, stream.reader.source.paths) as put:
             for rows in lined(batches) if form == "jsonl" else tabular(batches, stream.blank):
                 put(rows)
     _report(stream, console, advice)

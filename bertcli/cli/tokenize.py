@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ def tokenize(
     elif form == "table":
         _draw(batches, tokenizer)
     elif lines:
-        _copy(batches, output)
+        _copy(batches, output, run.reader.source.paths)
     else:
         _write(run, batches, output, form, fields.extra(), only_count=mode.count)
     _report(run, console)
@@ -158,8 +158,8 @@ def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, .
     return fields.columns()
 
 
-def _copy(parts: Iterable[Part], output: OutputOptions) -> None:
-    with output.open("finished") as write:
+def _copy(parts: Iterable[Part], output: OutputOptions, paths: Sequence[str]) -> None:
+    with output.open("finished", paths) as write:
         for part in parts:
             if part.data:
                 write([part.data])
@@ -175,7 +175,7 @@ def _write(
     only_count: bool,
 ) -> None:
     sparse = form not in TABULAR
-    with output.open(form) as write:
+    with output.open(form, run.reader.source.paths) as write:
         for batch in batches:
             if only_count:
                 write([count_row(encoded) for encoded in batch])
@@ -195,7 +195,8 @@ def _stats(run: Run, batches: Any, output: OutputOptions, form: str, cut_at: int
         with _screen() as draw:
             draw(stats_view(stats.summary()))
         return
-    with output.open(form) as write:  # before the first record: what cannot be written fails now
+    paths = run.reader.source.paths
+    with output.open(form, paths) as write:  # now, so that what cannot be written fails at once
         for batch in batches:
             stats.add(batch)
         write([stats.summary()])
@@ -214,7 +215,8 @@ def _ids_of_tokens(
         raise UsageError("--from-tokens takes tokens of one text, not pairs", "leave out --pair")
     reader = source.reader(console, pre_split=True)
     given = [[Record(list(source.texts), line=1)]] if source.texts else reader.blocks()
-    with _screen() if form == "table" else output.open(form) as write:
+    paths = reader.source.paths
+    with _screen() if form == "table" else output.open(form, paths) as write:
         for record in chain.from_iterable(given):
             ids, unknown = tokenizer.ids_of(record.text)
             records += 1

@@ -7,17 +7,20 @@ files of two outputs never meet: ``loooo~5f0c9a1b2c3d.manifest.json``.
 
 from __future__ import annotations
 
-import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 LONGEST = 255  # bytes of a name, on the file systems in use
+OWNER = 0o600  # who may always read and write what is not finished
 
 
 def side_name(name: str, end: str) -> str:
     """Return the name of the side file with this end."""
     if _size(name + end) <= LONGEST:
         return name + end
+    import hashlib
+
     mark = f"~{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
     room = LONGEST - _size(mark + end)
     return os.fsencode(name)[:room].decode("utf-8", "ignore") + mark + end
@@ -36,6 +39,11 @@ def manifest_beside(path: Path) -> Path:
 def making(path: Path) -> Path:
     """Return a hidden name that no other process has, for what is to become this file."""
     return path.with_name(side_name(f".{path.name}", f".{os.urandom(4).hex()}.tmp"))
+
+
+def opener(mode: int | None) -> Callable[[str, int], int] | None:
+    """Return what opens a new file for its owner and those whom this mode names; None: as usual."""
+    return None if mode is None else lambda path, flags: os.open(path, flags, mode | OWNER)
 
 
 def _size(name: str) -> int:

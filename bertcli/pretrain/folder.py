@@ -10,20 +10,30 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from bertcli.errors import OutputError
+from bertcli.files.beside import making
+from bertcli.files.clash import refuse_inputs
 from bertcli.vectors.journal import FULL, sync_folder
 
 
 @contextmanager
-def whole_folder(path: Path, ours: Sequence[str], *, overwrite: bool = False) -> Iterator[Path]:
+def whole_folder(
+    path: Path,
+    ours: Sequence[str],
+    *,
+    overwrite: bool = False,
+    inputs: Sequence[str | Path] = (),
+) -> Iterator[Path]:
     """Yield an empty folder beside ``path``, which takes its name when all went well.
 
     ``ours`` are patterns of the names that may be in a folder that is overwritten: whatever else
-    lies there is not ours to remove. Raises OutputError when there is such a thing, when the folder
-    exists and is not to be overwritten, or when the disk is full; then nothing is left behind.
+    lies there is not ours to remove. Raises OutputError when there is such a thing, when one of
+    the ``inputs`` lies there, when the folder exists and is not to be overwritten, or when the disk
+    is full; then nothing is left behind.
     """
     target = Path(os.path.realpath(path))
+    refuse_inputs(inputs, [path, *(target.glob("*") if target.is_dir() else ())])
     _refuse(path, target, ours, overwrite=overwrite)
-    beside = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+    beside = making(target)
     try:
         beside.mkdir()
         yield beside

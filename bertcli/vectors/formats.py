@@ -20,9 +20,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.arrays import npy_header
 from bertcli.errors import OutputError
+from bertcli.files.beside import opener
 from bertcli.quantize import RANGED
 from bertcli.vectors import fields
-from bertcli.vectors.journal import Files, opener
+from bertcli.vectors.journal import Files
 from bertcli.vectors.spool import ID, Row, Rows
 from bertcli.writers import _packed as packed
 from bertcli.writers import writer_of

@@ -25,14 +25,14 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import OutputError
-from bertcli.files.beside import beside
+from bertcli.files.beside import OWNER, beside, opener
 from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 
 VERSION = 3  # of the journal and of the partial files
@@ -52,7 +52,6 @@ ENDS = (  # of the names of the files beside an output, in the order of `Files`
     ".lock",
 )
 PUBLISHED = ("output", "row_index", "manifest")  # what stays when a run is over
-OWNER = 0o600  # who may always read and write what is not finished
 
 
 class Files(NamedTuple):
@@ -173,11 +172,6 @@ def put_json(path: Path, value: Any, mode: int | None = None) -> None:
 
 def _making(path: Path) -> Path:
     return beside(path, ".tmp")
-
-
-def opener(mode: int | None) -> Callable[[str, int], int] | None:
-    """Return what opens a new file for its owner and those whom this mode names; None: as usual."""
-    return None if mode is None else lambda path, flags: os.open(path, flags, mode | OWNER)
 
 
 def sync_folder(folder: Path) -> None:

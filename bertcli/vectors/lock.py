@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bertcli.errors import OutputError
-from bertcli.vectors.journal import explained, opener
+from bertcli.files.beside import opener
+from bertcli.vectors.journal import explained
 
 if sys.platform == "win32":
     import msvcrt

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal, opener
+from bertcli.files.beside import opener
+from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 from bertcli.writers import to_json
 
 if TYPE_CHECKING:
