@@ -180,6 +180,63 @@ def test_decoder_with_cross_attention_is_that_of_transformers():
     close(model(ids, keep, types), call(reference, ids, keep, types).logits)
 
 
+def from_to(keep):
+    """A mask [B, L, L] that is neither all of the tokens nor one way, and no row is empty."""
+    generator = torch.Generator().manual_seed(4)
+    length = keep.shape[1]
+    drawn = torch.rand(len(keep), length, length, generator=generator) < 0.6
+    return (drawn & keep[:, None].bool()) | torch.eye(length, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+@torch.no_grad()
+def test_masks_of_queries_and_keys_are_those_of_transformers(is_decoder):
+    """4.57 takes [B, L, L] and adds nothing to it; 5.23 takes it with an axis of heads, ready."""
+    reference = theirs(is_decoder=is_decoder)
+    model = load(BertModel(tiny(is_decoder=is_decoder)), reference)
+    ids, keep, types = texts()
+    mask = from_to(keep)
+    ready = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)[:, None]
+    expected = call(reference, ids, ready, types, output_attentions=True)
+    for given in (mask, mask.long(), mask.float()):
+        close(model(ids, given, types), expected.last_hidden_state)
+    maps = []
+    model(ids, types=types, kernels=recording(maps, mask))
+    for got, wanted in zip(maps, expected.attentions, strict=True):
+        close(got, wanted)
+    if is_decoder:
+        decode, parts = Decoding(model), []
+        for at in range(ids.shape[1]):
+            step = mask[:, at : at + 1, : at + 1]
+            parts.append(decode(ids[:, at : at + 1], step, types[:, at : at + 1]))
+        backwards = mask & torch.ones(12, 12).tril().bool()
+        close(torch.cat(parts, 1), model(ids, backwards, types))
+
+
+@torch.no_grad()
+def test_a_mask_of_queries_and_keys_in_cross_attention():
+    changes = {"is_decoder": True, "add_cross_attention": True}
+    model = randomise(BertModel(tiny(**changes))).eval()
+    ids, keep, types = texts()
+    states = torch.randn(3, 10, 32, generator=torch.Generator().manual_seed(1))
+    read_keep = texts(length=10)[1]
+    each = read_keep[:, None].expand(-1, ids.shape[1], -1)
+    outputs = [
+        Decoding(model, memories(model, states, padded(read)))(ids, keep, types)
+        for read in (read_keep, each)
+    ]
+    close(*outputs)
+
+
+@pytest.mark.parametrize("shape", [(3, 11), (2, 12), (3, 12, 11), (3, 11, 12), (3, 1, 12, 12), ()])
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_masks_of_other_shapes_are_refused(shape, is_decoder):
+    model = BertModel(tiny(is_decoder=is_decoder))
+    ids, _, _ = texts()
+    with pytest.raises(ValueError, match=r"mask is \[3, 12\] or \[3, 12, 12\], not \["):
+        model(ids, torch.ones(shape))
+
+
 @torch.no_grad()
 def test_causal_attentions_are_those_of_transformers():
     reference = theirs(is_decoder=True)

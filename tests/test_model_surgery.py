@@ -6,9 +6,10 @@ import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
 
-from bertcli.model.attention import head_masked, padded
+from bertcli.model.attention import bidirectional, causal, head_masked, padded, recording
 from bertcli.model.bert import BertModel
 from bertcli.model.config import BertConfig
+from bertcli.model.decoder import Cache
 from bertcli.model.heads import BertForMaskedLM
 from bertcli.model.surgery import fuse_qkv, initialise, prune_heads, reduce_precision
 
@@ -18,8 +19,9 @@ def model():
     return randomise(BertModel(tiny())).eval()
 
 
-def looped_layer(layer, x, keep, silent):
+def looped_layer(layer, x, keep, silent, maps=None):
     """One layer, head by head and text by text, with some heads saying nothing."""
+    every = []
     attention, out = layer.attention.self, []
     for text, row in zip(x, keep, strict=True):
         heads = []
@@ -31,17 +33,20 @@ def looped_layer(layer, x, keep, silent):
             )
             scores = q @ k.T / 8**0.5
             scores[:, row == 0] = -1e30
-            heads.append(scores.softmax(-1) @ v * (head not in silent))
+            every.append(scores.softmax(-1) * (head not in silent))
+            heads.append(every[-1] @ v)
         out.append(torch.cat(heads, -1))
+    if maps is not None:
+        maps.append(torch.stack(every).unflatten(0, (len(x), 4)))
     return layer.feed_forward(layer.attention.output(torch.stack(out), x))
 
 
 @torch.no_grad()
-def looped(model, inputs, silent):
+def looped(model, inputs, silent, maps=None):
     ids, keep, types = inputs
     x = model.embeddings(ids, types)
     for index, layer in enumerate(model.encoder.layer):
-        x = looped_layer(layer, x, keep, silent.get(index, ()))
+        x = looped_layer(layer, x, keep, silent.get(index, ()), maps)
     return x
 
 
@@ -66,6 +71,53 @@ def test_head_mask_can_differ_by_text(model):
     got = model(ids, kernels=head_masked(padded(), weights))
     close(got[[0, 2]], model(ids)[[0, 2]])
     assert not torch.allclose(got[1], model(ids)[1], atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("around", [bidirectional, causal, lambda kernel: Cache().over(kernel)])
+def test_maps_recorded_under_a_head_mask_are_masked(model, around):
+    """As in transformers 4.57, whichever kernel is around which."""
+    ids, keep, types = texts()
+    weights = torch.ones(3, 4)
+    for layer, heads in SILENT.items():
+        weights[layer, list(heads)] = 0
+    weights[1] = torch.tensor([0.5, 1, 2, 0])
+    for order in (
+        lambda kernel, row: head_masked(around(kernel), row),
+        lambda kernel, row: around(head_masked(kernel, row)),
+    ):
+        plain, maps = [], []
+        kernels = [order(recording(maps, keep), row) for row in weights]
+        states = model(ids, types=types, kernels=kernels)
+        x = model.embeddings(ids, types)
+        for layer, row, got in zip(model.encoder.layer, weights, maps, strict=True):
+            x_next = layer(x, order(padded(keep), row))
+            layer(x, around(recording(plain, keep)))
+            close(got, plain[-1] * row[:, None, None])
+            x = x_next
+        close(states, x)
+
+
+@torch.no_grad()
+def test_maps_under_a_head_mask_are_the_loop(model):
+    ids, keep, types = texts()
+    wanted, maps = [], []
+    expected = looped(model, texts(), SILENT, wanted)
+    weights = torch.ones(3, 4)
+    for layer, heads in SILENT.items():
+        weights[layer, list(heads)] = 0
+    kernels = [head_masked(recording(maps, keep), row) for row in weights]
+    close(model(ids, types=types, kernels=kernels), expected)
+    for got, want in zip(maps, wanted, strict=True):
+        close(got, want)
+    by_text = torch.ones(3, 1, 4)  # [B, 1, H]
+    by_text[1, 0, 2] = 0
+    plain, maps = [], []
+    x = model.embeddings(ids, types)
+    model.encoder.layer[0](x, recording(plain, keep))
+    model.encoder.layer[0](x, head_masked(recording(maps, keep), by_text))
+    plain[0][1, 2] = 0
+    close(maps[0], plain[0])
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import groupby
 from typing import TypeAlias
 
@@ -32,8 +33,10 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
 def padded(keep: Tensor | None = None, at: int | None = None) -> Attend:
     """Make the kernel for [B, L]: scaled dot-product attention to every token that is kept.
 
-    `keep` is [..., Lk], 1 for tokens and 0 for padding. `at` is the place of the first query among
-    the keys; by default the queries are the last of the keys, as in a decoder with a cache.
+    `keep` is [..., Lk], 1 for tokens and 0 for padding, or [..., Lq, Lk], 1 where a query may look
+    at a key, with the `...` of the queries; ValueError for another shape. `at` is the place of the
+    first query among the keys; by default the queries are the last of the keys, as in a decoder
+    with a cache.
     Source: Attention Is All You Need, section 3.2.1.
     """
 
@@ -46,21 +49,29 @@ def padded(keep: Tensor | None = None, at: int | None = None) -> Attend:
     return attend
 
 
-def recording(maps: list[Tensor], keep: Tensor | None = None, at: int | None = None) -> Attend:
-    """Make a kernel like `padded` that also appends its attention map, [..., H, Lq, Lk].
+class Recording:
+    """A kernel like `padded` that also appends its attention map, [..., H, Lq, Lk], to `maps`.
 
-    The maps come in the order of the calls, so one a layer, and before dropout.
+    The maps come in the order of the calls, so one a layer, and before dropout. Kernels around it
+    have its attributes, as `functools.wraps` gives them; so a head mask finds the maps.
     """
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+    def __init__(self, maps: list[Tensor], keep: Tensor | None, at: int | None) -> None:
+        self.maps, self.keep, self.at = maps, keep, at
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        """Attend, and record."""
         q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        bias = _bias(q, k, keep, distance, at)
+        bias = _bias(q, k, self.keep, distance, self.at)
         probabilities = (scores if bias is None else scores + bias).softmax(-1)
-        maps.append(probabilities)
+        self.maps.append(probabilities)
         return (F.dropout(probabilities, drop) @ v).transpose(-2, -3)
 
-    return attend
+
+def recording(maps: list[Tensor], keep: Tensor | None = None, at: int | None = None) -> Attend:
+    """Make the kernel that records its maps; `keep` and `at` are as in `padded`."""
+    return Recording(maps, keep, at)
 
 
 def _bias(
@@ -69,7 +80,25 @@ def _bias(
     near = distance(q, k, k.shape[-2] - q.shape[-2] if at is None else at)
     if keep is None:
         return near
-    return _hide(keep[..., None, None, :] == 0, q, near)  # [..., H, Lq, Lk]
+    return _hide(_spread(keep, q, k) == 0, q, near)
+
+
+def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Give a mask the axes of the scores, [..., H, Lq, Lk]."""
+    wanted = (*q.shape[:-3], 1, q.shape[-2], k.shape[-2])
+    rows = torch.atleast_1d(keep)
+    spread = rows[..., None, :, :] if _from_to(keep, q) else rows[..., None, None, :]
+    sizes = zip(reversed(spread.shape), reversed(wanted), strict=False)
+    fits = all(size in (1, other) for size, other in sizes) and spread.ndim <= len(wanted)
+    if not fits or spread.shape[-1] != wanted[-1]:
+        keys, queries = ([*q.shape[:-3], *more, k.shape[-2]] for more in ((), (q.shape[-2],)))
+        raise ValueError(f"an attention mask is {keys} or {queries}, not {[*keep.shape]}")
+    return spread
+
+
+def _from_to(keep: Tensor, q: Tensor) -> bool:
+    """Tell whether a mask has an axis of queries, from those that q has beside its own three."""
+    return keep.ndim == q.ndim - 1
 
 
 def _hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
@@ -93,6 +122,7 @@ def packed(
     inner = padded() if kernel is None else kernel
     runs = [(len(list(same)), length) for length, same in groupby(lengths)]
 
+    @wraps(inner)
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         asked = [(count, queries or length) for count, length in runs]
         parts = zip(_runs(q, asked), _runs(k, runs), _runs(v, runs), strict=True)
@@ -114,6 +144,7 @@ def causal(kernel: Attend) -> Attend:
     Source: Attention Is All You Need, section 3.2.3.
     """
 
+    @wraps(kernel)
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         def backwards(q: Tensor, k: Tensor, at: int) -> Tensor:
             i = torch.arange(at, at + q.shape[-2], device=q.device)[:, None]
@@ -130,13 +161,36 @@ def bidirectional(kernel: Attend) -> Attend:
     return kernel
 
 
+def masked(keep: Tensor | None, direction: Callable[[Attend], Attend]) -> Attend:
+    """Make the kernel for the mask that a caller gives: [..., L] holds within the `direction`.
+
+    One of queries and keys, [..., Lq, Lk], says it all, also in a decoder.
+    Source: get_extended_attention_mask of transformers 4.57.
+    """
+    whole = padded(keep)
+    within = direction(whole)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        kernel = whole if keep is not None and _from_to(keep, q) else within
+        return kernel(q, k, v, distance, drop)
+
+    return attend
+
+
 def head_masked(kernel: Attend, weights: Tensor) -> Attend:
     """Multiply what each head says by its weight, [H] or [..., H]; 0 silences the head.
 
+    The maps that the kernel records are multiplied as well.
     Source: Are Sixteen Heads Really Better than One?, section 2.3.
     """
+    maps: list[Tensor] = getattr(kernel, "maps", [])
+    of_maps = torch.atleast_2d(weights)[..., None].transpose(-2, -3)  # [..., H, L or 1, 1]
 
+    @wraps(kernel)
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        return kernel(q, k, v, distance, drop) * weights[..., None]
+        before = len(maps)
+        mixed = kernel(q, k, v, distance, drop) * weights[..., None]
+        maps[before:] = [one * of_maps for one in maps[before:]]
+        return mixed
 
     return attend

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bertcli.errors import ModelError
 from bertcli.model.activations import activation
-from bertcli.model.attention import Attend, bidirectional, causal, padded
+from bertcli.model.attention import Attend, bidirectional, causal, masked
 from bertcli.model.calls import Call, chunked, directly
 from bertcli.model.config import BertConfig
 from bertcli.model.positions import NoDistance, distances, positions
@@ -268,10 +268,11 @@ class BertModel(nn.Module):
         """Yield the embeddings and then each layer's hidden states, [..., hidden], as asked for.
 
         `ids`, `types`, `at` and `extra` are as in BertEmbeddings; `keep` [B, L] is 1 for tokens
-        and 0 for padding. `kernels` replace the one that `keep` makes: both are a ValueError.
+        and 0 for padding; [B, L, L] is 1 where a token may look, and then that alone counts, in a
+        decoder too. `kernels` replace the one that `keep` makes: both are a ValueError.
         """
         if kernels is None:
-            kernels = self.direction(padded(keep))
+            kernels = masked(keep, self.direction)
         elif keep is not None:
             raise ValueError("kernels bring their own mask: give `keep` to the kernel")
         return self.encoder.states(self.embeddings(ids, types, at, extra), kernels)

@@ -6,11 +6,13 @@ of the new ones. Letters as in attention.py; `S` is the length of the encoder's 
 
 from __future__ import annotations
 
+from functools import wraps
+
 import torch
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.model.attention import Attend, Distance, causal, padded
+from bertcli.model.attention import Attend, Distance, causal, masked, padded
 from bertcli.model.bert import KV, BertModel, Memory
 
 
@@ -23,6 +25,7 @@ class Cache:
     def over(self, kernel: Attend) -> Attend:
         """Make a kernel that remembers, and lets the new tokens look at all tokens."""
 
+        @wraps(kernel)
         def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
             if self.past is not None:
                 k, v = (torch.cat(pair, dim=-3) for pair in zip(self.past, (k, v), strict=True))
@@ -65,12 +68,12 @@ class Decoding:
     ) -> Tensor:
         """Read the next tokens, ids [B, L], and give their hidden states, [B, L, hidden].
 
-        `keep` covers the past as well: [B, past + L], 0 for padding.
+        `keep` covers the past as well: [B, past + L], 0 for padding; or [B, L, past + L].
         """
         end = self.length + ids.shape[1]
         if at is None:
             at = torch.arange(self.length, end, device=ids.device)
-        kernel = causal(padded(keep))
+        kernel = masked(keep, causal)
         x = self.model.embeddings(ids, types, at)
         kernels = [cache.over(kernel) for cache in self.caches]
         self.length = end
