@@ -10,12 +10,21 @@ from rich.json import JSON
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.screen import plain
-from bertcli.cli.inspect_views import by, pairs, size, warnings
+from bertcli.cli.display.screen import plain, screen_of_stdout
+from bertcli.cli.inspect_views import by, check, pairs, size, warnings
 from bertcli.inspection import FileReport
+from bertcli.inspection.verify import Check
 
 ROWS = 20  # arrays that are shown
 OPTIONS = ("pooling", "max_length", "normalize")  # of embed, shown of a fingerprint; --json has all
+
+
+def show_vectors(report: FileReport, verified: Check | None, *, whole: bool) -> None:
+    """Show a file of vectors and its check; `whole`: all of its arrays, however many."""
+    with screen_of_stdout() as screen:
+        vectors(screen, report, whole=whole)
+        if verified:
+            check(screen, verified)
 
 
 def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:

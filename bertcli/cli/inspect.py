@@ -9,13 +9,7 @@ from bertcli.cli.console import Console
 from bertcli.cli.inspect_options import AttentionOptions, TargetOptions, ViewOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions
 from bertcli.errors import OutputError, UsageError
-from bertcli.inspection import (
-    FileReport,
-    Report,
-    inspect_file,
-    inspect_folder,
-    tokenizer_details,
-)
+from bertcli.inspection import FileReport, Report, inspect_file, inspect_folder, parts
 
 
 def inspect(
@@ -32,104 +26,45 @@ def inspect(
     [bold]bertcli inspect --attention "I love NLP!" -o attention.html[/bold]
     """
     console = messages.console()
-    attention.check(views)
-    if path := target.file():
-        if attention.attention is not None:
-            raise UsageError(f"{path} is a file, and has no attention", "name a model")
-        _file(inspect_file(path), views)
-        return
-    report = inspect_folder(target.folder(model))
-    if attention.attention is not None:
-        _attention(report, attention, views, console)
-    elif views.json:
-        _json(report, views)
+    path = target.file()
+    attention.check(views, path)
+    if path:
+        sound = _file(inspect_file(path), views)
     else:
-        _show(report, views)
-
-
-def _show(report: Report, views: ViewOptions) -> None:
-    from bertcli.cli import inspect_views as show
-    from bertcli.cli.display.screen import screen_of_stdout
-
-    with screen_of_stdout() as screen:
-        if not views.some():
-            show.summary(screen, report)
-        if views.config:
-            show.config(screen, report)
-        if views.tokenizer:
-            show.tokenizer(screen, tokenizer_details(report.folder.path))
-        if views.tensors:
-            show.tensors(screen, _tensors(report))
-        if views.tree:
-            show.tree(screen, _tree(report))
-    if views.verify:
-        from bertcli.inspection.verify import verify
-
-        with screen_of_stdout() as screen:
-            sound = show.checks(screen, verify(report))
-        if not sound:
-            raise typer.Exit(1)
-
-
-def _json(report: Report, views: ViewOptions) -> None:
-    found = report.to_json()
-    checks: list[Any] = []
-    if report.tokenizer is not None:
-        found["tokenizer"] |= tokenizer_details(report.folder.path)
-    if views.tree:
-        found["tree"] = _tree(report).to_json()
-    if views.tensors:
-        found["tensors"] = _tensors(report)
-    if views.verify:
-        from dataclasses import asdict
-
-        from bertcli.inspection.verify import verify
-
-        checks = [asdict(check) for check in verify(report)]
-        found["verify"] = checks
-    _print_json(found)
-    if any(check["ok"] is False for check in checks):
+        report = inspect_folder(target.folder(model))
+        if attention.attention is not None:
+            _attention(report, attention, views, console)
+            return
+        sound = _model(report, views)
+    if not sound:
         raise typer.Exit(1)
 
 
-def _tensors(report: Report) -> list[dict[str, Any]]:
-    """Return the tensors; of a format whose headers say nothing, by loading them."""
-    known: list[dict[str, Any]] | None = report.to_json()["tensors"]
-    if known is not None:
-        return known
-    from bertcli.inspection.verify import loaded_tensors
+def _model(report: Report, views: ViewOptions) -> bool:
+    """Show a model, and return whether it is sound as far as that was to be verified."""
+    if views.json:
+        found = parts.as_json(
+            report, with_tree=views.tree, with_tensors=views.tensors, verify=views.verify
+        )
+        _print_json(found)
+        return all(check["ok"] is not False for check in found.get("verify", ()))
+    from bertcli.cli.inspect_views import show_model
 
-    return loaded_tensors(report)
-
-
-def _tree(report: Report) -> Any:
-    from bertcli.model.tree import module_tree
-
-    return module_tree(report.config, report.architecture, report.pooler)
+    return show_model(report, views)
 
 
-def _file(report: FileReport, views: ViewOptions) -> None:
+def _file(report: FileReport, views: ViewOptions) -> bool:
+    """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
     if views.tree or views.config or views.tokenizer:
         raise UsageError("--tree, --config and --tokenizer are for models")
-    sound: bool | None = None
-    if views.verify:
-        from bertcli.inspection.vectors import check_sha256
-
-        sound, said = check_sha256(report)
+    check = parts.check_file(report) if views.verify else None
     if views.json:
-        _print_json(report.to_json() | ({"verify": {"ok": sound}} if views.verify else {}))
+        _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
     else:
-        from bertcli.cli import inspect_views as show
-        from bertcli.cli.display.screen import screen_of_stdout
-        from bertcli.cli.file_view import vectors
+        from bertcli.cli.file_view import show_vectors
 
-        with screen_of_stdout() as screen:
-            vectors(screen, report, whole=views.tensors)
-            if views.verify:
-                show.check(screen, sound, said)
-    bad = any(array["nan"] or array["inf"] for array in report.arrays)
-    if views.verify and (sound is False or bad):
-        raise typer.Exit(1)
+        show_vectors(report, check, whole=views.tensors)
+    return check is None or (check.ok is not False and parts.is_finite(report))
 
 
 def _attention(

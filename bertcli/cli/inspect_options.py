@@ -123,7 +123,7 @@ class AttentionOptions:
         False
     )
 
-    def check(self, views: ViewOptions) -> None:
+    def check(self, views: ViewOptions, file: Path | None) -> None:
         """Refuse options that mean nothing together, before anything is read."""
         given = (self.pair, self.layers, self.heads, self.output)
         if self.attention is None and any(value is not None for value in given):
@@ -133,6 +133,8 @@ class AttentionOptions:
         if self.output is not None and self.form() not in PICTURES:
             known = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(f"{self.output}: attention has no such format", f"one of {known}")
+        if self.attention is not None and file:
+            raise UsageError(f"{file} is a file, and has no attention", "name a model")
 
     def form(self) -> str:
         """Return the format that the name of the output asks for."""

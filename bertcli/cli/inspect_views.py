@@ -10,11 +10,12 @@ from rich.json import JSON
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.screen import plain
-from bertcli.inspection import Report
+from bertcli.cli.display.screen import plain, screen_of_stdout
+from bertcli.inspection import Report, parts, tokenizer_details
 from bertcli.printable import printable
 
 if TYPE_CHECKING:
+    from bertcli.cli.inspect_options import ViewOptions
     from bertcli.inspection.verify import Check
     from bertcli.model.tree import Node
 
@@ -24,6 +25,26 @@ PARTS = {  # colour, and what stands for it where there are no colours
     "pooler": ("magenta", "▓"),
     "head": ("yellow", "░"),
 }
+SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
+
+
+def show_model(report: Report, views: ViewOptions) -> bool:
+    """Show the views of a model, and return whether all checks went well that were asked for."""
+    with screen_of_stdout() as screen:
+        if not views.some():
+            summary(screen, report)
+        if views.config:
+            config(screen, report)
+        if views.tokenizer:
+            tokenizer(screen, tokenizer_details(report.folder.path))
+        if views.tensors:
+            tensors(screen, parts.tensors(report))
+        if views.tree:
+            tree(screen, parts.tree(report))
+    if not views.verify:
+        return True
+    with screen_of_stdout() as screen:
+        return checks(screen, parts.checks(report))
 
 
 def size(nbytes: int) -> str:
@@ -214,16 +235,16 @@ def checks(screen: Console, found: Iterable[Check]) -> bool:
     """Show each check as it is done, and return whether all went well."""
     sound = True
     for one in found:
-        check(screen, one.ok, one.what, one.detail)
+        check(screen, one)
         sound = sound and one.ok is not False
     return sound
 
 
-def check(screen: Console, ok: bool | None, what: str, detail: str = "") -> None:
+def check(screen: Console, done: Check) -> None:
     """Show one check."""
-    sign, style = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}[ok]
-    line = Text.assemble((f"{sign:<6}", style), printable(what))
-    line.append(f"  {printable(detail)}" if detail else "", "dim")
+    sign, style = SIGNS[done.ok]
+    line = Text.assemble((f"{sign:<6}", style), printable(done.what))
+    line.append(f"  {printable(done.detail)}" if done.detail else "", "dim")
     screen.print(line, soft_wrap=True)
 
 
