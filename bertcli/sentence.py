@@ -11,13 +11,21 @@ Source: sentence-transformers 6.2, Transformer.load_config, Pooling.load_config,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError, UsageError
+from bertcli.files.typed_json import (
+    NOTHING,
+    TEXT,
+    JsonObject,
+    is_regular,
+    is_text,
+    read_object,
+    read_objects,
+)
 
 LEGACY = {  # in the order in which their vectors are put one behind the other
     "pooling_mode_cls_token": "cls",
@@ -34,6 +42,7 @@ TRANSFORMER_CONFIGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 CONFIG = "config_sentence_transformers.json"
+INSIDE = "a path inside the model's folder"
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
 
 
@@ -88,7 +97,7 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     """
     modules = _modules(folder)
     transformer = _transformer_path(modules)
-    inner, inner_file = _transformer_config(folder / transformer)
+    inner = _transformer_config(folder / transformer)
     poolings = [module for module in modules if module.kind == "Pooling"]
     if modules and pooling == "auto":
         _refuse([*_untaught(folder, modules), *_other_tasks(inner)], poolings, folder)
@@ -96,21 +105,20 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     if poolings:  # as in sentence-transformers, the last one decides
         found_in = f"{poolings[-1].path}/config.json"
         modes, include_prompt, dimension = _pooling(folder / found_in)
-    outer_file = folder / CONFIG
-    outer = _object(outer_file)
-    prompts, default = _prompts(outer, outer_file)
+    outer = read_object(folder / CONFIG)
+    prompts, default = _prompts(outer)
     return Sentence(
-        max_length=_max_length(inner, inner_file),
-        lower_case=_typed(inner, "do_lower_case", bool, inner_file) or False,
+        max_length=_max_length(inner),
+        lower_case=inner.switch("do_lower_case") or False,
         modules=tuple(module.kind for module in modules),
         pooling=modes,
         dimension=dimension,
         include_prompt=include_prompt,
         normalize=any(module.kind == "Normalize" for module in modules),
-        dim=_count(outer, "truncate_dim", outer_file),
+        dim=outer.whole("truncate_dim", 1),
         prompts=prompts,
         default_prompt=default,
-        similarity=_typed(outer, "similarity_fn_name", str, outer_file),
+        similarity=outer.text("similarity_fn_name"),
         transformer=transformer,
         found_in=found_in,
     )
@@ -118,25 +126,18 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
 
 def _modules(folder: Path) -> list[Module]:
     """Return the modules in their order; those of others keep their full name."""
-    path = folder / "modules.json"
-    raw = _parsed(path)
-    if raw is None:
-        return []
-    entries: list[Any] = raw if isinstance(raw, list) else [None]
-    try:
-        found = [(entry["type"], entry["path"]) for entry in entries]
-    except (KeyError, TypeError):
-        raise ModelError(f"{path}: not a list of modules, each with a type and a path") from None
-    for kind, place in found:
-        if not isinstance(kind, str) or not isinstance(place, str) or _leaves(place):
-            raise ModelError(f"{path}: module {kind!r} cannot be at {place!r}")
-    return [Module(_short(kind), place) for kind, place in found]
+    return [
+        Module(_short(entry.needed("type", *TEXT)), entry.needed("path", _is_inside, INSIDE))
+        for entry in read_objects(folder / "modules.json")
+    ]
 
 
-def _leaves(place: str) -> bool:
-    """Tell whether a path leads out of the model's folder."""
+def _is_inside(place: Any) -> bool:
+    """Tell whether a path is one that stays in the model's folder."""
+    if not is_text(place) or "\0" in place or ":" in place:
+        return False
     parts = PurePosixPath(place.replace("\\", "/"))
-    return parts.is_absolute() or ".." in parts.parts or ":" in place
+    return not parts.is_absolute() and ".." not in parts.parts
 
 
 def _short(kind: str) -> str:
@@ -157,20 +158,19 @@ def _untaught(folder: Path, modules: list[Module]) -> Iterator[str]:
             case "Pooling" | "Dropout":
                 continue
             case "Normalize":
-                path = folder / place / "config.json"
-                raw = _object(path) if place else {}
-                source = raw.get("module_input_name") or SENTENCE
-                if source == (raw.get("module_output_name") or source) == SENTENCE:
+                raw = read_object(folder / place / "config.json") if place else NOTHING
+                source = raw.text("module_input_name") or SENTENCE
+                if source == (raw.text("module_output_name") or source) == SENTENCE:
                     continue
                 yield f"Normalize of {source}"
             case _:
                 yield kind
 
 
-def _other_tasks(raw: Mapping[str, Any]) -> Iterator[str]:
+def _other_tasks(raw: JsonObject) -> Iterator[str]:
     """Name what the transformer is for when that is not to give token vectors."""
-    task = raw.get("transformer_task", "feature-extraction")
-    output = raw.get("module_output_name", TOKENS)
+    task = raw.text("transformer_task") or "feature-extraction"
+    output = raw.text("module_output_name") or TOKENS
     if task != "feature-extraction":
         yield f"Transformer for {task}"
     elif output != TOKENS:
@@ -188,86 +188,51 @@ def _refuse(untaught: list[str], poolings: list[Module], folder: Path) -> None:
         raise ModelError(f"{folder / 'modules.json'}: names no Pooling", hint)
 
 
-def _transformer_config(folder: Path) -> tuple[Mapping[str, Any], Path]:
-    for name in TRANSFORMER_CONFIGS:
-        if raw := _object(folder / name):
-            return raw, folder / name
-    return {}, folder / TRANSFORMER_CONFIGS[0]
+def _transformer_config(folder: Path) -> JsonObject:
+    found = (read_object(folder / name) for name in TRANSFORMER_CONFIGS)
+    return next((raw for raw in found if raw), NOTHING)
 
 
-def _max_length(raw: Mapping[str, Any], path: Path) -> int | None:
+def _max_length(raw: JsonObject) -> int | None:
     """Return the limit; what is passed on to the tokenizer goes before ``max_seq_length``."""
     for name in ("processor_kwargs", "tokenizer_args"):
-        passed = _typed(raw, name, dict, path) or {}
-        if limit := _count(passed, "model_max_length", path):
+        if limit := raw.object(name).whole("model_max_length", 1):
             return limit
-    return _count(raw, "max_seq_length", path)
+    return raw.whole("max_seq_length", 1)
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
     """Return the modes in our words, whether prompts are pooled, and the width of a token."""
-    if not path.is_file():
+    if not is_regular(path):
         raise ModelError(f"{path}: no such file, and it says how vectors are pooled")
-    raw = _object(path)
+    raw = read_object(path)
+
+    def holds(named: Any) -> bool:
+        return _listed(named) != [] and all(is_text(n) and n in MODES for n in _listed(named))
+
     if "pooling_mode" in raw:
-        named = raw["pooling_mode"]
+        modes = _listed(raw.needed("pooling_mode", holds, f"one or more of {', '.join(MODES)}"))
     else:
-        named = [mode for key, mode in LEGACY.items() if _typed(raw, key, bool, path)] or "mean"
-    names = named if isinstance(named, list) else [named]
-    if not names or not all(isinstance(name, str) and name in MODES for name in names):
-        raise ModelError(
-            f"{path}: unknown pooling_mode {json.dumps(named)}", f"known are {', '.join(MODES)}"
-        )
-    include = _typed(raw, "include_prompt", bool, path)
+        modes = [mode for key, mode in LEGACY.items() if raw.switch(key)] or ["mean"]
+    include = raw.switch("include_prompt")
     keys = ("embedding_dimension", "word_embedding_dimension")  # since 6, and before
-    dimension = next((found for key in keys if (found := _count(raw, key, path))), None)
-    return tuple(MODES[name] for name in names), include is not False, dimension
+    dimension = next((found for key in keys if (found := raw.whole(key, 1))), None)
+    return tuple(MODES[name] for name in modes), include is not False, dimension
 
 
-def _prompts(raw: Mapping[str, Any], path: Path) -> tuple[dict[str, str], str | None]:
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
     """Return the prompts by name, and the name of the one that is used unasked."""
-    found = _typed(raw, "prompts", dict, path) or {}
-    for name, text in found.items():
-        if not isinstance(text, str | None):
-            raise ModelError(f"{path}: prompt {name!r} is not a text")
-    default = _typed(raw, "default_prompt_name", str, path)
+    prompts = raw.object("prompts")
+    prompts.check_keys(is_text, "names as keys")
+    found = {name: prompts.text(name) or "" for name in prompts}
+    default = raw.text("default_prompt_name")
     if default is not None and default not in found:
         raise ModelError(
-            f"{path}: default_prompt_name is {default!r}, which is none of the prompts",
+            f"{raw.source}: default_prompt_name is {default!r}, which is none of the prompts",
             f"there are: {', '.join(found) or 'none'}",
         )
-    return {name: text or "" for name, text in found.items()}, default
-
-
-def _count(raw: Mapping[str, Any], key: str, path: Path) -> int | None:
-    found: int | None = _typed(raw, key, int, path)
-    if found is not None and (isinstance(found, bool) or found < 1):
-        raise ModelError(f"{path}: {key} cannot be {json.dumps(found)}")
-    return found
-
-
-def _typed(raw: Mapping[str, Any], key: str, kind: type, path: Path) -> Any:
-    """Return the value of a key, None when there is none; ModelError when it is of another type."""
-    found = raw.get(key)
-    if found is not None and not isinstance(found, kind):
-        raise ModelError(f"{path}: {key} cannot be {json.dumps(found)}")
-    return found
-
-
-def _object(path: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file, an empty one when there is no such file."""
-    raw = _parsed(path)
-    if raw is not None and not isinstance(raw, dict):
-        raise ModelError(f"{path}: a JSON object is expected, not {type(raw).__name__}")
-    return raw or {}
-
-
-def _parsed(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as failed:
-        raise ModelError(f"{path}: {failed.strerror or failed}") from None
-    except ValueError as broken:
-        raise ModelError(f"{path}: not JSON: {broken}", "fetch the model again") from None
+    return found, default

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bertcli.encoding import (
     COLUMNS,
@@ -26,17 +26,18 @@ from bertcli.encoding import (
     span,
 )
 from bertcli.errors import BertcliError, InputError, UsageError
+from bertcli.files.typed_json import JsonObject
 from bertcli.literals import Literals
 from bertcli.memo import Remembered, WordMemo, state
 from bertcli.records import Record, texts_of
 from bertcli.truncation import TooShortError, windows
 from bertcli.vocabulary import (
-    ROLES,
+    SIDES,
     add_template,
     check,
-    content,
     load,
     read_settings,
+    roles_of,
     sequence_limit,
 )
 
@@ -71,19 +72,19 @@ def _stop(error: BertcliError) -> NoReturn:
 class Tokenizer:
     """The tokenizer of one folder. ``limit`` is the longest sequence its model takes."""
 
-    def __init__(self, core: Core, settings: dict[str, Any], limit: int | None) -> None:
+    def __init__(self, core: Core, settings: JsonObject, limit: int | None) -> None:
         self.core = core
         self.limit = limit
         self.folder: Path | None = None
-        self.roles = {role: content(settings.get(role)) or name for role, name in ROLES.items()}
-        self.truncation_side = settings.get("truncation_side", "right")
-        self.padding_side = settings.get("padding_side", "right")
+        self.roles = roles_of(settings)
+        self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
+        self.padding_side = settings.choice("padding_side", SIDES) or "right"
         self.warnings: list[str] = []
         self.plain = False  # whether every token of a single text has type 0, as in BERT
         self.memo: WordMemo | None = None
         self.literals = Literals(core)
         self.state = state(core)  # of the core, which the memo and the literals are made from
-        self.clean_up: bool | None = settings.get("clean_up_tokenization_spaces")
+        self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         core.no_truncation()
         core.no_padding()
 

@@ -6,12 +6,24 @@ tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import ModelError
+from bertcli.files.typed_json import (
+    LARGEST_NUMBER,
+    NOTHING,
+    TEXT,
+    JsonObject,
+    is_regular,
+    is_text,
+    parse,
+    read_bytes,
+    read_object,
+    whole_number,
+)
 from bertcli.hub.files import CONFIGS
 
 if TYPE_CHECKING:
@@ -28,37 +40,21 @@ PREFIX = "##"  # of a piece that continues a word
 # Classes of transformers that take tokenizer.json as it is; the others build its normalizer and
 # its decoder anew.
 AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
+UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 where a tokenizer has no limit
+SIDES = ("left", "right")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one when there is no such file.
-
-    Raises ModelError when the file holds anything else.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as bad:
-        raise ModelError(
-            f"{path}: not valid JSON: {bad}", "fetch or write the file again"
-        ) from None
-    except OSError as failed:
-        raise ModelError(f"{path}: {failed.strerror}") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value
-
-
-def content(token: Any) -> str | None:
+def content(settings: JsonObject, role: str) -> str | None:
     """Return the text of a special token, which files write as a string or as an object."""
-    return token.get("content") if isinstance(token, dict) else token
+    if isinstance(settings.get(role), dict):
+        return settings.object(role).text("content")
+    found: str | None = settings.checked(role, is_text, "a token: a string or an object")
+    return found
 
 
-def role_names(settings: dict[str, Any]) -> list[str]:
+def roles_of(settings: JsonObject) -> dict[str, str]:
     """Return the special tokens that BERT needs, by the names that this folder gives them."""
-    return [content(settings.get(role)) or default for role, default in ROLES.items()]
+    return {role: content(settings, role) or default for role, default in ROLES.items()}
 
 
 def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int], list[str]]:
@@ -67,16 +63,14 @@ def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int
     A repeated token keeps its last id, as in transformers; a repeated ``special`` one is refused.
     """
     try:
-        lines = path.read_text("utf-8").split("\n")
+        text = (read_bytes(path) or b"").decode("utf-8")
     except UnicodeDecodeError as bad:
         raise ModelError(f"{path}: byte {bad.start} is not valid UTF-8") from None
-    except OSError as failed:
-        raise ModelError(f"{path}: {failed.strerror}") from None
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
         raise ModelError(f"{path}: the vocabulary is empty")
-    lines = [line.removesuffix("\r") for line in lines]
     vocabulary = {token: index for index, token in enumerate(lines)}
     if len(vocabulary) == len(lines):
         return vocabulary, []
@@ -106,11 +100,11 @@ def is_cased(tokenizer: Tokenizer) -> bool:
     return all(tokenizer.token_to_id(letter) is not None for letter in "ABCDE")
 
 
-def load(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[str]]:
+def load(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
     """Return what a folder's tokenizer.json holds, or else its vocab.txt, and warnings about it."""
-    if (folder / "tokenizer.json").exists():
+    if os.path.lexists(folder / "tokenizer.json"):
         return _from_json(folder, settings)
-    if (folder / "vocab.txt").exists():
+    if os.path.lexists(folder / "vocab.txt"):
         return _from_vocabulary(folder, settings)
     raise ModelError(
         f"{folder}: there is no tokenizer in this folder",
@@ -118,17 +112,18 @@ def load(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[str]]:
     )
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
+def read_settings(folder: Path) -> JsonObject:
     """Merge the two files that describe special tokens; the older one fills what is missing."""
-    config = read_json(folder / "tokenizer_config.json")
-    tokens = read_json(folder / "special_tokens_map.json")
-    return tokens | config if "added_tokens_decoder" in config else config | tokens
+    config = read_object(folder / "tokenizer_config.json")
+    tokens = read_object(folder / "special_tokens_map.json")
+    return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
 
 
-def _from_json(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[str]]:
+def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
     from tokenizers import Tokenizer, decoders
 
     path = folder / "tokenizer.json"
+    is_regular(path)  # which the library does not ask
     try:
         core = Tokenizer.from_file(str(path))
     except Exception as broken:  # tokenizers raises nothing narrower
@@ -136,7 +131,10 @@ def _from_json(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[
             f"{path}: not a tokenizer: {broken}",
             "fetch the file again, or remove it to use vocab.txt",
         ) from None
-    names = role_names(settings)
+    if core.post_processor is not None:
+        state = parse(core.post_processor.__getstate__())
+        _check_processor(core, JsonObject(state, str(path), path="post_processor."))
+    names = roles_of(settings).values()
     known = {token.content for token in core.get_added_tokens_decoder().values()}
     plain = [name for name in names if name not in known and core.token_to_id(name) is not None]
     core.add_special_tokens(plain)
@@ -145,12 +143,51 @@ def _from_json(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[
     return core, _settle(core, folder, settings)
 
 
-def _settle(core: Tokenizer, folder: Path, settings: dict[str, Any]) -> list[str]:
+def _check_processor(core: Tokenizer, processor: JsonObject) -> None:
+    """Refuse a template that the library would panic about, or that loses or repeats a text.
+
+    The library has checked the types; it checks neither names nor ids.
+    """
+
+    def is_id(index: Any) -> bool:
+        return core.id_to_token(index) is not None
+
+    def names_ids(token: Any) -> bool:
+        return len(token["ids"]) == len(token["tokens"]) and all(map(is_id, token["ids"]))
+
+    match processor["type"]:
+        case "Sequence":
+            inner = processor.entries("processors")
+            for at in inner:
+                _check_processor(core, inner.object(at))
+        case "TemplateProcessing":
+            special = processor.object("special_tokens")
+            for name in special:
+                special.needed(name, names_ids, "tokens and their ids in the vocabulary")
+            for key, texts in (("single", ["A"]), ("pair", ["A", "B"])):
+                _check_template(processor, key, texts, special)
+        case "BertProcessing" | "RobertaProcessing":
+            for key in ("sep", "cls"):
+                processor.needed(key, lambda one: is_id(one[1]), "a token of the vocabulary")
+
+
+def _check_template(processor: JsonObject, key: str, texts: list[str], special: JsonObject) -> None:
+    def holds(template: Any) -> bool:
+        names = [part["SpecialToken"]["id"] for part in template if "SpecialToken" in part]
+        found = [part["Sequence"]["id"] for part in template if "Sequence" in part]
+        return sorted(found) == texts and all(name in special for name in names)
+
+    needed = f"{' and '.join(texts)} once each, and tokens that special_tokens has"
+    processor.needed(key, holds, f"a template with {needed}")
+
+
+def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
     """Let tokenizer_config.json decide about the normalizer, as transformers does; warn of it."""
-    was, lower = core.normalizer, settings.get("do_lower_case")
-    if type(was).__name__ != "BertNormalizer" or lower is None:
+    was = core.normalizer
+    if type(was).__name__ != "BertNormalizer" or settings.get("tokenizer_class") in AS_IT_IS:
         return []
-    if settings.get("tokenizer_class") in AS_IT_IS:
+    lower = settings.switch("do_lower_case")
+    if lower is None:
         return []
     now = normalizer(settings, lower=lower)
     differ = [
@@ -167,29 +204,41 @@ def _settle(core: Tokenizer, folder: Path, settings: dict[str, Any]) -> list[str
     ]
 
 
-def sequence_limit(folder: Path, settings: dict[str, Any]) -> int | None:
+def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
     """Return the longest sequence that every file of the folder allows.
 
     What sentence-transformers was set to replaces the tokenizer's own limit, as it does there.
     """
-    set_to = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    fits = [read_json(folder / name).get("max_position_embeddings") for name in CONFIGS]
-    fits.append(set_to or settings.get("model_max_length"))
-    found = [int(length) for length in fits if length and length < UNLIMITED]
+    set_to = read_object(folder / "sentence_bert_config.json").whole("max_seq_length", 1)
+    fits = [read_object(folder / name).whole("max_position_embeddings", 1) for name in CONFIGS]
+    found = [length for length in (*fits, set_to or _length(settings)) if length is not None]
     return min(found, default=None)
 
 
-def _from_vocabulary(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer, list[str]]:
+def _length(settings: JsonObject) -> int | None:
+    """Return the limit that tokenizer_config.json sets, which transformers may write as 1e30."""
+    key = "model_max_length"
+
+    def holds(value: Any) -> bool:
+        number = type(value) is int or type(value) is float
+        return number and value >= 1 and (value >= UNLIMITED or int(value) == value)
+
+    length = settings.checked(key, holds, "a whole number from 1")
+    return None if length is None or length >= UNLIMITED else int(length)
+
+
+def _from_vocabulary(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
     """Return the tokenizer of a folder that has a vocab.txt, and warnings about it.
 
     Without a ``do_lower_case`` the vocabulary decides: one with capital letters is not lower-cased.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    vocabulary, warnings = read_vocabulary(folder / "vocab.txt", role_names(settings))
-    unk = content(settings.get("unk_token")) or ROLES["unk_token"]
+    roles = roles_of(settings)
+    vocabulary, warnings = read_vocabulary(folder / "vocab.txt", roles.values())
+    unk = roles["unk_token"]
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
-    lower = settings.get("do_lower_case")
+    lower = settings.switch("do_lower_case")
     if lower is None:
         lower = not _has_capitals(vocabulary)
         if not lower:
@@ -206,6 +255,9 @@ def _from_vocabulary(folder: Path, settings: dict[str, Any]) -> tuple[Tokenizer,
 
 def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
     """Return warnings about a tokenizer; raise ModelError when a special token is missing."""
+    unknown = getattr(core.model, "unk_token", None)
+    if unknown is not None and core.model.token_to_id(unknown) is None:
+        raise ModelError(f"{folder}: the vocabulary has no {unknown}", "unknown words become it")
     missing = [
         token
         for role, token in roles.items()
@@ -224,14 +276,14 @@ def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
     return []
 
 
-def normalizer(settings: dict[str, Any], *, lower: bool) -> Any:
+def normalizer(settings: JsonObject, *, lower: bool) -> Any:
     """Return BERT's text clean-up with what tokenizer_config.json sets."""
     from tokenizers import normalizers
 
     return normalizers.BertNormalizer(
-        clean_text=settings.get("clean_text", True),
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
+        clean_text=settings.switch("clean_text") is not False,
+        handle_chinese_chars=settings.switch("tokenize_chinese_chars") is not False,
+        strip_accents=settings.switch("strip_accents"),
         lowercase=lower,
     )
 
@@ -240,43 +292,66 @@ def add_template(tokenizer: Tokenizer, cls: str, sep: str) -> None:
     """Make the tokenizer write [CLS] A [SEP] and [CLS] A [SEP] B [SEP], B with token type 1."""
     from tokenizers import processors
 
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[cls, "$A", sep],
-        pair=[cls, "$A", sep, "$B:1", f"{sep}:1"],
-        special_tokens=[(cls, tokenizer.token_to_id(cls)), (sep, tokenizer.token_to_id(sep))],
-    )
+    def with_id(token: str) -> tuple[str, int]:
+        return token, tokenizer.token_to_id(token) or 0
+
+    # TemplateProcessing cannot have a token with a "$" or ":" in it.
+    tokenizer.post_processor = processors.BertProcessing(with_id(sep), with_id(cls))
 
 
-def _add_tokens(tokenizer: Tokenizer, folder: Path, settings: dict[str, Any]) -> None:
+def _add_tokens(tokenizer: Tokenizer, folder: Path, settings: JsonObject) -> None:
     """Add the special tokens, and the tokens that were added to the vocabulary later, by id."""
-    names = role_names(settings)
-    for field in ("additional_special_tokens", "extra_special_tokens"):  # the name since 5.0
-        more = settings.get(field) or []
-        names += [content(token) or "" for token in more if token not in names]
-    special = set(names)
-    later = {index: token for token, index in read_json(folder / "added_tokens.json").items()}
-    described = settings.get("added_tokens_decoder") or {}
-    later |= {int(index): token["content"] for index, token in described.items()}
-    options = {token["content"]: token for token in described.values()}
-    present = [name for name in names if tokenizer.token_to_id(name) is not None]
-    for token in (*present, *(later[index] for index in sorted(later)), *names[len(ROLES) :]):
-        known = options.get(token, {})
-        if not token:
-            continue
-        if token in special or known.get("special"):
+    roles, more = [*roles_of(settings).values()], list(_more_special(settings))
+    special = {*roles, *more}
+    described = _described(settings)
+    options = {entry["content"]: entry for entry in described.values()}
+    later = _added_by_id(folder) | {index: one["content"] for index, one in described.items()}
+    present = [name for name in (*roles, *more) if tokenizer.token_to_id(name) is not None]
+    for token in filter(None, (*present, *(later[index] for index in sorted(later)), *more)):
+        known = options.get(token, NOTHING)
+        if token in special or known.switch("special"):
             tokenizer.add_special_tokens([_added(token, known, special=True)])
         else:
             tokenizer.add_tokens([_added(token, known, special=False)])
 
 
-def _added(token: str, known: dict[str, Any], *, special: bool) -> AddedToken:
+def _more_special(settings: JsonObject) -> Iterator[str]:
+    """Yield the special tokens that have no role in BERT: listed or, since 5.0, by name."""
+    for key in ("additional_special_tokens", "extra_special_tokens"):  # the name since 5.0
+        tokens = settings.entries(key)
+        yield from filter(None, (content(tokens, name) for name in tokens))
+
+
+def _described(settings: JsonObject) -> dict[int, JsonObject]:
+    """Return id -> what tokenizer_config.json says of a token that was added."""
+
+    def is_id(key: str) -> bool:
+        return key.isascii() and key.isdecimal() and len(key) < 10
+
+    entries = settings.object("added_tokens_decoder")
+    entries.check_keys(is_id, "the ids of tokens as keys")
+    found = {int(key): entry for key, entry in settings.objects("added_tokens_decoder").items()}
+    for entry in found.values():
+        entry.needed("content", *TEXT)
+    return found
+
+
+def _added_by_id(folder: Path) -> dict[int, str]:
+    """Return id -> token of added_tokens.json."""
+    tokens = read_object(folder / "added_tokens.json")
+    tokens.check_keys(is_text, "tokens as keys")
+    return {tokens.needed(token, *whole_number()): token for token in tokens}
+
+
+def _added(token: str, known: JsonObject, *, special: bool) -> AddedToken:
     from tokenizers import AddedToken
 
+    normalized = known.switch("normalized")
     return AddedToken(
         token,
-        single_word=known.get("single_word", False),
-        lstrip=known.get("lstrip", False),
-        rstrip=known.get("rstrip", False),
-        normalized=known.get("normalized", not special),
+        single_word=known.switch("single_word") or False,
+        lstrip=known.switch("lstrip") or False,
+        rstrip=known.switch("rstrip") or False,
+        normalized=not special if normalized is None else normalized,
         special=special,
     )

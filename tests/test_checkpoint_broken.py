@@ -71,8 +71,8 @@ def test_no_config(folder):
     ("text", "pattern"),
     [
         ("", r"config\.json: the file is empty"),
-        ("{", r"config\.json: not JSON"),
-        ("[1]", r"config\.json: a JSON object is expected, not list"),
+        ("{", r"config\.json: not valid JSON"),
+        ("[1]", r"config\.json: expected a JSON object, found a list"),
         ('{"model_type": "roberta"}', r"config\.json: this is a roberta model, and bertcli is for"),
         ('{"architectures": ["GPT2LMHeadModel"]}', r"config\.json: this is a GPT2LMHeadModel"),
         ('{"architectures": ["BertForHaiku"]}', "the architecture BertForHaiku is unknown"),
@@ -263,15 +263,24 @@ def test_an_index_that_names_what_is_not_there(sharded):
 @pytest.mark.parametrize(
     ("index", "pattern"),
     [
-        ("{", "not JSON"),
-        ("[]", "a weight_map of names to files is expected"),
-        ('{"weight_map": 3}', "a weight_map of names to files is expected"),
-        ('{"weight_map": {"a": 3}}', "a weight_map of names to files is expected"),
-        ('{"weight_map": {}}', "has to name .safetensors files beside it"),
-        ({"a": "../../secret.safetensors"}, "has to name .safetensors files beside it"),
-        ({"a": "/etc/passwd"}, "has to name .safetensors files beside it"),
-        ({"a": ""}, "has to name .safetensors files beside it"),
-        ({"a": "model.safetensors.index.json"}, "has to name .safetensors files beside it"),
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object, found a list"),
+        ('{"weight_map": 3}', "weight_map: expected an object, found 3"),
+        (
+            '{"weight_map": {"a": 3}}',
+            "weight_map.a: expected the name .*, found 3",
+        ),
+        ('{"weight_map": {}}', "weight_map: expected .*, found {}"),
+        (
+            {"a": "../../secret.safetensors"},
+            "weight_map.a: expected the name of a",
+        ),
+        ({"a": "/etc/passwd"}, "weight_map.a: expected the name of a"),
+        ({"a": ""}, "weight_map.a: expected the name of a"),
+        (
+            {"a": "model.safetensors.index.json"},
+            "weight_map.a: expected the name of a",
+        ),
     ],
 )
 def test_bad_indexes(sharded, index, pattern):

@@ -80,7 +80,7 @@ def test_no_value_is_a_traceback(key, value, changed):
 )
 def test_values_of_a_wrong_kind_are_refused(key, value, changed):
     folder = changed(**{key: value})
-    assert bad("inspect", folder).error.startswith(f"{folder / 'config.json'}: {key} cannot be ")
+    assert bad("inspect", folder).error.startswith(f"{folder / 'config.json'}: {key}: expected ")
 
 
 @pytest.mark.parametrize(

@@ -168,15 +168,10 @@ INDEX = json.dumps({"weight_map": {"a": "s1.safetensors", "b": "s2.safetensors"}
         (without("model.safetensors"), "model.safetensors or pytorch_model.bin"),
         (without("config.json"), "config.json or bert_config.json"),
         (without("1_Pooling/config.json"), "1_Pooling/config.json"),
-        (MODEL | {"modules.json": b"[1]"}, "readable modules.json"),
         (
             without("model.safetensors")
             | {"model.safetensors.index.json": INDEX, "s1.safetensors": b"w"},
             "s2.safetensors",
-        ),
-        (
-            without("model.safetensors") | {"model.safetensors.index.json": b"{"},
-            "readable model.safetensors.index.json",
         ),
     ],
 )
@@ -184,6 +179,22 @@ def test_folder_that_is_not_whole(tmp_path, files, missing):
     folder = fill(tmp_path / "m", files)
     assert find_model(str(folder)).source == "folder"
     with pytest.raises(ModelError, match=f"m' has no {missing}$"):
+        find_model(str(folder), files=MODEL_FILES)
+
+
+@pytest.mark.parametrize(
+    ("files", "broken"),
+    [
+        (MODEL | {"modules.json": b"[1]"}, "modules.json: 0: expected an object, found 1"),
+        (
+            without("model.safetensors") | {"model.safetensors.index.json": b"{"},
+            "model.safetensors.index.json: not valid JSON: ",
+        ),
+    ],
+)
+def test_a_list_of_files_that_cannot_be_read(tmp_path, files, broken):
+    folder = fill(tmp_path / "m", files)
+    with pytest.raises(ModelError, match=f"m/{broken}"):
         find_model(str(folder), files=MODEL_FILES)
 
 

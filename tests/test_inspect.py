@@ -354,11 +354,11 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 LIES = {
     "longer than the file": (b"{}", b"", 1000, "the file has 10"),
     "huge": (b"{}", b"", 2**62, "not a safetensors file"),
-    "not JSON": (b"{nope", b"", None, "not JSON"),
-    "not UTF-8": (b'{"\xff": 1}', b"", None, "not JSON"),
-    "not an object": (b"[1, 2]", b"", None, "JSON object is expected"),
-    "deep": (b"[" * 100_000, b"", None, "not JSON"),
-    "twice": (b'{"a": 1, "a": 2}', b"", None, "'a' is in it twice"),
+    "not JSON": (b"{nope", b"", None, "not valid JSON"),
+    "not UTF-8": (b'{"\xff": 1}', b"", None, "not valid JSON"),
+    "not an object": (b"[1, 2]", b"", None, "expected a JSON object, found a list"),
+    "deep": (b"[" * 100_000, b"", None, "not valid JSON"),
+    "twice": (b'{"a": 1, "a": 2}', b"", None, '"a" occurs twice'),
     "no shape": ({"a": {"dtype": "F32"}}, b"", None, "a: dtype, shape"),
     "no entry": ({"a": 3}, b"", None, "a: dtype, shape"),
     "negative": ({"a": ENTRY | {"shape": [-2]}}, bytes(8), None, "whole numbers"),
@@ -416,7 +416,7 @@ def test_index_that_names_another_shard(folder, capsys):
 
 CONFIGS = {
     "empty": (b"", "config.json"),
-    "list": (b"[]", "a JSON object is expected"),
+    "list": (b"[]", "expected a JSON object, found a list"),
     "binary": (b"\xff\xfe\x00", "config.json"),
     "roberta": (b'{"model_type": "roberta"}', "this is a roberta model, and bertcli is for BERT"),
     "gpt2": (b'{"model_type": "gpt2"}', "this is a gpt2 model, and bertcli is for BERT"),

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, normalizers
 
 from bertcli import memo
 from bertcli.encoding import Layout
+from bertcli.files.typed_json import NOTHING
 from bertcli.lines import Lines
 from bertcli.memo import Ids, WordMemo
 from bertcli.records import Record
@@ -178,7 +179,7 @@ def test_an_added_token_that_is_found_in_changed_text(uncased):
     """Such a token may stand in any text with a bracket, whatever its letters."""
     core = Tokenizer.load(uncased).core
     core.add_tokens([AddedToken("[ë1]", normalized=True)])
-    tokenizer = Tokenizer(core, {}, None)
+    tokenizer = Tokenizer(core, NOTHING, None)
     tokenizer.memo, tokenizer.plain = WordMemo(core), True
     assert WordMemo.fits(core)
     assert (

@@ -304,7 +304,7 @@ def no_config(place):
 
 def config_is_no_json(place):
     (place / "bad.json").write_text("{")
-    return {"config": place / "bad.json"}, "bad.json: not JSON"
+    return {"config": place / "bad.json"}, "bad.json: not valid JSON"
 
 
 def heads_do_not_fit(place):

@@ -353,8 +353,8 @@ def test_no_tokenizer_at_all(tmp_path):
         ("", "not valid JSON"),
         ("\x00\xff", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("[1]", "expected a JSON object, found list"),
-        ("null", "expected a JSON object, found NoneType"),
+        ("[1]", "expected a JSON object, found a list"),
+        ("null", "expected a JSON object, found null"),
     ],
 )
 def test_broken_settings(tmp_path, name, text, message):

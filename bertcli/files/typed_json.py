@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertcli.errors import BertcliError, ModelError
 
@@ -39,14 +40,15 @@ class BadJsonError(ValueError):
     """Why a text is not JSON that can be worked with."""
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes, *, unique: bool = False) -> Any:
     """Return the value of a JSON text; NaN and Infinity are read, as Python's own reader does.
 
-    Raises BadJsonError for anything else, also for lists and objects nested more than DEPTH deep
-    and numbers of thousands of digits. Strings may hold half of a surrogate pair: see `is_text`.
+    Raises BadJsonError for anything else, also for lists and objects nested more than DEPTH deep,
+    numbers of thousands of digits and, where they have to be ``unique``, keys that occur twice.
+    Strings may hold half of a surrogate pair: see `is_text`.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique if unique else None)
     except json.JSONDecodeError as bad:
         place = (
             f"line {bad.lineno}, column {bad.colno}" if bad.lineno > 1 else f"column {bad.colno}"
@@ -56,12 +58,22 @@ def parse(text: str | bytes) -> Any:
         raise BadJsonError("lists or objects are nested too deeply") from None
     except UnicodeDecodeError as bad:
         raise BadJsonError(f"byte {bad.start} is not valid UTF-8") from None
+    except BadJsonError:
+        raise
     except ValueError as bad:  # an integer of more digits than Python converts
         raise BadJsonError(str(bad).partition(";")[0]) from None
     opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
     if sum(map(text.count, opening)) > DEPTH and _too_deep(value):  # type: ignore[arg-type]
         raise BadJsonError("lists or objects are nested too deeply")
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise BadJsonError(f"key {shown(twice)} occurs twice")
+    return found
 
 
 def _too_deep(value: Any) -> bool:
@@ -87,25 +99,40 @@ def read_bytes(
     Never waits for a pipe, nor reads a device.
     """
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise error(f"{path}: not a regular file", hint)
-        if found.st_size > LARGEST_FILE:
-            raise error(f"{path}: {found.st_size:,} bytes are too many for this kind of file", hint)
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(path):
-            raise error(f"{path}: broken symlink", hint) from None
-        return None
+        return path.read_bytes() if is_regular(path, error, hint) else None
     except OSError as failed:
         raise error(f"{path}: {failed.strerror or failed}", hint) from None
 
 
+def is_regular(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> bool:
+    """Whether there is a file; one that is not regular, or too large, raises ``error``.
+
+    To be asked before anything opens a file of a model folder: a pipe would be waited for.
+    """
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(path):
+            raise error(f"{path}: broken symlink", hint) from None
+        return False
+    except OSError as failed:
+        raise error(f"{path}: {failed.strerror or failed}", hint) from None
+    if not stat.S_ISREG(found.st_mode):
+        raise error(f"{path}: not a regular file", hint)
+    if found.st_size > LARGEST_FILE:
+        raise error(f"{path}: {found.st_size:,} bytes are too many for this kind of file", hint)
+    return True
+
+
 def read_value(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> Any:
     """Return the value in a JSON file, None when there is no such file (or it holds null)."""
+    return _read(path, None, error, hint)
+
+
+def _read(path: Path, absent: Any, error: type[BertcliError], hint: str) -> Any:
     raw = read_bytes(path, error, hint)
     if raw is None:
-        return None
+        return absent
     try:
         return parse(raw)
     except BadJsonError as bad:
@@ -114,10 +141,55 @@ def read_value(path: Path, error: type[BertcliError] = ModelError, hint: str = H
 
 def read_object(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> JsonObject:
     """Return the object in a JSON file; an empty one when there is no such file."""
-    found = read_value(path, error, hint)
-    if found is not None and not isinstance(found, dict):
+    found = _read(path, {}, error, hint)
+    if not isinstance(found, dict):
         raise error(f"{path}: expected a JSON object, found {kind_of(found)}", hint)
-    return JsonObject(found or {}, str(path), error, hint)
+    return JsonObject(found, str(path), error, hint)
+
+
+def read_objects(
+    path: Path, error: type[BertcliError] = ModelError, hint: str = HINT
+) -> list[JsonObject]:
+    """Return the objects in the list in a JSON file; an empty one when there is no such file."""
+    found = _read(path, [], error, hint)
+    if not isinstance(found, list):
+        raise error(f"{path}: expected a list of objects, found {kind_of(found)}", hint)
+    for at, one in enumerate(found):
+        if not isinstance(one, dict):
+            raise error(f"{path}: {at}: expected an object, found {shown(one)}", hint)
+    return [JsonObject(one, str(path), error, hint, f"{at}.") for at, one in enumerate(found)]
+
+
+class Check(NamedTuple):
+    """Whether a value will do, and what one that will is called."""
+
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+def whole_number(least: int = 0, most: int = LARGEST_NUMBER) -> Check:
+    """Return the check for a whole number in a range, its ends included."""
+
+    def holds(value: Any) -> bool:
+        return type(value) is int and least <= value <= most
+
+    return Check(holds, f"a whole number from {least} to {most}")
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a string without half of a surrogate pair."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+TEXT = Check(is_text, "a string")
+SWITCH = Check(lambda value: isinstance(value, bool), "true or false")
+OBJECT = Check(lambda value: isinstance(value, Mapping), "an object")
 
 
 def kind_of(value: Any) -> str:
@@ -127,7 +199,10 @@ def kind_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Return a JSON value for a message, shortened."""
-    text = json.dumps(value, ensure_ascii=True)
+    try:
+        text = json.dumps(value, ensure_ascii=True)
+    except (TypeError, ValueError, RecursionError):  # it came from Python
+        text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
@@ -148,6 +223,7 @@ class JsonObject(Mapping[str, Any]):
     ) -> None:
         self.content, self.source, self.error, self.hint = values, source, error, hint
         self.path = path  # of keys, from the top of the file: "added_tokens_decoder.5."
+        self.origins: Mapping[str, str] = {}  # key -> its file, where that is not the source
 
     def __getitem__(self, key: str) -> Any:
         return self.content[key]
@@ -161,9 +237,17 @@ class JsonObject(Mapping[str, Any]):
     def bad(self, key: str, expected: str) -> BertcliError:
         """Return the error for the value of a key."""
         found = f"found {shown(self.content[key])}" if key in self.content else "but it is missing"
-        return self.error(
-            f"{self.source}: {self.path}{key}: expected {expected}, {found}", self.hint
+        place = f"{self.origins.get(key, self.source)}: {self.path}{_in_words(key)}"
+        return self.error(f"{place}: expected {expected}, {found}", self.hint)
+
+    def over(self, other: JsonObject) -> JsonObject:
+        """Return an object with the keys of two files; where both have one, this one's counts."""
+        both = JsonObject(
+            {**other.content, **self.content}, self.source, self.error, self.hint, self.path
         )
+        theirs = dict.fromkeys(other.content.keys() - self.content.keys(), other.source)
+        both.origins = {**other.origins, **theirs, **self.origins}
+        return both
 
     def checked(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
         """Return the value of a key for which ``holds`` is true, or None."""
@@ -172,9 +256,22 @@ class JsonObject(Mapping[str, Any]):
             raise self.bad(key, expected)
         return value
 
+    def needed(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
+        """Return the value of a key that has to be there, and for which ``holds`` is true."""
+        value = self.content.get(key)
+        if not holds(value):
+            raise self.bad(key, expected)
+        return value
+
     def text(self, key: str) -> str | None:
         """Return a string that is valid Unicode."""
-        found: str | None = self.checked(key, is_text, "a string")
+        found: str | None = self.checked(key, *TEXT)
+        return found
+
+    def choice(self, key: str, names: Sequence[str]) -> str | None:
+        """Return one of these strings."""
+        expected = " or ".join(f'"{name}"' for name in names)
+        found: str | None = self.checked(key, names.__contains__, expected)
         return found
 
     def texts(self, key: str) -> list[str] | None:
@@ -188,40 +285,35 @@ class JsonObject(Mapping[str, Any]):
 
     def switch(self, key: str) -> bool | None:
         """Return true or false."""
-        found: bool | None = self.checked(key, lambda v: isinstance(v, bool), "true or false")
+        found: bool | None = self.checked(key, *SWITCH)
         return found
 
     def whole(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> int | None:
         """Return a whole number in a range, its ends included."""
-
-        def holds(value: Any) -> bool:
-            return type(value) is int and least <= value <= most
-
-        expected = f"a whole number from {least} to {most}"
-        found: int | None = self.checked(key, holds, expected)
+        found: int | None = self.checked(key, *whole_number(least, most))
         return found
 
     def wholes(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> list[int] | None:
         """Return a list of whole numbers in a range, its ends included."""
 
-        def holds(value: Any) -> bool:
-            return isinstance(value, list) and all(
-                type(one) is int and least <= one <= most for one in value
-            )
+        number = whole_number(least, most)
 
-        found: list[int] | None = self.checked(
-            key, holds, f"a list of whole numbers from {least} to {most}"
-        )
+        def holds(value: Any) -> bool:
+            return isinstance(value, list) and all(map(number.holds, value))
+
+        found: list[int] | None = self.checked(key, holds, f"a list, each {number.expected}")
         return found
 
     def object(self, key: str) -> JsonObject:
         """Return an object inside; an empty one when there is none."""
-        found = self.checked(key, lambda v: isinstance(v, dict), "an object")
+        found = self.checked(key, *OBJECT)
         return self._inside(key, found or {})
 
     def objects(self, key: str) -> dict[str, JsonObject]:
         """Return an object of objects, by its keys."""
         outer = self.object(key)
+        for name in outer:
+            outer.needed(name, *OBJECT)
         return {name: outer.object(name) for name in outer}
 
     def list_of_objects(self, key: str) -> list[JsonObject]:
@@ -231,18 +323,31 @@ class JsonObject(Mapping[str, Any]):
             return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
         found = self.checked(key, holds, "a list of objects") or []
-        return [self._inside(f"{key}.{at}", one) for at, one in enumerate(found)]
+        listed = self._inside(key, {})
+        return [listed._inside(str(at), one) for at, one in enumerate(found)]
+
+    def entries(self, key: str) -> JsonObject:
+        """Return what a list or an object holds, by number or by key; empty when there is none."""
+        found = self.checked(key, lambda v: isinstance(v, list | dict), "a list or an object")
+        if isinstance(found, list):
+            found = {str(at): value for at, value in enumerate(found)}
+        return self._inside(key, found or {})
+
+    def check_keys(self, holds: Callable[[str], bool], expected: str) -> None:
+        """Raise ``error`` unless all keys are as expected."""
+        for key in self.content:
+            if not holds(key):
+                place = f"{self.source}: {self.path}".removesuffix(".").removesuffix(": ")
+                raise self.error(f"{place}: expected {expected}, found {shown(key)}", self.hint)
 
     def _inside(self, key: str, values: Mapping[str, Any]) -> JsonObject:
-        return JsonObject(values, self.source, self.error, self.hint, f"{self.path}{key}.")
+        source = self.origins.get(key, self.source)
+        return JsonObject(values, source, self.error, self.hint, f"{self.path}{_in_words(key)}.")
 
 
-def is_text(value: Any) -> bool:
-    """Whether a value is a string without half of a surrogate pair."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _in_words(key: str) -> str:
+    """Return a key for a message: as it is where it is a plain name."""
+    return key if key.isidentifier() or key.isdecimal() else shown(key)
+
+
+NOTHING = JsonObject({}, "")  # what there is no file of

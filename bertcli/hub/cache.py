@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from os.path import isdir, isfile
 from pathlib import Path
 
-from bertcli.hub.files import BAD_JSON, MODULES, lacking, pick, read_json
+from bertcli.errors import ModelError
+from bertcli.files.typed_json import read_object, whole_number
+from bertcli.hub.files import MODULES, lacking, pick
 
 PREFIX = "models--"
 
@@ -81,9 +83,11 @@ def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
 def _listing(snapshot: Path) -> dict[str, int]:
     """Return name -> bytes of the commit's files; empty when the library left no list."""
     tree = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
+    size = whole_number(most=1 << 63)
     try:
-        return {name: int(entry["size"]) for name, entry in read_json(tree)["files"].items()}
-    except BAD_JSON:
+        entries = read_object(tree).objects("files")
+        return {name: entry.needed("size", *size) for name, entry in entries.items()}
+    except ModelError:
         return {}
 
 

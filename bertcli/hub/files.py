@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from glob import escape as glob_escape
 from os.path import isfile  # unlike Path.is_file, false where looking is not allowed
 from pathlib import Path
 from typing import Any
+
+from bertcli.errors import ModelError
+from bertcli.files.typed_json import TEXT, is_text, read_object, read_objects
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 CONFIGS = ("config.json", "bert_config.json")
@@ -44,13 +46,21 @@ MODEL_FILES: tuple[str, ...] = (
 
 NOT_NAMED = (".index.json", TENSORFLOW)  # in a message about what is missing
 
-# What reading a JSON file and looking into it raises when it is unreadable or of another shape.
-BAD_JSON = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
+def weight_map(index: Path) -> dict[str, str]:
+    """Return tensor name -> file name of an index of weights; ModelError when it is not one."""
+    suffix = Path(index.name.removesuffix(".index.json")).suffix
 
-def read_json(path: Path) -> Any:
-    """Parse a JSON file; one that is missing or broken raises one of BAD_JSON."""
-    return json.loads(path.read_bytes())
+    def is_shard(name: Any) -> bool:
+        beside = is_text(name) and "\0" not in name and Path(name).name == name
+        return beside and name.endswith(suffix)
+
+    content = read_object(index)
+    content.needed("weight_map", lambda value: value not in (None, {}), "tensors and their files")
+    shards = content.object("weight_map")
+    shards.check_keys(is_text, "tensor names as keys")
+    expected = f"the name of a {suffix} file beside it"
+    return {name: shards.needed(name, is_shard, expected) for name in shards}
 
 
 def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -89,7 +99,7 @@ def weight_files(folder: Path) -> list[Path]:
         return sorted({*folder.glob(TENSORFLOW), *folder.glob(TENSORFLOW_DATA)})
     try:
         shards = _shards(folder / name) if name.endswith(".index.json") else []
-    except BAD_JSON:
+    except ModelError:
         shards = []
     return [folder / name, *(folder / shard for shard in shards if isfile(folder / shard))]
 
@@ -107,34 +117,42 @@ def none_of(files: Iterable[str], has: Callable[[str], bool]) -> str | None:
     return " or ".join(name for name in missing if not name.endswith(NOT_NAMED)) or None
 
 
-def lacking(folder: Path, files: Iterable[str]) -> str | None:
-    """Name the first thing missing in `folder` without which `files` cannot do their work."""
+def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str | None:
+    """Name the first thing missing in `folder` without which `files` cannot do their work.
+
+    A broken list of what else is needed counts as missing; with ``strict`` it is a ModelError.
+    """
     files = tuple(files)
     if missing := none_of(files, partial(_has, folder)):
         return missing
     if set(files).isdisjoint(WEIGHTS):
         return None
-    return _lacking_shard(folder) or _lacking_pooling(folder)
+    name = next((name for name in WEIGHTS if isfile(folder / name)), None)
+    if name is None and (gap := _lacking_data(folder)):
+        return gap
+    for listing, check in ((name or "nothing", _lacking_shard), (MODULES, _lacking_pooling)):
+        try:
+            if gap := check(folder / listing):
+                return gap
+        except ModelError:
+            if strict:
+                raise
+            return f"readable {listing}"
+    return None
 
 
 def _has(folder: Path, name: str) -> bool:
     return isfile(folder / name) or ("*" in name and any(map(isfile, folder.glob(name))))
 
 
-def _lacking_shard(folder: Path) -> str | None:
-    name = next((name for name in WEIGHTS if isfile(folder / name)), None)
-    if name is None:
-        return _lacking_data(folder)
-    if not name.endswith(".index.json"):
+def _lacking_shard(weights: Path) -> str | None:
+    if not weights.name.endswith(".index.json"):
         return None
-    try:
-        return next((shard for shard in _shards(folder / name) if not isfile(folder / shard)), None)
-    except BAD_JSON:
-        return f"readable {name}"
+    return next((s for s in _shards(weights) if not isfile(weights.parent / s)), None)
 
 
 def _shards(index: Path) -> list[str]:
-    return sorted(set(read_json(index)["weight_map"].values()))
+    return sorted(set(weight_map(index).values()))
 
 
 def _lacking_data(folder: Path) -> str | None:
@@ -150,17 +168,11 @@ def _lacking_data(folder: Path) -> str | None:
     return None
 
 
-def _lacking_pooling(folder: Path) -> str | None:
+def _lacking_pooling(modules: Path) -> str | None:
     """Name a missing pooling config: without it the vectors would be wrong, and in silence."""
-    if not isfile(folder / MODULES):
-        return None
-    try:
-        parts = [part["path"] for part in read_json(folder / MODULES) if _is_pooling(part["type"])]
-        configs = [f"{part}/config.json" for part in parts]
-        return next((config for config in configs if not isfile(folder / config)), None)
-    except BAD_JSON:
-        return f"readable {MODULES}"
-
-
-def _is_pooling(kind: str) -> bool:
-    return kind.endswith(".Pooling")
+    entries = read_objects(modules)
+    kinds = [entry.needed("type", *TEXT) for entry in entries]
+    parts = [entry.needed("path", *TEXT) for entry in entries]
+    pooling = [part for kind, part in zip(kinds, parts, strict=True) if kind.endswith(".Pooling")]
+    configs = [f"{part}/config.json" for part in pooling]
+    return next((config for config in configs if not isfile(modules.parent / config)), None)

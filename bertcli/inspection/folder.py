@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
-from bertcli.hub.files import CONFIGS, TENSORFLOW, WEIGHTS
+from bertcli.hub.files import CONFIGS, TENSORFLOW, WEIGHTS, weight_map
 from bertcli.inspection.fit import Fit, compare, grouped, parts
-from bertcli.inspection.headers import TensorInfo, read_header, read_index, weight_map
+from bertcli.inspection.headers import TensorInfo, read_header, read_index
 from bertcli.inspection.pickled import read_pickled
 from bertcli.inspection.tokens import TokenizerInfo, read_tokenizer
 from bertcli.model import shapes

@@ -10,7 +10,6 @@ file is an error that says why.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import struct
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
+from bertcli.files.typed_json import BadJsonError, JsonObject, is_text, kind_of, parse
+from bertcli.hub.files import weight_map
 
 POINTER = b"version "  # how the files begin that git-lfs puts in place of others
 LARGEST = 100_000_000  # bytes of a header, the limit of the safetensors library
@@ -67,8 +68,8 @@ def read_header(path: Path) -> list[TensorInfo]:
     except OSError as failed:
         raise ModelError(f"{path}: {failed.strerror or failed}") from None
     entries = _parse(path, raw)
-    entries.pop("__metadata__", None)
-    tensors = [_tensor(path, name, entry, 8 + length) for name, entry in entries.items()]
+    names = [name for name in entries if name != "__metadata__"]
+    tensors = [_tensor(path, name, entries[name], 8 + length) for name in names]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
     _refuse_gaps(path, tensors, 8 + length, size)
     return tensors
@@ -96,21 +97,6 @@ def read_index(path: Path) -> list[TensorInfo]:
     return found
 
 
-def weight_map(path: Path) -> dict[str, str]:
-    """Return tensor name -> file name of an index; ModelError when it is not one."""
-    try:
-        raw = path.read_bytes()
-    except OSError as failed:
-        raise ModelError(f"{path}: {failed.strerror}") from None
-    shards = _parse(path, raw).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise _broken(path, "there is no weight_map of tensor names to file names")
-    for name in shards.values():
-        if Path(name).name != name:
-            raise _broken(path, f"{name!r} is not the name of a file beside it")
-    return shards
-
-
 def _why_no_header(size: int, length: int, head: bytes) -> str:
     if size == 0:
         return "the file is empty"
@@ -123,22 +109,16 @@ def _why_no_header(size: int, length: int, head: bytes) -> str:
     return f"the header says it has {length:,} bytes, and the file has {size:,}"
 
 
-def _parse(path: Path, raw: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise _broken(path, f"{twice!r} is in it twice")
-        return found
-
+def _parse(path: Path, raw: bytes) -> JsonObject:
     try:
-        entries = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as bad:  # bad JSON and bad UTF-8 alike
-        raise _broken(path, f"not JSON: {bad}") from None
+        entries = parse(raw, unique=True)
+    except BadJsonError as bad:
+        raise _broken(path, f"the header is not valid JSON: {bad}") from None
     if not isinstance(entries, dict):
-        raise _broken(path, f"a JSON object is expected, not {type(entries).__name__}")
-    return entries
+        raise _broken(path, f"the header: expected a JSON object, found {kind_of(entries)}")
+    header = JsonObject(entries, str(path), hint=AGAIN)
+    header.check_keys(is_text, "tensor names")
+    return header
 
 
 def _tensor(path: Path, name: str, entry: Any, data: int) -> TensorInfo:

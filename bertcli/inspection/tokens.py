@@ -28,14 +28,13 @@ def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | N
     """Read the tokenizer; one that is missing or broken is a warning, as the rest has worth."""
     try:
         found = Tokenizer.load(folder)
-        settings = read_settings(folder)
+        lower = getattr(found.core.normalizer, "lowercase", None)
+        if lower is None:
+            lower = read_settings(folder).switch("do_lower_case")
     except ModelError as failed:
         warnings.append(str(failed))
         return None, str(failed)
     warnings.extend(found.warnings)
-    lower = getattr(found.core.normalizer, "lowercase", None)
-    if lower is None and settings.get("do_lower_case") is not None:
-        lower = bool(settings["do_lower_case"])
     info = TokenizerInfo(
         file="tokenizer.json" if (folder / "tokenizer.json").exists() else "vocab.txt",
         vocabulary_size=found.vocabulary_size,

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.model.config_checks import refuse_bad, refuse_bad_heads, too_deep, unusable
+from bertcli.files.typed_json import JsonObject, is_regular, read_object
+from bertcli.model.config_checks import CHECKS, refuse_bad_heads
 
 # null is no size; for any other key it is the default.
 SIZES = (
@@ -67,11 +68,12 @@ class BertConfig:
         """Read config.json's content; ModelError, naming `source`, when it is not of a BERT."""
         known = {f.name for f in fields(cls)} - {"other"}
         said = {key: value for key, value in raw.items() if key in SIZES or value is not None}
-        for key in known | {"num_labels", "model_type"}:
+        checked = JsonObject(said, source)
+        for key, check in CHECKS.items():
             if key in said:
-                refuse_bad(key, said[key], source)
+                checked.needed(key, *check)
         _refuse_other_models(said, source)
-        values = {key: _read(key, value, source) for key, value in said.items() if key in known}
+        values = {key: _READERS.get(key, _same)(said[key]) for key in said if key in known}
         if "pad_token_id" in raw:  # the one whose null says something
             values["pad_token_id"] = raw["pad_token_id"]
         other = {key: value for key, value in raw.items() if key not in known}
@@ -88,19 +90,9 @@ class BertConfig:
     @classmethod
     def from_file(cls, path: Path) -> BertConfig:
         """Read a config.json; ModelError when it cannot be read or is not of a BERT."""
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ModelError(f"{path}: {error.strerror}") from error
-        except ValueError as error:  # bad JSON and bad UTF-8 alike
-            raise ModelError(f"{path}: not JSON: {error}") from error
-        except RecursionError:
-            raise ModelError(f"{path}: lists or objects are nested too deeply") from None
-        if not isinstance(raw, dict):
-            raise ModelError(f"{path}: a JSON object is expected, not {type(raw).__name__}")
-        if too_deep(raw):
-            raise ModelError(f"{path}: lists or objects are nested too deeply")
-        return cls.from_dict(raw, str(path))
+        if not is_regular(path):
+            raise ModelError(f"{path}: No such file")
+        return cls.from_dict(read_object(path), str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Give back config.json's content: every key that says something, the unknown included."""
@@ -177,11 +169,8 @@ _READERS: Mapping[str, Any] = {
 }
 
 
-def _read(key: str, value: Any, source: str) -> Any:
-    try:
-        return _READERS[key](value) if key in _READERS else value
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise unusable(key, value, source) from error
+def _same(value: Any) -> Any:
+    return value
 
 
 def _refuse_other_models(raw: Mapping[str, Any], source: str) -> None:

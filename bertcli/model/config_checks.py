@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertcli.errors import ModelError
+from bertcli.files.typed_json import SWITCH, TEXT, Check, is_text, whole_number
 
-LARGEST = 10**9  # of any size; what is larger is a mistake, and overflows torch's own numbers
 DEEPEST = 10_000  # layers
-DEPTH = 100  # of lists and objects in each other
 
 HIDDEN_ACTS = (
     "gelu",
@@ -36,20 +34,6 @@ HIDDEN_ACTS = (
 )
 
 
-class Check(NamedTuple):
-    """Whether a value will do, and what one that will is called."""
-
-    holds: Callable[[Any], bool]
-    wanted: str
-
-
-def _whole(least: int, most: int = LARGEST) -> Check:
-    def holds(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-    return Check(holds, f"a whole number from {least} to {most}")
-
-
 def _number(holds: Callable[[Any], bool], wanted: str) -> Check:
     def is_number(value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and holds(value)
@@ -58,37 +42,57 @@ def _number(holds: Callable[[Any], bool], wanted: str) -> Check:
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | tuple) and all(map(is_text, value))
 
 
 def _tables(value: Any) -> bool:
     """Modules are called by these names, and a dot would part one into two."""
     return isinstance(value, Mapping) and all(
-        isinstance(name, str) and name and "." not in name and SIZE.holds(size)
+        is_text(name) and name and "." not in name and SIZE.holds(size)
         for name, size in value.items()
     )
 
 
 def _heads(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
-        isinstance(heads, list | tuple) and all(COUNT.holds(head) for head in heads)
-        for heads in value.values()
+        _is_index(layer) and isinstance(heads, list | tuple) and all(map(COUNT.holds, heads))
+        for layer, heads in value.items()
     )
 
 
-SIZE, COUNT = _whole(1), _whole(0)
+def _labels(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        _is_index(index) and _is_label(label) for index, label in value.items()
+    )
+
+
+def _label_ids(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        _is_label(label) and _is_index(index) for label, index in value.items()
+    )
+
+
+def _is_label(value: Any) -> bool:
+    return is_text(value) or value is None or isinstance(value, int | float)
+
+
+def _is_index(value: Any) -> bool:
+    """Tell whether this is a whole number, which may be written as text: keys always are."""
+    if isinstance(value, str):
+        return value.isascii() and value.isdecimal() and len(value) < 10
+    return COUNT.holds(value)
+
+
+SIZE, COUNT = whole_number(1), whole_number()
 POSITIVE = _number(lambda value: 0 < value < 1e30, "a number above 0")
 NOT_NEGATIVE = _number(lambda value: 0 <= value < 1e30, "a number, 0 or more")
 PROBABILITY = _number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
-SWITCH = Check(lambda value: isinstance(value, bool), "true or false")
-TEXT = Check(lambda value: isinstance(value, str), "a text")
-OBJECT = Check(lambda value: isinstance(value, Mapping), "an object")
 
 # null is the default for all but the sizes.
 CHECKS: Mapping[str, Check] = {
     "vocab_size": SIZE,
     "hidden_size": SIZE,
-    "num_hidden_layers": _whole(0, DEEPEST),
+    "num_hidden_layers": whole_number(0, DEEPEST),
     "num_attention_heads": SIZE,
     "intermediate_size": SIZE,
     "hidden_act": TEXT,
@@ -106,31 +110,15 @@ CHECKS: Mapping[str, Check] = {
     "add_cross_attention": SWITCH,
     "use_cache": SWITCH,
     "tie_word_embeddings": SWITCH,
-    "architectures": Check(_texts, "a list of texts"),
-    "id2label": OBJECT,
-    "label2id": OBJECT,
-    "num_labels": _whole(1, 10**6),
+    "architectures": Check(_texts, "a list of strings"),
+    "id2label": Check(_labels, "an object of labels by number"),
+    "label2id": Check(_label_ids, "an object of labels and their numbers"),
+    "num_labels": whole_number(1, 10**6),
     "problem_type": TEXT,
     "pruned_heads": Check(_heads, "an object of layers and lists of heads"),
     "extra_embeddings": Check(_tables, "an object of names without dots, and sizes"),
     "model_type": TEXT,
 }
-
-
-def refuse_bad(key: str, value: Any, source: str) -> None:
-    """Raise ModelError, naming `source`, for a value that the key cannot have."""
-    if not CHECKS[key].holds(value):
-        raise unusable(key, value, source)
-
-
-def unusable(key: str, value: Any, source: str) -> ModelError:
-    """Return the error that says so."""
-    try:
-        shown = json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        shown = f"of the type {type(value).__name__}"
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return ModelError(f"{source}: {key} cannot be {shown}: it is {CHECKS[key].wanted}")
 
 
 def refuse_bad_heads(
@@ -142,19 +130,3 @@ def refuse_bad_heads(
             raise ModelError(f"{source}: pruned_heads names layer {layer}, and there are {layers}")
         if lost := [head for head in gone if head >= heads]:
             raise ModelError(f"{source}: pruned_heads names head {lost[0]}, and there are {heads}")
-
-
-def too_deep(raw: Any) -> bool:
-    """Tell whether lists and objects are in each other too deeply to be written again."""
-    level = [raw]
-    for _ in range(DEPTH):
-        level = [inner for one in level for inner in _inside(one)]
-        if not level:
-            return False
-    return True
-
-
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return [*value.values()]
-    return value if isinstance(value, list) else []

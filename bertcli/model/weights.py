@@ -7,7 +7,6 @@ nothing. A pickle is read by our own reader (files/pickles.py): nothing in it is
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +18,7 @@ from torch import Tensor
 from bertcli.errors import ModelError
 from bertcli.files.pickles import Tensor as Described
 from bertcli.files.torch_save import BYTES, read_torch
-from bertcli.hub.files import TENSORFLOW, WEIGHTS, read_json
+from bertcli.hub.files import TENSORFLOW, WEIGHTS, weight_map
 from bertcli.model.names import NESTED
 from bertcli.model.stored import AGAIN, Stored, check
 from bertcli.model.tensorflow import read_checkpoint
@@ -64,7 +63,7 @@ def _read(path: Path) -> dict[str, Stored]:
 
 
 def _sharded(index: Path) -> dict[str, Stored]:
-    shards = _weight_map(index)
+    shards = weight_map(index)
     found: dict[str, Stored] = {}
     for shard in sorted(set(shards.values())):
         if not os.path.lexists(index.parent / shard):
@@ -75,22 +74,6 @@ def _sharded(index: Path) -> dict[str, Stored]:
         if name not in found:
             raise ModelError(f"{index}: {name} is not in {shard}", AGAIN)
     return found
-
-
-def _weight_map(index: Path) -> Mapping[str, str]:
-    kind = Path(index.name.removesuffix(".index.json")).suffix
-    try:
-        shards = read_json(index)["weight_map"]
-        ours = all(s == Path(s).name and s.endswith(kind) for s in shards.values())
-    except OSError as error:
-        raise ModelError(f"{index}: {error.strerror}") from error
-    except ValueError as error:
-        raise ModelError(f"{index}: not JSON: {error}", AGAIN) from error
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index}: a weight_map of names to files is expected", AGAIN) from error
-    if not shards or not ours:
-        raise ModelError(f"{index}: its weight_map has to name {kind} files beside it")
-    return shards
 
 
 def _safetensors(path: Path) -> dict[str, Stored]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertcli.errors import InputError, ModelError
+from bertcli.files.typed_json import read_object
 from bertcli.model.config import BertConfig
 from bertcli.pretrain.shards import Instances
-from bertcli.vocabulary import read_json
 
 # Layers and hidden size. Source: Well-Read Students Learn Better, table 1; base: BERT, section 3.
 SIZES = {
@@ -48,7 +48,7 @@ def read(name: str, data: Instances) -> BertConfig:
                 f"give a config.json, or one of {', '.join(SIZES)}",
             )
         try:
-            config, said = BertConfig.from_file(Path(name)), set(read_json(Path(name)))
+            config, said = BertConfig.from_file(Path(name)), set(read_object(Path(name)))
         except ModelError as bad:
             raise ModelError(str(bad), MEND) from None
     if "vocab_size" not in said:

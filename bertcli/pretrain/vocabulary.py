@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError, UsageError
+from bertcli.files.typed_json import NOTHING
 from bertcli.tokenizer import Tokenizer
 from bertcli.vocabulary import PREFIX, ROLES, normalizer
 
@@ -78,7 +79,7 @@ class Words:
     def _cut(self, raw: Counter[str]) -> None:
         from tokenizers.pre_tokenizers import BertPreTokenizer
 
-        clean = normalizer({}, lower=not self.wanted.cased).normalize_str
+        clean = normalizer(NOTHING, lower=not self.wanted.cased).normalize_str
         cut = BertPreTokenizer().pre_tokenize_str
         for text, count in raw.items():
             for word, _ in cut(clean(SPECIAL.sub(" ", text))):

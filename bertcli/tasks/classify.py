@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertcli.encoder import first_tokens
 from bertcli.encoding import Encoded
-from bertcli.hub.files import BAD_JSON, read_json
+from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.model.config import BertConfig
 from bertcli.model.heads import BertForSequenceClassification
 from bertcli.records import Reader
@@ -119,11 +119,8 @@ def activation(folder: Path, config: BertConfig, warn: Warn) -> str:
 
 def _named_activation(folder: Path, config: BertConfig) -> str | None:
     """Return the activation of a cross-encoder, from any of the places it was ever kept in."""
-    try:
-        outer = read_json(folder / CONFIG).get("activation_fn")
-    except BAD_JSON:
-        outer = None
-    inner = config.other.get("sentence_transformers")
-    inner = inner.get("activation_fn") if isinstance(inner, dict) else None
-    named = outer or inner or config.other.get("sbert_ce_default_activation_function")
-    return str(named) if named else None
+    key = "activation_fn"
+    config_file = JsonObject(config.other, str(folder / "config.json"))
+    inner = config_file.object("sentence_transformers")
+    old = config_file.text("sbert_ce_default_activation_function")
+    return read_object(folder / CONFIG).text(key) or inner.text(key) or old
