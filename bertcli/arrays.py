@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError
 from bertcli.records import Reader, Record
+from bertcli.tables import Header
 
 Row = dict[str, Any]
 ROWS = 1024  # rows read at a time
@@ -73,7 +74,10 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
                     spools.extend(map(Spool, present, opened))
                 for row in rows:
                     for spool in spools:
-                        spool.add(row[spool.name])
+                        if isinstance(row, Header):
+                            spool.length = len(row[spool.name])
+                        else:
+                            spool.add(row[spool.name])
 
             yield write
             if spools:

@@ -8,7 +8,8 @@ from typing import Any
 
 from bertcli.batching import windows
 from bertcli.errors import InputError
-from bertcli.records import Reader, Record
+from bertcli.records import Reader, Record, carried
+from bertcli.tables import Header, Made
 from bertcli.tokenizer import Tokenizer
 
 WINDOW = 1024
@@ -21,6 +22,18 @@ class Decoding:
     tokens: bool = False
     skip_special: bool = False
     clean_up: bool | None = None  # None is what the folder says
+
+    @property
+    def field(self) -> str:
+        """The field that is written."""
+        return "tokens" if self.tokens else "text"
+
+    def header(self, reader: Reader) -> Header:
+        """Return the row that begins a table of no rows."""
+        known = reader.fields
+        key = {"id": None} if known and known.id is not None else {}
+        rest = dict.fromkeys(known.rest) if known else {}
+        return Header({**key, self.field: Made() if self.tokens else "", **rest})
 
 
 def decoded(reader: Reader, tokenizer: Tokenizer, how: Decoding) -> Iterator[list[dict[str, Any]]]:
@@ -37,7 +50,7 @@ def _row(record: Record, tokenizer: Tokenizer, how: Decoding) -> dict[str, Any]:
     row: dict[str, Any] = {} if record.id is None else {"id": record.id}
     try:
         if how.tokens:
-            row["tokens"] = tokenizer.tokens_of(ids, skip_special=how.skip_special)
+            row["tokens"] = Made(tokenizer.tokens_of(ids, skip_special=how.skip_special))
         else:
             row["text"] = tokenizer.decode(
                 ids, skip_special=how.skip_special, clean_up=how.clean_up
@@ -48,4 +61,4 @@ def _row(record: Record, tokenizer: Tokenizer, how: Decoding) -> dict[str, Any]:
             f"{tokenizer.vocabulary_size} tokens",
             "are these ids of another model? name it with --model",
         ) from None
-    return row | {name: value for name, value in (record.extra or {}).items() if name not in row}
+    return row | carried(row, record)

@@ -14,8 +14,9 @@ from bertcli.hub.files import weight_files
 from bertcli.model.config import BertConfig
 from bertcli.pipeline import Embedded, Embedder
 from bertcli.progress import Progress
-from bertcli.records import Reader, Record
+from bertcli.records import Reader, Record, carried
 from bertcli.tokenizing import Tally
+from bertcli.vectors.fields import WRITTEN, WRITTEN_OF_MANY
 from bertcli.vectors.inputs import Inputs
 from bertcli.vectors.sink import Sink, open_vectors
 from bertcli.vectors.target import Target
@@ -66,8 +67,12 @@ class Digest:
 
 
 def metas(items: Sequence[Embedded]) -> list[dict[str, Any]]:
-    """Return what is written of each record beside its vector."""
+    """Return what is written of each record beside its vector.
+
+    Raises InputError when a record carries a field of a name that is written.
+    """
     found = []
+    also = WRITTEN if not items or items[0].pieces is None else WRITTEN_OF_MANY
     for encoded, _, pieces in items:
         record = encoded.record
         row = {"id": encoded.sample if record.id is None else record.id}
@@ -76,8 +81,7 @@ def metas(items: Sequence[Embedded]) -> list[dict[str, Any]]:
         row["n_tokens"] = encoded.length
         if encoded.cut:
             row["truncated"] = encoded.cut
-        extra = record.extra or {}
-        found.append(row | {name: value for name, value in extra.items() if name not in row})
+        found.append(row | carried(row, record, also))
     return found
 
 
@@ -180,7 +184,8 @@ class Writing:
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
-        del source["flags"]  # these are of use in messages alone
+        for name in ("flags", "taken", "max_record_bytes"):  # no record is another by these
+            del source[name]
         texts = source.pop("texts")
         return {**made_by(self.embedder), "input": source | {"texts": len(texts)}}
 

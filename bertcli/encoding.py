@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from bertcli.errors import UsageError
 from bertcli.records import Record
+from bertcli.tables import Made
 from bertcli.truncation import Window
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
     "sequence_ids": lambda encoding: encoding.sequence_ids,
     "places": lambda encoding: range(len(encoding.ids)),  # before anything is cut
 }
+
+
+class Numbers(Made):
+    """Whole numbers that a tokenizer made: their JSON is their digits. Never a value of a user."""
 
 
 class Written(Sequence[int]):

@@ -1,6 +1,7 @@
 """The file formats of records: lines, JSONL, CSV, TSV and Parquet, one function each.
 
-Each takes a path and the Reader that asks, and yields lists of records.
+Each takes a path and the Reader that asks, and yields lists of records. No record of more than
+`--max-record-bytes` is held in memory, whatever it is packed in.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from functools import partial
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError
+from bertcli.files.typed_json import BadJsonError
+from bertcli.files.typed_json import parse as parse_json
 from bertcli.lines import Lines
-from bertcli.records import ARRAYS, Reader, Record, Source, checked, fields_of
+from bertcli.records import ARRAYS, Fields, Reader, Record, Source, checked, fields_of
 from bertcli.streams import (
     CHUNK,
     Block,
@@ -24,11 +27,13 @@ from bertcli.streams import (
     on_disk,
     open_bytes,
     recoded,
+    too_large,
 )
 
 Parse = Callable[[int, list[str]], Record]
 
 ROWS = 1024  # records a list, where the format does not set it
+SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
 def read(path: str, reader: Reader) -> Iterator[Sequence[Record]]:
@@ -63,15 +68,16 @@ def lines(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[Sequen
     """One text a line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
+    objects = _Objects(source, name)
 
     def parse(block: Block, number: int, index: int) -> Record:
         text = decode(block, index)
         if source.ids and text.startswith("{"):  # what `bertcli tokenize` pipes on
-            return _object_in(text, source, name, number)
+            return objects(text, number)
         record = Record(text, file=name, line=number)
         return record if plain else checked(record, source)
 
-    for block in blocks(stream, name, decode.separator):
+    for block in _blocks(stream, decode, reader):
         texts = decode.lines(block) if plain else None
         if texts is None:
             yield reader.collect(_numbered(block), partial(parse, block))
@@ -81,11 +87,12 @@ def lines(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[Sequen
 
 def jsonl(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[list[Record]]:
     """One JSON object a line; blank lines are passed over."""
+    objects = _Objects(reader.source, decode.name)
 
     def parse(block: Block, number: int, index: int) -> Record:
-        return _object_in(decode(block, index), reader.source, decode.name, number)
+        return objects(decode(block, index), number)
 
-    for block in blocks(stream, decode.name):
+    for block in _blocks(stream, decode, reader):
         filled = ((number, i) for number, i in _numbered(block) if block.lines[i].strip())
         yield reader.collect(filled, partial(parse, block))
 
@@ -95,102 +102,185 @@ def delimited(
 ) -> Iterator[list[Record]]:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     csv.field_size_limit(2**31 - 1)
-    texts = _Texts(stream, decode, reader)
+    texts = _Texts(stream, decode, reader, quoted=not tabs)
     table = (
         csv.reader(texts, delimiter="\t", quoting=csv.QUOTE_NONE)
         if tabs
         else csv.reader(texts, strict=True)
     )
-    rows = _rows(table, texts, decode.name)
+    rows = _rows(table, texts)
     if reader.source.are_pairs:
         parse: Parse = partial(_pair_row, reader.source, decode.name)
         header = None if tabs else next(rows, None)
+        texts.begun = True
         if header and header[1] != _pair_names(reader.source):
             yield reader.collect(iter([header]), parse)
     else:
         header = next(rows, None)
         if header is None:
             return
-        parse = _row_parser(reader.source, decode.name, header[1])
+        texts.begun = True
+        fields = _fields(reader, header[1], decode.name)
+        parse = partial(_row, fields, reader.source, decode.name, header[1])
     for some in _handfuls(rows):
         yield reader.collect(some, parse)
 
 
 def parquet(place: str, path: str, reader: Reader) -> Iterator[list[Record]]:
     """Parquet, read in batches of rows and only the columns that are needed."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise InputError(
-            f"{path}: reading Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
-        ) from None
+    from bertcli.files.parquet import opened
+
     source = reader.source
-    try:
-        with ParquetFile(place) as file:
-            there = file.schema_arrow.names
-            if source.are_pairs and len(there) > 2 and not source.pair_field:
-                raise _too_many(path, len(there))
-            fields = fields_of(source, there, path)
-            needed = [name for name in (*fields[:3], *fields.rest) if name]
-            number = 1
-            for batch in file.iter_batches(ROWS, columns=needed):
+    with opened(place, path) as table:
+        if source.are_pairs and len(table.names) > 2 and not source.pair_field:
+            raise _too_many(path, len(table.names))
+        fields = _fields(reader, table.names, path)
+        for name in filter(None, fields[:2]):
+            table.check_text(name)
 
-                def parse(line: int, row: dict[str, Any]) -> Record:
-                    return fields.record(row, source, path, line)
+        def parse(line: int, row: dict[str, Any]) -> Record:
+            for name, value in row.items():
+                if isinstance(value, bytes):
+                    raise InputError(
+                        f"{path}:{line}: field {name!r} is not valid UTF-8",
+                        "use --encoding-errors replace",
+                    )
+            return fields.record(row, source, path, line)
 
-                for start in range(0, len(batch), step := _rows_at_once(batch)):
-                    rows = batch.slice(start, step).to_pylist()
-                    yield reader.collect(enumerate(rows, number + start), parse)
-                number += len(batch)
-    except (ArrowException, OSError) as broken:
-        raise InputError(f"{path}: not a readable Parquet file: {broken}") from None
+        def large(line: int) -> None:
+            reader.skip(too_large(f"{path}:{line}", source.max_record_bytes))
+
+        errors = source.encoding_errors
+        for rows in table.rows(fields.needed, source.max_record_bytes, large, errors):
+            yield reader.collect(rows, parse)
+
+
+def _blocks(stream: IO[bytes], decode: Decoder, reader: Reader) -> Iterator[Block]:
+    limit = reader.source.max_record_bytes
+    return blocks(stream, decode.name, decode.separator, limit, reader.skip)
+
+
+def _fields(reader: Reader, there: Sequence[str], where: str) -> Fields:
+    """Return the fields of a table, which the reader keeps for the header of the output."""
+    fields = fields_of(reader.source, there, where)
+    for name in fields.needed:
+        if there.count(name) > 1:
+            raise InputError(
+                f"{where}: {there.count(name)} columns are named {name!r}",
+                "give each a name of its own, or leave it out of --keep-fields",
+            )
+    reader.fields = fields
+    return fields
 
 
 def _numbered(block: Block) -> Iterator[tuple[int, int]]:
     return ((block.number + index, index) for index in range(len(block.lines)))
 
 
-class _Texts:
-    """Decoded lines with their ends, one by one, for the csv module."""
+class _Dropped(Exception):
+    """The row that is being read is passed over: this was said already."""
 
-    def __init__(self, stream: IO[bytes], decode: Decoder, reader: Reader) -> None:
-        self.blocks = blocks(stream, decode.name)
-        self.decode, self.reader = decode, reader
+
+class _Texts:
+    """Decoded lines with their ends, one by one, for the csv module.
+
+    A line that cannot be read takes its whole row with it: what follows an open quotation mark is
+    no row of its own.
+    """
+
+    def __init__(self, stream: IO[bytes], decode: Decoder, reader: Reader, *, quoted: bool) -> None:
+        self.decode, self.reader, self.quoted = decode, reader, quoted
+        self.limit = reader.source.max_record_bytes
+        self.blocks = blocks(
+            stream, decode.name, decode.separator, self.limit, self.drop, self._count
+        )
         self.block, self.index = Block(1, 0, []), 0
+        self.begun = False  # a table without its header is none, so until then nothing is skipped
+        self.start()
+
+    def start(self) -> None:
+        """Begin a row."""
+        self.fed = self.lost = False  # lines of the row were read, or are passed over
+        self.first = self.size = self.quotes = 0  # its line, its bytes and quotation marks so far
 
     def __iter__(self) -> _Texts:
         return self
 
     def __next__(self) -> str:
         while True:
-            while self.index == len(self.block.lines):
-                self.block, self.index = next(self.blocks), 0
+            more = self._more()
+            if self.lost and not (more and self.quotes % 2):  # that row ends here
+                if self.fed:
+                    raise _Dropped
+                self.start()
+            if not more:
+                raise StopIteration
             self.index += 1
+            line = self.block.lines[self.index - 1]
+            self.first = self.first or self.number
+            self.size += len(line) + 1
+            self._count(line)
+            if self.lost:
+                continue
             try:
-                return self.decode(self.block, self.index - 1) + "\n"
+                if self.size - 1 > self.limit:
+                    raise too_large(f"{self.decode.name}:{self.first}", self.limit)
+                text = self.decode(self.block, self.index - 1) + "\n"
             except InputError as error:
-                self.reader.skip(error)
+                self.drop(error)
+            else:
+                self.fed = True
+                return text
+
+    def _more(self) -> bool:
+        while self.index == len(self.block.lines):
+            block = next(self.blocks, None)
+            if block is None:
+                return False
+            self.block, self.index = block, 0
+        return True
+
+    def drop(self, error: InputError) -> None:
+        """Pass over the row that is being read, or stop."""
+        self.skip(error)
+        self.lost = True
+
+    def skip(self, error: InputError) -> None:
+        """Report a row that is left out, or stop."""
+        if not self.begun:
+            raise error
+        self.reader.skip(error)
+
+    def _count(self, piece: bytes) -> None:
+        self.quotes += piece.count(b'"') if self.quoted else 0
 
     @property
     def number(self) -> int:
         return self.block.number + self.index - 1
 
 
-def _rows(table: Any, texts: _Texts, name: str) -> Iterator[tuple[int, list[str]]]:
+def _rows(table: Any, texts: _Texts) -> Iterator[tuple[int, list[str]]]:
     """Yield rows with the line that each begins on."""
-    number = 1
     while True:
+        texts.start()
         try:
             row = next(table)
         except StopIteration:
             return
+        except _Dropped:
+            continue
         except csv.Error as bad:
-            raise InputError(
-                f"{name}:{number}: not valid CSV: {bad}", "an unclosed quotation mark?"
-            ) from None
-        yield number, row
-        number = texts.number + 1
+            mac = "new-line character" in str(bad)
+            texts.skip(
+                InputError(
+                    f"{texts.decode.name}:{texts.first}: not valid CSV: {bad}",
+                    "lines end with a line feed here, not with a carriage return alone"
+                    if mac
+                    else "an unclosed quotation mark?",
+                )
+            )
+        else:
+            yield texts.first, row
 
 
 def _handfuls(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
@@ -206,25 +296,18 @@ def _handfuls(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int,
         yield some
 
 
-def _rows_at_once(batch: Any) -> int:
-    return int(max(1, len(batch) * CHUNK // max(CHUNK, batch.nbytes)))
-
-
-def _row_parser(source: Source, name: str, header: list[str]) -> Parse:
-    fields = fields_of(source, header, name)
-
-    def parse(number: int, row: list[str]) -> Record:
-        if len(row) != len(header):
-            raise InputError(
-                f"{name}:{number}: {len(row)} columns, but the header has {len(header)}", SKIP
-            )
-        found: dict[str, Any] = dict(zip(header, row, strict=True))
-        for field in (fields.pair, fields.id):
-            if field and not found[field]:  # an empty cell is all that CSV has for "none"
-                found[field] = None
-        return fields.record(found, source, name, number)
-
-    return parse
+def _row(
+    fields: Fields, source: Source, name: str, header: list[str], number: int, row: list[str]
+) -> Record:
+    if len(row) != len(header):
+        raise InputError(
+            f"{name}:{number}: {len(row)} columns, but the header has {len(header)}", SKIP
+        )
+    found: dict[str, Any] = dict(zip(header, row, strict=True))
+    for field in (fields.pair, fields.id):
+        if field is not None and not found[field]:  # an empty cell is all that CSV has for "none"
+            found[field] = None
+    return fields.record(found, source, name, number)
 
 
 def _pair_names(source: Source) -> list[str]:
@@ -248,30 +331,41 @@ def _too_many(where: str, count: int) -> InputError:
     )
 
 
-def _object_in(text: str, source: Source, name: str, number: int) -> Record:
-    """Return the record in a line of JSON: each object may have other fields than the last."""
-    where = f"{name}:{number}"
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as bad:
-        raise InputError(f"{where}: not valid JSON: {bad.msg}, column {bad.colno}", SKIP) from None
-    except ValueError as bad:
-        raise InputError(f"{where}: not valid JSON: {bad}", SKIP) from None
-    except RecursionError:
-        raise InputError(f"{where}: JSON nested too deeply", SKIP) from None
-    if source.ids and isinstance(value, list):
-        return checked(Record("", file=name, line=number)._replace(text=value), source)
-    if not isinstance(value, dict):
-        raise InputError(
-            f"{where}: expected a JSON object, found {type(value).__name__}",
-            'each line is an object like {"text": "..."}; plain texts need --input-format txt',
-        )
-    optional = source if source.pair_field in value else replace(source, pair_field=None)
-    record = fields_of(optional, list(value), where).record(value, source, name, number)
-    if "\\ud" not in text.lower():
-        return record
-    key, extra = _whole([record.id, record.extra], where, source)
-    return record._replace(id=key, extra=extra)
+class _Objects:
+    """Records in lines of JSON: each object may have other fields than the last."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.source, self.name = source, name
+        self.single = replace(source, pair_field=None)  # that field may be missing
+        self.known: dict[tuple[str, ...], Fields] = {}  # by the keys of an object
+
+    def __call__(self, text: str, number: int) -> Record:
+        source, name = self.source, self.name
+        try:
+            value = parse_json(text)
+        except BadJsonError as bad:
+            raise InputError(f"{name}:{number}: not valid JSON: {bad}", SKIP) from None
+        if source.ids and isinstance(value, list):
+            return checked(Record("", file=name, line=number)._replace(text=value), source)
+        if not isinstance(value, dict):
+            raise InputError(
+                f"{name}:{number}: expected a JSON object, found {type(value).__name__}",
+                'each line is an object like {"text": "..."}; plain texts need --input-format txt',
+            )
+        record = self._fields(tuple(value), number).record(value, source, name, number)
+        if "\\" not in text or "\\ud" not in text.lower():
+            return record
+        key, extra = _whole([record.id, record.extra], f"{name}:{number}", source)
+        return record._replace(id=key, extra=extra)
+
+    def _fields(self, keys: tuple[str, ...], number: int) -> Fields:
+        found = self.known.get(keys)
+        if found is None:
+            source = self.source if self.source.pair_field in keys else self.single
+            found = fields_of(source, keys, f"{self.name}:{number}")
+            if len(self.known) < SHAPES:
+                self.known[keys] = found
+        return found
 
 
 def _whole(value: Any, where: str, source: Source) -> Any:
@@ -285,7 +379,7 @@ def _whole(value: Any, where: str, source: Source) -> Any:
                 f"{where}: a field holds half of a surrogate pair, which is not text",
                 "use --encoding-errors replace",
             ) from None
-        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return parse_json(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
 
 

@@ -9,6 +9,8 @@ file and line, or is reported, counted and skipped (``on_error="skip"``).
 
 from __future__ import annotations
 
+import codecs
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertcli.errors import SKIP, InputError, UsageError
-from bertcli.streams import unreadable
+from bertcli.files.typed_json import BadJsonError, TooDeepError, kind_of, parse
+from bertcli.streams import LARGEST_RECORD, unreadable
 
 T = TypeVar("T")
 Text = str | list[str]  # a list is a text that is already split into words
@@ -38,8 +41,8 @@ FORMATS = {
 }
 PACKED = (".gz", ".zst")
 ARRAYS = ("npy", "npz", "safetensors")
-KINDS = {list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
 PRE_SPLIT = "with --pre-split a text is a list of words"
+NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 
 
 class Record(NamedTuple):
@@ -73,13 +76,16 @@ class Source:
     id_field: str | None = None
     keep: str | None = None  # names of further fields to carry, separated by commas; "*" is all
     null: bool = False
+    single: bool = False  # there is no second text, so a field `pair` is like any other
     pre_split: bool = False
     sentences: bool = False  # a text may be a list of sentences
     ids: bool = False  # the records are lists of token ids
     flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
+    taken: frozenset[str] = frozenset()  # names that no kept field may have: the output's own
     on_error: str = "fail"
     encoding: str = "utf-8"
     encoding_errors: str = "strict"
+    max_record_bytes: int = LARGEST_RECORD
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
@@ -90,8 +96,10 @@ class Source:
                 "BERT takes one or two sentences; a file of pairs goes to --pairs",
             )
         try:
+            if codecs.lookup(self.encoding).name.replace("_", "-") in NO_ENCODINGS:
+                raise LookupError
             "".encode(self.encoding)
-        except LookupError:
+        except (LookupError, ValueError):  # ValueError: a NUL in the name
             raise UsageError(
                 f"unknown --encoding {self.encoding}", "for example utf-8, latin-1, utf-16, gb18030"
             ) from None
@@ -113,6 +121,7 @@ class Reader:
     def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
         self.source = source
         self.warn = warn
+        self.fields: Fields | None = None  # those of the last table; JSONL has them line by line
         self.skipped = self.replaced = 0
         self.bytes_read = self.records = 0  # the records are counted by a Run
 
@@ -179,17 +188,30 @@ def checked(record: Record, source: Source) -> Record:
 
 def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
-        text = words(text) if isinstance(text, str) else text
+        text = _words(text, record) if isinstance(text, str) else text
         if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
             what = "the list holds more than strings" if source.sentences else PRE_SPLIT
             raise InputError(f"{record.where}: {what}", SKIP)
         return [_valid(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
-            f"{record.where}: the text is {KINDS.get(type(text), 'a number')}, not a string",
+            f"{record.where}: the text is {_kind(text)}, not a string",
             "a list of words needs --pre-split" if isinstance(text, list) else SKIP,
         )
     return _valid(text, record, source)
+
+
+def _kind(value: Any) -> str:
+    known = {list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
+    number = isinstance(value, int | float)
+    return known.get(type(value), "a number" if number else type(value).__name__)
+
+
+def _words(text: str, record: Record) -> list[str]:
+    try:
+        return words(text)
+    except BadJsonError as bad:
+        raise InputError(f"{record.where}: {bad}", SKIP) from None
 
 
 def _valid(text: str, record: Record, source: Source) -> str:
@@ -219,13 +241,16 @@ def texts_of(records: Iterable[Record]) -> Iterator[str]:
 
 
 def words(text: str) -> list[str]:
-    """Split a text into its words: a JSON list of strings, or else on white space."""
-    if text.startswith("["):
-        import json
+    """Split a text into its words: a JSON list of strings, or else on white space.
 
+    Raises TooDeepError for brackets that no text has.
+    """
+    if text.startswith("["):
         try:
-            found = json.loads(text)
-        except ValueError:
+            found = parse(text)
+        except TooDeepError:
+            raise
+        except BadJsonError:
             return text.split()
         if isinstance(found, list) and all(isinstance(word, str) for word in found):
             return found
@@ -238,12 +263,10 @@ def ids_in(value: Any, where: str) -> list[int]:
     Raises InputError for anything else.
     """
     if isinstance(value, str):
-        import json
-
         text = value.strip()
         try:
             listed = text.startswith("[")
-            value = json.loads(text) if listed else [int(n) for n in text.replace(",", " ").split()]
+            value = parse(text) if listed else [int(n) for n in text.replace(",", " ").split()]
         except ValueError:
             raise InputError(
                 f"{where}: {text[:40]!r} is not a list of token ids",
@@ -262,8 +285,16 @@ class Fields(NamedTuple):
     id: str | None
     rest: Sequence[str]
 
+    @property
+    def needed(self) -> list[str]:
+        """All of them, each once."""
+        return list(dict.fromkeys(name for name in (*self[:3], *self.rest) if name is not None))
+
     def record(self, row: Mapping[str, Any], source: Source, file: str, line: int) -> Record:
-        """Return the record that a row holds."""
+        """Return the record that a row holds.
+
+        Raises InputError for values that could not be written again, NaN and infinity among them.
+        """
         found = Record(
             row[self.text],
             row.get(self.pair) if self.pair else None,
@@ -272,21 +303,60 @@ class Fields(NamedTuple):
             file,
             line,
         )
+        if found.id is not None and type(found.id) not in (str, int):
+            _check_id(found.id, self.id or "", found.where)
+        if found.extra:
+            for name, value in found.extra.items():
+                if not is_finite(value):
+                    raise _not_finite(name, found.where)
         return checked(found, source)
+
+
+def _check_id(key: Any, name: str, where: str) -> None:
+    if not isinstance(key, float):
+        raise InputError(
+            f"{where}: the id {name!r} is {kind_of(key)}, not a string or a number",
+            "name another field with --id-field, or rename this one",
+        )
+    if not math.isfinite(key):
+        raise _not_finite(name, where)
+
+
+def _not_finite(name: str, where: str) -> InputError:
+    return InputError(
+        f"{where}: field {name!r} holds NaN or infinity, which JSON cannot hold",
+        "write null there, or leave the field out; commands with --on-error can skip such records",
+    )
+
+
+def is_finite(value: Any) -> bool:
+    """Whether no number in a JSON value is NaN or infinite."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list):
+        if {*map(type, value)} == {float}:
+            return all(map(math.isfinite, value))
+        return all(map(is_finite, value))
+    return True
 
 
 def fields_of(source: Source, there: Sequence[str], where: str) -> Fields:
     """Return the names of text, pair, id and carried fields among those that are there.
 
-    A name that was asked for and is not there is an InputError that lists what is.
+    Raises InputError for a name that was asked for and is not there, and for a field to carry that
+    has the name of one of the output.
     """
     text = source.text_field or ("input_ids" if source.ids else "text")
-    pair, key = source.pair_field or "pair", source.id_field or "id"
+    single = source.pair_field is None and (source.single or source.ids)
+    pair, key = None if single else source.pair_field or "pair", source.id_field or "id"
     rest = [name for name in there if name not in (text, pair, key)]
     if source.keep != "*":
         rest = [name.strip() for name in source.keep.split(",")] if source.keep else []
+        rest = [name for name in dict.fromkeys(rest) if name != "id" or key != "id"]  # kept anyway
     asked = {"--text-field": [text], "--keep-fields": rest}
-    asked |= {"--pair-field": [pair]} if source.pair_field else {}
+    asked |= {"--pair-field": [pair]} if pair and source.pair_field else {}
     asked |= {"--id-field": [key]} if source.id_field else {}
     for option, names in asked.items():
         for name in names:
@@ -296,4 +366,27 @@ def fields_of(source: Source, there: Sequence[str], where: str) -> Fields:
                     f"there are: {', '.join(there) or 'none'}"
                     + ("" if source.ids else f"; choose with {source.flags.get(name, option)}"),
                 )
+    for name in rest:
+        if name in source.taken:
+            raise taken(name, where)
     return Fields(text, pair if pair in there else None, key if key in there else None, rest)
+
+
+def taken(name: str, where: str) -> InputError:
+    """Return the error for a field that cannot be carried: the output has one of that name."""
+    return InputError(
+        f"{where}: the output has a field {name!r} of its own, so that of the input cannot be kept",
+        "rename it in the input, or leave it out of --keep-fields, which takes names: a,b,c",
+    )
+
+
+def carried(row: Mapping[str, Any], record: Record, also: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of a record that are written behind those of a row.
+
+    Raises InputError for one that the row, or ``also``, has a field of the same name.
+    """
+    extra = record.extra or {}
+    for name in extra:
+        if name in row or name in also:
+            raise taken(name, record.where)
+    return extra

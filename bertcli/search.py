@@ -124,6 +124,10 @@ class Search:
     def _blocks(self, path: str) -> Iterator[Array]:
         return floats(path, self.nearest.queries.shape[1])
 
+    def header(self) -> dict[str, Any]:
+        """Return a row as an example, for a table without one."""
+        return {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0, "text": ""}
+
     def rows(self) -> list[dict[str, Any]]:
         """Return what is written: for each query the nearest texts, the nearest first."""
         return [

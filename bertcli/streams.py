@@ -14,15 +14,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 CHUNK = 1 << 18  # bytes a read; large enough for full speed, small next to the memory of a window
+LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
 
 
 class Block(NamedTuple):
@@ -143,17 +145,33 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
     if path != "-" and Path(path).suffix.lower() not in (".gz", ".zst"):
         yield path
         return
-    import shutil
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "copy")
-        with open_bytes(path, count) as stream, place.open("wb") as copy:
-            try:
-                shutil.copyfileobj(stream, copy, CHUNK)
-            except (EOFError, zlib.error) as broken:
-                raise InputError(f"{path}: the compressed data is broken: {broken}") from None
+        with open_bytes(path, count) as stream, _scratch(place) as copy:
+            while chunk := _read(stream, "stdin" if path == "-" else path):
+                copy(chunk)
         yield str(place)
+
+
+@contextmanager
+def _scratch(place: Path) -> Iterator[Callable[[bytes], Any]]:
+    """Yield what writes to a temporary file; a failure says that it is one."""
+
+    def write(chunk: bytes) -> None:
+        left = memoryview(chunk)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError as failed:
+            raise OutputError(
+                f"{place.parent}: no room to unpack the input: {failed.strerror or failed}",
+                "make room there, or name another folder in TMPDIR",
+            ) from None
+
+    with place.open("wb", buffering=0) as file:
+        yield write
 
 
 def unreadable(path: str, failed: OSError) -> InputError:
@@ -165,25 +183,80 @@ def unreadable(path: str, failed: OSError) -> InputError:
     return InputError(f"{path}: {failed.strerror or failed}")
 
 
-def blocks(stream: IO[bytes], name: str, separator: bytes = b"\n") -> Iterator[Block]:
+def too_large(where: str, limit: int) -> InputError:
+    """Return the error for a record of more bytes than are read."""
+    return InputError(
+        f"{where}: the record is larger than {limit:,} bytes",
+        "raise --max-record-bytes (where the command has it), or split the record",
+    )
+
+
+def _stop(error: InputError) -> None:
+    raise error
+
+
+def blocks(
+    stream: IO[bytes],
+    name: str,
+    separator: bytes = b"\n",
+    limit: int = LARGEST_RECORD,
+    skip: Callable[[InputError], None] = _stop,
+    passed: Callable[[bytes], object] = len,
+) -> Iterator[Block]:
     """Yield the lines of a stream as they come in; the last one needs no separator.
 
-    Raises InputError when a compressed file is broken.
+    A line of more than ``limit`` bytes is never held whole: ``skip`` is told of it, and when that
+    returns, the line is left out; ``passed`` is shown its bytes piece by piece. Raises InputError
+    when a compressed file is broken.
     """
     number, offset = 1, 0
     open_line: list[bytes] = []  # chunks of a line whose end has not been read
+    held = lost = 0  # bytes of that line that are kept, or passed over
     while chunk := _read(stream, name):
-        if separator not in chunk:
-            open_line.append(chunk)
-            continue
-        lines = b"".join([*open_line, chunk]).split(separator)
-        open_line = [rest] if (rest := lines.pop()) else []
-        yield Block(number, offset, lines)
-        number += len(lines)
-        offset += sum(map(len, lines)) + len(lines) * len(separator)
+        *lines, rest = chunk.split(separator)
+        if lines and lost:
+            passed(end := lines.pop(0))
+            number, offset = number + 1, offset + lost + len(end) + len(separator)
+            open_line, held, lost = [], 0, 0
+        elif lines:
+            lines[0] = b"".join([*open_line, lines[0]])
+            open_line, held = [], 0
+        if lines:
+            for block, large in _around(Block(number, offset, lines), separator, limit):
+                if large:
+                    skip(too_large(f"{name}:{block.number}", limit))
+                    passed(block.lines[0])
+                else:
+                    yield block
+            number += len(lines)
+            offset += sum(map(len, lines)) + len(lines) * len(separator)
+        if lost:
+            lost += len(rest)
+            passed(rest)
+        elif rest:
+            open_line.append(rest)
+            held += len(rest)
+        if held > limit:
+            skip(too_large(f"{name}:{number}", limit))
+            for piece in open_line:
+                passed(piece)
+            open_line, held, lost = [], 0, held
     last = b"".join(open_line)
     if last and not (number == 1 and last == codecs.BOM_UTF8):
         yield Block(number, offset, [last])
+
+
+def _around(block: Block, separator: bytes, limit: int) -> Iterator[tuple[Block, bool]]:
+    """Yield the block cut at lines that are too large, and whether a piece is such a line."""
+    number, offset, lines = block
+    large = [at for at, line in enumerate(lines) if len(line) > limit]
+    if not large:
+        yield block, False
+        return
+    ends = sorted({0, len(lines), *large, *(at + 1 for at in large)})
+    for start, stop in pairwise(ends):
+        yield Block(number + start, offset, some := lines[start:stop]), start in large
+        offset += sum(map(len, some)) + len(some) * len(separator)
 
 
 class Decoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, TypeAlias
 
@@ -13,7 +13,7 @@ from bertcli.errors import OutputError
 
 Row: TypeAlias = dict[str, Any]
 
-# Arrow types of the fields that are known; the others are taken from the first rows.
+# Arrow types of lists that we made; those of all else are taken from the first rows.
 TYPES = {
     "input_ids": "list<int32>",
     "token_type_ids": "list<int8>",
@@ -24,6 +24,10 @@ TYPES = {
     "word_ids": "list<int32>",
     "sequence_ids": "list<int8>",
 }
+
+
+class Made(list[Any]):
+    """A list that we made, whose Arrow type is that of its name. A user's value never is one."""
 
 
 class Header(Row):
@@ -54,28 +58,42 @@ def refuse_new(rows: Sequence[Row], known: Sequence[str]) -> None:
 def delimited(file: IO[bytes], *, tabs: bool) -> Iterator[Any]:
     """CSV, quoted where needed, or TSV, never quoted; lists are JSON in their cell."""
     known: list[str] = []
+    line = _tsv if tabs else _csv()
 
     def write(rows: Sequence[Row]) -> None:
-        text = io.StringIO()
-        table = (
-            csv.writer(text, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
-            if tabs
-            else csv.writer(text)
-        )
+        found = []
         if rows and not known:
             known.extend(fields_of(rows))
-            table.writerow(known)
+            found.append(line(known))
         refuse_new(rows, known)
-        try:
-            table.writerows([_cell(row.get(name)) for name in known] for row in lines_of(rows))
-        except csv.Error:
-            raise OutputError(
-                "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
-            ) from None
-        file.write(text.getvalue().replace("\r\n", "\n").encode())
+        found += [line([_cell(row.get(name)) for name in known]) for row in lines_of(rows)]
+        file.write("".join(found).encode())
         file.flush()
 
     yield write
+
+
+def _csv() -> Callable[[Sequence[Any]], str]:
+    """Return what makes a line of cells. Only its end is changed: a cell may hold CR and LF."""
+    text = io.StringIO()
+    table = csv.writer(text)
+
+    def line(cells: Sequence[Any]) -> str:
+        text.seek(0)
+        text.truncate()
+        table.writerow(cells)
+        return text.getvalue().removesuffix("\r\n") + "\n"
+
+    return line
+
+
+def _tsv(cells: Sequence[Any]) -> str:
+    texts = ["" if cell is None else str(cell) for cell in cells]
+    if any(end in text for text in texts for end in "\t\r\n"):
+        raise OutputError(
+            "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
+        )
+    return "\t".join(texts) + "\n"
 
 
 @contextmanager
@@ -98,7 +116,7 @@ def parquet(file: IO[bytes]) -> Iterator[Any]:
             writer = writer or ParquetWriter(file, _schema(arrow, rows))
             refuse_new(rows, writer.schema.names)
             writer.write_table(arrow.Table.from_pylist(lines_of(rows), schema=writer.schema))
-        except (arrow.ArrowInvalid, arrow.ArrowTypeError) as bad:
+        except (arrow.ArrowException, OverflowError, TypeError, ValueError) as bad:
             raise OutputError(
                 f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"
             ) from None
@@ -114,7 +132,7 @@ def _schema(arrow: Any, rows: Sequence[Row]) -> Any:
     fields = []
     for name in fields_of(rows):
         values = [row.get(name) for row in rows]
-        if name in TYPES:
+        if name in TYPES and any(isinstance(value, Made) for value in values):
             kind = type_of(arrow, TYPES[name])
         else:
             kind = arrow.array(values).type

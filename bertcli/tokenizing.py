@@ -8,10 +8,12 @@ from itertools import chain, islice
 from typing import Any
 
 from bertcli.batching import ahead, windows
-from bertcli.encoding import Encoded, Layout
-from bertcli.records import Reader, Record
+from bertcli.encoding import Encoded, Layout, Numbers, Written
+from bertcli.records import Reader, Record, carried
+from bertcli.tables import Header, Made
 from bertcli.tokenizer import Tokenizer
 
+NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
 
 Counted = tuple[int, list[Encoded]]  # special tokens that stood in the texts, and the texts
@@ -111,11 +113,15 @@ def row(
 
     Extra fields are ``length``, ``text`` and ``overflow_to_sample_mapping``. Unless ``sparse``,
     columns are lists, and a field that only some records have (``truncated``) is there for all.
+    Raises InputError when a field that the record carries has the name of one of these.
     """
     record = encoded.record
     columns: dict[str, Any] = {} if record.id is None else {"id": record.id}
     for name in layout.columns:
-        columns[name] = encoded.columns[name] if sparse else list(encoded.columns[name])
+        column = encoded.columns[name]
+        if sparse and name in NUMERIC and not isinstance(column, Written):
+            column = Numbers(column)
+        columns[name] = column if sparse else Made(column)
     if "length" in extra:
         columns["length"] = encoded.length
     if "text" in extra:
@@ -127,11 +133,41 @@ def row(
     if encoded.cut or not (sparse or layout.truncation == "do_not_truncate"):
         columns["truncated"] = encoded.cut
     if record.extra:
-        columns |= {name: value for name, value in record.extra.items() if name not in columns}
+        columns |= carried(columns, record)
     return columns
 
 
 def count_row(encoded: Encoded) -> dict[str, Any]:
     """Return what is written for a record of which only the length is wanted."""
     key = encoded.record.id
-    return ({} if key is None else {"id": key}) | {"length": encoded.length}
+    found = ({} if key is None else {"id": key}) | {"length": encoded.length}
+    return found | carried(found, encoded.record)
+
+
+def ids_row(record: Record, columns: dict[str, Any]) -> dict[str, Any]:
+    """Return what is written for a record of tokens that become ids."""
+    made = {name: Made(column) for name, column in columns.items()}
+    found = ({} if record.id is None else {"id": record.id}) | made
+    return found | carried(found, record)
+
+
+def header(run: Run, extra: Sequence[str] = (), *, only_count: bool = False) -> Header:
+    """Return the row that begins a table of a run without any: every column, of its type.
+
+    Lists are as long as padding makes those of every text.
+    """
+    known = run.reader.fields
+    rest = dict.fromkeys(known.rest) if known else None
+    (item,) = run.tokenizer.encode([Record("", extra=rest)], run.layout)
+    if run.layout.padding != "max_length":
+        item = item._replace(columns={name: [] for name in item.columns})
+    found = count_row(item) if only_count else row(item, run.layout, extra=extra, sparse=False)
+    return Header(({"id": None} if known and known.id is not None else {}) | found)
+
+
+def fields_written(layout: Layout, extra: Sequence[str], *, only_count: bool = False) -> set[str]:
+    """Return the names that no carried field may have."""
+    if only_count:
+        return {"id", "length"}
+    names = {"id", *layout.columns, *extra} | ({"pair"} if "text" in extra else set())
+    return names if layout.truncation == "do_not_truncate" else names | {"truncated"}

@@ -3,7 +3,8 @@
     with open_writer(Path("ids.parquet"), "parquet") as write:
         write([{"input_ids": [101, 102]}])
 
-A writer takes the rows of a window at a time. When no row came, no file is made.
+A writer takes the rows of a window at a time. Where there is none, a `tables.Header` tells the
+columns of the empty file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from bertcli.encoding import Written
+from bertcli.encoding import Numbers, Written
 from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.beside import making, opener
 from bertcli.files.clash import refuse_inputs, refuse_stdout
@@ -70,12 +71,7 @@ def open_writer(
     else:
         refuse_inputs(inputs, [path])
     with open_output(path, overwrite=overwrite) as output, writer_of(form)(output.file) as write:
-
-        def used(rows: Sequence[Row]) -> None:
-            output.used = output.used or bool(rows)
-            write(rows)
-
-        yield used
+        yield write
 
 
 def writer_of(form: str) -> Format:
@@ -152,20 +148,25 @@ class _Texts(dict[int, str]):
 
 
 _text_of = _Texts().__getitem__
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_NUMBERS = frozenset({"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"})
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def to_json(row: Row) -> str:
-    """Return a row as a line of JSON."""
+    """Return a row as a line of JSON. Only what we made ourselves goes round the encoder.
+
+    Raises OutputError for NaN and infinity, which JSON cannot hold.
+    """
     parts = []
     for name, value in row.items():
-        if isinstance(value, Written):
-            text = value.json
-        elif name in _NUMBERS:
+        if isinstance(value, Numbers):
             text = f"[{','.join(map(_text_of, value))}]"
+        elif isinstance(value, Written):
+            text = value.json
         else:
-            text = _encode(value)
+            try:
+                text = _encode(value)
+            except ValueError as bad:
+                raise OutputError(f"field {name!r} cannot be written as JSON: {bad}") from None
         parts.append(_key(name) + text)
     return "{" + ",".join(parts) + "}\n"
 
@@ -177,10 +178,9 @@ def _key(name: str) -> str:
 
 @dataclass
 class Output:
-    """A file to write to, and whether it is to appear: only when something was written."""
+    """A file to write to."""
 
     file: IO[bytes]
-    used: bool = False
 
 
 class _Shown:
@@ -247,12 +247,10 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
         with open(beside, "xb", opener=opener(mode)) as file:
             if mode is not None:  # what replaces a private file is private
                 os.chmod(beside, mode)
-            output = Output(file)
-            yield output
+            yield Output(file)
             file.flush()
             os.fsync(file.fileno())
-        if output.used:
-            os.replace(beside, target)
+        os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
 

@@ -28,6 +28,7 @@ LAYERS = [
     "errors",
     "printable",
     "files",
+    "tables",
     "hub",  # just above errors: it knows nothing of texts
     "streams",
     "records",
@@ -44,7 +45,6 @@ LAYERS = [
     "decoding",
     "stats",
     "arrays",
-    "tables",
     "writers",
     "scribe",
     "workers",

@@ -386,7 +386,7 @@ def test_no_records_is_a_note(tmp_path):
     done = call("tokenize", "-o", tmp_path / "x.jsonl", stdin=b"")
     assert (done.code, done.out) == (0, "")
     assert done.err == "note: no records: the input is empty\n"
-    assert list(tmp_path.iterdir()) == []
+    assert (tmp_path / "x.jsonl").read_bytes() == b""
 
 
 # --- model, messages, environment ---------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy
+import pyarrow.parquet
 import pytest
 import safetensors.numpy
 import zstandard
@@ -20,6 +21,7 @@ from bertcli.encoding import Repeated
 from bertcli.errors import OutputError
 from bertcli.memo import Ids
 from bertcli.records import Reader, Source
+from bertcli.tables import Header, Made
 from bertcli.writers import SUFFIXES, format_of, open_writer, to_json
 
 FORMATS = ["jsonl", "csv", "tsv", "txt", "npy", "npz", "safetensors", "parquet"]
@@ -180,6 +182,8 @@ def test_parquet(tmp_path, rows, cut):
     from pyarrow import parquet
 
     for row in rows:
+        columns = {name: Made(value) for name, value in row.items() if isinstance(value, list)}
+        row.update(columns)
         row["id"] = rows[0]["id"] and (row["id"] or 0)  # the first rows set the type of a field
         row["text"] = rows[0]["text"] and (row["text"] or "")
     path = tmp_path / "a.parquet"
@@ -237,10 +241,26 @@ def test_a_file_that_is_there_is_refused(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_no_rows_make_no_file(tmp_path, form):
-    assert written(tmp_path / "a", form) is None
-    assert written(tmp_path / "a", form, [], []) is None
-    assert list(tmp_path.iterdir()) == []
+def test_no_rows_make_an_empty_file(tmp_path, form):
+    """A table or an array has the columns, types and lengths of its header."""
+    header = [] if form in ("jsonl", "txt") else [Header(input_ids=Made([0] * 5), id="")]
+    found = written(tmp_path / "a", form, [], header, [])
+    if form in ("jsonl", "csv", "tsv", "txt"):
+        names = {"csv": b"input_ids,id\n", "tsv": b"input_ids\tid\n"}
+        assert found == names.get(form, b"")
+    elif form == "parquet":
+        schema = pyarrow.parquet.read_schema(tmp_path / "a")
+        assert [str(one.type) for one in schema] == ["list<element: int32>", "string"]
+    else:
+        (array,) = arrays_in(tmp_path / "a", form)
+        assert (array.shape, array.dtype) == ((0, 5), "int64")
+
+
+def arrays_in(path, form):
+    if form == "safetensors":
+        return list(safetensors.numpy.load_file(path).values())
+    found = numpy.load(path)
+    return list(found.values()) if form == "npz" else [found]
 
 
 @pytest.mark.parametrize("form", FORMATS)

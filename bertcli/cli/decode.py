@@ -1,15 +1,18 @@
 """`bertcli decode`: token ids back to text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.groups import INPUT, record
-from bertcli.cli.inputs import KeepFields, OnError, source_paths
+from bertcli.cli.inputs import KeepFields, MaxRecordBytes, OnError, source_paths
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.decoding import Decoding, decoded
 from bertcli.records import Reader, Source
+from bertcli.streams import LARGEST_RECORD
+
+TABULAR = ("csv", "tsv", "parquet")
 
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
@@ -41,6 +44,7 @@ class IdOptions:
     ] = "auto"
     keep_fields: KeepFields = None
     on_error: OnError = "fail"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
     def source(self) -> Source:
         """Return where to read from."""
@@ -90,13 +94,16 @@ def decode(
     """
     console = messages.console()
     form = output.form(FORMATS, piped="txt", terminal="txt")
-    reader = Reader(source.source(), console.warn)
     tokenizer = model.tokenizer(console)
     decoding = Decoding(how.as_ == "tokens", how.skip_special_tokens, how.clean_up)
+    read = replace(source.source(), taken=frozenset({"id", decoding.field}))
+    reader = Reader(read, console.warn)
     records = 0
     with output.open(form, reader.source.paths) as write:
         found = decoded(reader, tokenizer, decoding)
         for rows in console.track(found, reader, beside_output=output.on_terminal):
             write(rows)
             records += len(rows)
+        if not records and form in TABULAR:
+            write([decoding.header(reader)])
     console.close(records, reader)

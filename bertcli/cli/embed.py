@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.recipe import Options
+from bertcli.vectors import fields
 from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.target import Target
 
@@ -67,7 +69,7 @@ def embed(
     engine.refuse_ray_options()
     form = output.form(FORMATS)
     _check(output, form, file, vector.precision, options)
-    reader = source.reader(console)
+    reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
     embedder = _open(model, options, compute, console)
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, output, form, console)
@@ -118,7 +120,13 @@ def _job(
     """Return what a worker is told."""
     from bertcli.engines.jobs import EmbedJob
 
+    source = replace(source, taken=_taken(options))
     return EmbedJob(model, source, options, form, precision, threads or pool.cpus, overwrite)
+
+
+def _taken(options: Options) -> frozenset[str]:
+    """Return the names that no carried field may have."""
+    return frozenset(fields.WRITTEN_OF_MANY if options.per_token else fields.WRITTEN)
 
 
 def _open(

@@ -10,6 +10,7 @@ from bertcli.cli.console import Console
 from bertcli.cli.groups import INPUT, record
 from bertcli.errors import UsageError
 from bertcli.records import Reader, Source
+from bertcli.streams import LARGEST_RECORD
 
 InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -33,7 +34,8 @@ KeepFields = Annotated[
     str | None,
     typer.Option(
         metavar="[NAMES]",
-        help="Carry the other fields of the input to the output: all, or those named, a,b,c.",
+        help="Carry the other fields of the input to the output: all, or those named, a,b,c. A "
+        "field that has the name of one of the output is an error.",
     ),
 ]
 OnError = Annotated[
@@ -41,6 +43,15 @@ OnError = Annotated[
     typer.Option(
         help="Stop at a record that cannot be read, or report and skip it (exit code 1).",
         envvar="BERTCLI_ON_ERROR",
+    ),
+]
+MaxRecordBytes = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Largest record, in bytes as read (unpacked); a larger one cannot be read.",
+        envvar="BERTCLI_MAX_RECORD_BYTES",
     ),
 ]
 Encoding = Annotated[str, typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING")]
@@ -122,6 +133,7 @@ class InputOptions:
     on_error: OnError = "fail"
     encoding: Encoding = "utf-8"
     encoding_errors: EncodingErrors = "strict"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""

@@ -90,7 +90,6 @@ def _attention(
         content = _picture(form, found, console)
         with open_output(asked.output, overwrite=asked.overwrite) as output:
             output.file.write(content)
-            output.used = True
         console.note(f"{asked.output}: {found.count} maps of {len(found.tokens)} tokens")
     elif views.json:
         _print_json(found.to_json())

@@ -12,11 +12,13 @@ from bertcli.cli.inputs import (
     Encoding,
     EncodingErrors,
     InputFormat,
+    MaxRecordBytes,
     OnError,
     TextField,
     source_paths,
 )
 from bertcli.records import Reader, Source
+from bertcli.streams import LARGEST_RECORD
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class PretrainCorpusOptions:
     on_error: OnError = "fail"
     encoding: Encoding = "utf-8"
     encoding_errors: EncodingErrors = "strict"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the corpus."""

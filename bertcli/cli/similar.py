@@ -9,12 +9,14 @@ import typer
 from bertcli.cli.console import Console
 from bertcli.cli.embed_options import ComputeOptions
 from bertcli.cli.groups import INPUT, record
-from bertcli.cli.inputs import IdField, InputFormat, TextField
+from bertcli.cli.inputs import IdField, InputFormat, MaxRecordBytes, TextField
 from bertcli.cli.messages import truncated
 from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.records import Reader, Source
+from bertcli.streams import LARGEST_RECORD
+from bertcli.tables import Header
 
 if TYPE_CHECKING:
     from bertcli.pipeline import Embedder
@@ -70,6 +72,8 @@ class CorpusOptions:
         ),
     ] = None
 
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
     def check(self, *, reuse: bool) -> None:
         """Raise UsageError when the texts are to be read twice, and cannot be."""
         if self.vectors is not None and not reuse and "-" in self.corpus:
@@ -116,7 +120,7 @@ def similar(
         reading: list[str | Path] = [*corpus.corpus]
         reading += [corpus.vectors] if corpus.vectors else []
         with output.open(form, reading) as write:
-            write(search.rows())
+            write(search.rows() or ([Header(search.header())] if form != "jsonl" else []))
     console.close(search.nearest.rows, reader)
 
 

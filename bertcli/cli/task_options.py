@@ -14,6 +14,7 @@ from bertcli.cli.inputs import (
     IdField,
     InputFormat,
     KeepFields,
+    MaxRecordBytes,
     Null,
     OnError,
     source_paths,
@@ -21,6 +22,7 @@ from bertcli.cli.inputs import (
 from bertcli.cli.options import ParseSpecial
 from bertcli.errors import UsageError
 from bertcli.records import Reader, Source
+from bertcli.streams import LARGEST_RECORD
 
 MaxLength = Annotated[
     int | None,
@@ -83,6 +85,7 @@ class TaskFileOptions:
     on_error: OnError = "fail"
     encoding: Encoding = "utf-8"
     encoding_errors: EncodingErrors = "strict"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
     def source(self, *, given: bool, objects: bool, **changes: Any) -> Source:
         """Return the source: files or stdin, unless texts are ``given``.
@@ -133,13 +136,14 @@ class QuestionOptions:
             "texts": texts,
             "text_field": self.question_field,
             "flags": flags,
+            "single": not self.both,
         }
         if self.both:
             changes["pair"] = self.context
         elif self.question is not None:
             changes["text_field"] = self.context_field
         elif self.context is None:
-            changes["pair_field"] = self.context_field
+            changes |= {"pair_field": self.context_field, "single": False}
         objects = self.question is None and self.context is None
         return Reader(files.source(given=self.both, objects=objects, **changes), console.warn)
 
@@ -177,7 +181,7 @@ class ChoiceOptions:
                 "give a prompt and then its choices",
             )
         kept = files.keep_fields
-        changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1]}
+        changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}
         if not self.texts:
             changes["text_field"] = self.prompt_field
             changes["flags"] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.console import Console
@@ -42,8 +43,11 @@ def write(
 
     ``advice`` tells what may be done about texts that were cut.
     """
-    from bertcli.tasks.results import lined, tabular
+    from bertcli.tasks.results import fields_written, lined, tabular
 
+    if form != "table":
+        names = fields_written(stream.blank, flat=form != "jsonl") - stream.consumed
+        stream.reader.source = replace(stream.reader.source, taken=names)
     batches = console.track(
         stream,
         stream.reader,
@@ -58,8 +62,10 @@ def write(
             for batch in batches:
                 draw(results_table(batch))
     else:
+        lines = form == "jsonl"
+        rows_of = lined(batches) if lines else tabular(batches, stream.blank, stream.reader)
         with output.open(form, stream.reader.source.paths) as put:
-            for rows in lined(batches) if form == "jsonl" else tabular(batches, stream.blank):
+            for rows in rows_of:
                 put(rows)
     _report(stream, console, advice)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,9 @@ from bertcli.encoding import Layout
 from bertcli.errors import UsageError
 from bertcli.records import Record
 from bertcli.scribe import Part, Task, transcribe
+from bertcli.tables import Header, Made
 from bertcli.tokenizer import Tokenizer
-from bertcli.tokenizing import WINDOW, Run, count_row, row
+from bertcli.tokenizing import WINDOW, Run, count_row, fields_written, header, ids_row, row
 
 if TYPE_CHECKING:
     from bertcli.engines.cluster import Pool
@@ -62,7 +64,8 @@ def tokenize(
     _check(shape, tokenizer, console)
     together = shape.padding == "longest"
     size = layout.window if together else WINDOW
-    run = Run(source.reader(console), tokenizer, shape, size, full=together)
+    reader = source.reader(console, taken=_taken(shape, fields, mode, form))
+    run = Run(reader, tokenizer, shape, size, full=together)
     lines = form in LINES and not (mode.stats or together)
     task = Task(shape, fields.extra(), form, mode.count)
     batches: Any = console.track(
@@ -97,6 +100,13 @@ def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
         console.warn("--offset-unit is of what --offsets writes; without it, it does nothing")
 
 
+def _taken(shape: Layout, fields: FieldOptions, mode: ModeOptions, form: str) -> frozenset[str]:
+    """Return the names that no carried field may have; a summary and a table show none."""
+    if mode.stats or form == "table":
+        return frozenset()
+    return frozenset(fields_written(shape, fields.extra(), only_count=mode.count))
+
+
 def _job(
     layout: LayoutOptions,
     fields: FieldOptions,
@@ -113,8 +123,10 @@ def _job(
     if mode.from_tokens or mode.count or mode.stats:
         raise UsageError("--engine ray writes tokens", "leave out --from-tokens, --count, --stats")
     shape = _layout(layout, fields, mode, fields.columns())
+    extra = fields.extra()
+    read = replace(source, taken=frozenset(fields_written(shape, extra)))
     return TokenizeJob(
-        model, source, shape, form, fields.extra(), layout.parse_special, layout.window, overwrite
+        model, read, shape, form, extra, layout.parse_special, layout.window, overwrite
     )
 
 
@@ -181,6 +193,8 @@ def _write(
                 write([count_row(encoded) for encoded in batch])
             else:
                 write([row(item, run.layout, extra=extra, sparse=sparse) for item in batch])
+        if form not in LINES and not run.tally.records:
+            write([header(run, extra, only_count=only_count)])
 
 
 def _stats(run: Run, batches: Any, output: OutputOptions, form: str, cut_at: int | None) -> None:
@@ -213,7 +227,8 @@ def _ids_of_tokens(
     form, records = output.form(("txt", *ROWS, *ARRAYS)), 0
     if source.pair or source.pairs:
         raise UsageError("--from-tokens takes tokens of one text, not pairs", "leave out --pair")
-    reader = source.reader(console, pre_split=True)
+    names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
+    reader = source.reader(console, pre_split=True, taken=names)
     given = [[Record(list(source.texts), line=1)]] if source.texts else reader.blocks()
     paths = reader.source.paths
     with _screen() if form == "table" else output.open(form, paths) as write:
@@ -228,7 +243,10 @@ def _ids_of_tokens(
                 write(ids_table(record.text, ids))
             else:
                 shown = {"tokens": tokenizer.tokens_of(ids)} if fields.tokens else {}
-                write([{"input_ids": ids} | shown])
+                write([ids_row(record, {"input_ids": ids} | shown)])
+        if not records and form not in ("table", *LINES):
+            columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
+            write([Header({name: Made() for name in columns})])
     console.close(records, reader)
 
 

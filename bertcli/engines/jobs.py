@@ -16,7 +16,7 @@ from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
 from bertcli.records import Reader, Source
 from bertcli.scribe import Task, transcribe
 from bertcli.tokenizer import Tokenizer
-from bertcli.tokenizing import WINDOW, Run, Tally, row
+from bertcli.tokenizing import WINDOW, Run, Tally, header, row
 from bertcli.vectors.journal import Files, put_json
 from bertcli.writers import open_writer
 
@@ -177,16 +177,17 @@ class _Tokenizing:
                 for batch in run:
                     write([row(item, job.layout, extra=job.extra, sparse=sparse) for item in batch])
                     seen(run.tally)
-        if run.tally.records:
-            put_json(
-                Files.of(output).manifest,
-                {
-                    **about,
-                    "bertcli": __version__,
-                    "output": output.name,
-                    "format": job.form,
-                    "counts": asdict(run.tally) | {"skipped": reader.skipped},
-                    "rows": run.tally.records,
-                    "sha256": sha256(output),
-                },
-            )
+                if job.form != "jsonl" and not run.tally.records:
+                    write([header(run, job.extra)])
+        put_json(
+            Files.of(output).manifest,
+            {
+                **about,
+                "bertcli": __version__,
+                "output": output.name,
+                "format": job.form,
+                "counts": asdict(run.tally) | {"skipped": reader.skipped},
+                "rows": run.tally.records,
+                "sha256": sha256(output),
+            },
+        )

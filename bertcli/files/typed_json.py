@@ -40,6 +40,13 @@ class BadJsonError(ValueError):
     """Why a text is not JSON that can be worked with."""
 
 
+class TooDeepError(BadJsonError):
+    """Lists or objects stand in each other more than DEPTH deep."""
+
+    def __init__(self) -> None:
+        super().__init__("lists or objects are nested too deeply")
+
+
 def parse(text: str | bytes, *, unique: bool = False) -> Any:
     """Return the value of a JSON text; NaN and Infinity are read, as Python's own reader does.
 
@@ -55,7 +62,7 @@ def parse(text: str | bytes, *, unique: bool = False) -> Any:
         )
         raise BadJsonError(f"{bad.msg}, {place}") from None
     except RecursionError:
-        raise BadJsonError("lists or objects are nested too deeply") from None
+        raise TooDeepError from None
     except UnicodeDecodeError as bad:
         raise BadJsonError(f"byte {bad.start} is not valid UTF-8") from None
     except BadJsonError:
@@ -64,7 +71,7 @@ def parse(text: str | bytes, *, unique: bool = False) -> Any:
         raise BadJsonError(str(bad).partition(";")[0]) from None
     opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
     if sum(map(text.count, opening)) > DEPTH and _too_deep(value):  # type: ignore[arg-type]
-        raise BadJsonError("lists or objects are nested too deeply")
+        raise TooDeepError
     return value
 
 
@@ -295,7 +302,6 @@ class JsonObject(Mapping[str, Any]):
 
     def wholes(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> list[int] | None:
         """Return a list of whole numbers in a range, its ends included."""
-
         number = whole_number(least, most)
 
         def holds(value: Any) -> bool:

@@ -42,7 +42,8 @@ class Answering:
             return self._judge(reader.collect(((item.sample, item) for item in batch), self._asked))
 
         stream = streamed(self.head, reader, self.layout, judge, self._prepare)
-        return replace(stream, max_length=self.layout.max_length or 0, blank=NONE)
+        blank = {"answers": [NONE]} if self.choosing.top_k > 1 else NONE
+        return replace(stream, max_length=self.layout.max_length or 0, blank=blank)
 
     @property
     def layout(self) -> Layout:

@@ -19,6 +19,7 @@ from bertcli.tasks.head import FIRST, Head, Stream
 from bertcli.tasks.results import Result
 from bertcli.tokenizing import Tally
 
+BLANK = {"best": 0, "choices": [{"choice": "", "score": 0.0}]}
 CHOICES = "choices"  # the extra field of a record that holds them
 
 
@@ -36,7 +37,9 @@ class Choice:
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over prompts. InputError for one without a list of choices."""
         tally = Tally()
-        return Stream(reader, tally, self._windows(reader, tally), self.head.max_length)
+        windows = self._windows(reader, tally)
+        consumed = frozenset({self.field})
+        return Stream(reader, tally, windows, self.head.max_length, blank=BLANK, consumed=consumed)
 
     def _windows(self, reader: Reader, tally: Tally) -> Iterator[list[Result]]:
         layout, first = self.head.layout(), 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bertcli.encoder import first_tokens
@@ -23,7 +24,6 @@ from bertcli.sentence import CONFIG
 from bertcli.tasks.head import Head, Stream, Warn, streamed
 from bertcli.tasks.results import Result
 
-BLANK = {"label": "", "score": 0.0}
 LIKELY = 0.5  # score from which a label of many that may hold together is given
 BLANK = {"label": "", "score": 0.0}
 
@@ -60,7 +60,9 @@ class Classifying:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts and pairs of a reader."""
-        return replace(streamed(self.head, reader, self.head.layout(), self._judge), blank=BLANK)
+        labels = len(self.head.labels)
+        blank = {"labels": [BLANK]} if self.several else self._fields(torch.zeros(labels))
+        return replace(streamed(self.head, reader, self.head.layout(), self._judge), blank=blank)
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         logits = self.head.outputs(batch, self._logits)

@@ -23,6 +23,7 @@ from bertcli.tasks.head import Head, Stream, Warn, streamed
 from bertcli.tasks.results import Result
 from bertcli.tokenizer import Tokenizer
 
+BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 ROWS = 256  # masks whose whole vocabulary is scored together
 
 Predictions = tuple[list[float], list[int]]  # the best scores of one mask, and their ids
@@ -54,7 +55,8 @@ class Filling:
         def judge(batch: list[Encoded]) -> list[Result]:
             return self._judge(reader.collect(((item.sample, item) for item in batch), self._asks))
 
-        return replace(streamed(self.head, reader, self.head.layout(), judge), masks=True)
+        stream = streamed(self.head, reader, self.head.layout(), judge)
+        return replace(stream, masks=True, blank={"predictions": [BLANK]})
 
     def _asks(self, number: int, item: Encoded) -> Encoded:
         if self.mask not in item.columns["input_ids"]:

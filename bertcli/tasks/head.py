@@ -165,7 +165,8 @@ class Stream:
     windows: Iterator[list[Result]] = field(repr=False)
     max_length: int
     masks: bool = False  # whether special tokens belong in these texts
-    blank: Mapping[str, Any] = field(default_factory=dict)  # an item of a list that may be empty
+    blank: Mapping[str, Any] = field(default_factory=dict)  # fields of a result, as an example
+    consumed: frozenset[str] = frozenset()  # carried fields that the task reads, not the output
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""

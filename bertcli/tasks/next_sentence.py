@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -28,7 +28,8 @@ class Following:
         def judge(batch: list[Encoded]) -> list[Result]:
             return self._judge(reader.collect(((item.sample, item) for item in batch), _paired))
 
-        return streamed(self.head, reader, self.head.layout(), judge)
+        stream = streamed(self.head, reader, self.head.layout(), judge)
+        return replace(stream, blank={"is_next": 0.0, "not_next": 0.0})
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         found = self.head.outputs(batch, self._logits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertcli.records import Record
+from bertcli.records import Reader, Record, carried
 from bertcli.tables import Header
 
 
@@ -24,7 +24,7 @@ def row(result: Result) -> dict[str, Any]:
     found = ({} if key is None else {"id": key}) | dict(result.fields)
     if result.cut:
         found["truncated"] = result.cut
-    return found | _carried(result, found)
+    return found | carried(found, result.record)
 
 
 def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
@@ -46,7 +46,7 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
                 single[name] = value
     for item in items:
         found = {**first, **single, **item, "truncated": result.cut}
-        yield found | _carried(result, found)
+        yield found | carried(found, record)
 
 
 def lined(batches: Iterable[Sequence[Result]]) -> Iterator[list[dict[str, Any]]]:
@@ -56,22 +56,24 @@ def lined(batches: Iterable[Sequence[Result]]) -> Iterator[list[dict[str, Any]]]
 
 
 def tabular(
-    batches: Iterable[Sequence[Result]], blank: Mapping[str, Any]
+    batches: Iterable[Sequence[Result]], blank: Mapping[str, Any], reader: Reader
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of each batch. When no result has any, the header of the table comes alone.
 
-    ``blank`` is an item as a list has them, for that header.
+    ``blank`` are the fields of a result, with one item in their list.
     """
     first, some = None, False
     for batch in batches:
         rows = [line for result in batch for line in flat_rows(result)]
         first, some = first or batch[0], some or bool(rows)
         yield rows
-    if first and not some:
-        fields = {name: [blank] if value == [] else value for name, value in first.fields.items()}
-        yield [Header(line) for line in flat_rows(first._replace(fields=fields))]
+    if not some:
+        rest = dict.fromkeys(reader.fields.rest) if reader.fields else None
+        record = first.record if first else Record("", extra=rest)
+        yield [Header(line) for line in flat_rows(Result(record, 0, blank))]
 
 
-def _carried(result: Result, taken: Mapping[str, Any]) -> dict[str, Any]:
-    extra = result.record.extra or {}
-    return {name: value for name, value in extra.items() if name not in taken}
+def fields_written(blank: Mapping[str, Any], *, flat: bool) -> frozenset[str]:
+    """Return the names that no carried field may have, of results with fields like these."""
+    one = Result(Record(""), 0, blank, cut=1)
+    return frozenset({"id"}.union(*(flat_rows(one) if flat else [row(one)])))

@@ -37,7 +37,7 @@ class Tagging:
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts of a reader."""
         stream = streamed(self.head, reader, self._layout(), self._judge)
-        return replace(stream, blank=self._grouping.blank)
+        return replace(stream, blank={"entities": [self._grouping.blank]})
 
     @property
     def _grouping(self) -> Grouping:

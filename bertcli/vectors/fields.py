@@ -34,6 +34,8 @@ PIECES = {  # what several vectors belong to; Arrow types that empty lists do no
     "offsets": "list<list<int32>>",
     "sequence_ids": "list<int8>",
 }
+WRITTEN = (*FIRST, VECTOR)  # names that no carried field may have
+WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has several vectors
 
 
 class Text(Written):
