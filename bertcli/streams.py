@@ -209,48 +209,64 @@ def blocks(
     returns, the line is left out; ``passed`` is shown its bytes piece by piece. Raises InputError
     when a compressed file is broken.
     """
-    number, offset = 1, 0
-    open_line: list[bytes] = []  # chunks of a line whose end has not been read
-    held = lost = 0  # bytes of that line that are kept, or passed over
+    number, offset, line = 1, 0, _OpenLine(limit, skip, passed)
     while chunk := _read(stream, name):
         *lines, rest = chunk.split(separator)
-        if lines and lost:
+        if lines and line.large:
             passed(end := lines.pop(0))
-            number, offset = number + 1, offset + lost + len(end) + len(separator)
-            open_line, held, lost = [], 0, 0
+            number, offset = number + 1, offset + line.size + len(end) + len(separator)
+            line.begin()
         elif lines:
-            lines[0] = b"".join([*open_line, lines[0]])
-            open_line, held = [], 0
-        if lines:
-            for block, large in _around(Block(number, offset, lines), separator, limit):
-                if large:
-                    skip(too_large(f"{name}:{block.number}", limit))
-                    passed(block.lines[0])
-                else:
-                    yield block
-            number += len(lines)
-            offset += sum(map(len, lines)) + len(lines) * len(separator)
-        if lost:
-            lost += len(rest)
-            passed(rest)
-        elif rest:
-            open_line.append(rest)
-            held += len(rest)
-        if held > limit:
-            skip(too_large(f"{name}:{number}", limit))
-            for piece in open_line:
-                passed(piece)
-            open_line, held, lost = [], 0, held
-    last = b"".join(open_line)
+            lines[0] = b"".join([*line.chunks, lines[0]])
+            line.begin()
+        for block, large in _around(Block(number, offset, lines), separator, limit):
+            if large:
+                skip(too_large(f"{name}:{block.number}", limit))
+                passed(block.lines[0])
+            else:
+                yield block
+        number += len(lines)
+        offset += sum(map(len, lines)) + len(lines) * len(separator)
+        line.add(rest, f"{name}:{number}")
+    last = b"".join(line.chunks)
     if last and not (number == 1 and last == codecs.BOM_UTF8):
         yield Block(number, offset, [last])
+
+
+class _OpenLine:
+    """The line whose end has not been read: its chunks, or none once it is too large."""
+
+    def __init__(
+        self,
+        limit: int,
+        skip: Callable[[InputError], None],
+        passed: Callable[[bytes], object],
+    ) -> None:
+        self.limit, self.skip, self.passed = limit, skip, passed
+        self.begin()
+
+    def begin(self) -> None:
+        self.chunks: list[bytes] = []
+        self.size, self.large = 0, False
+
+    def add(self, chunk: bytes, where: str) -> None:
+        self.size += len(chunk)
+        if chunk:
+            self.chunks.append(chunk)
+        if self.size > self.limit:
+            if not self.large:
+                self.skip(too_large(where, self.limit))
+                self.large = True
+            for passed in self.chunks:
+                self.passed(passed)
+            self.chunks = []
 
 
 def _around(block: Block, separator: bytes, limit: int) -> Iterator[tuple[Block, bool]]:
     """Yield the block cut at lines that are too large, and whether a piece is such a line."""
     number, offset, lines = block
     large = [at for at, line in enumerate(lines) if len(line) > limit]
-    if not large:
+    if lines and not large:
         yield block, False
         return
     ends = sorted({0, len(lines), *large, *(at + 1 for at in large)})

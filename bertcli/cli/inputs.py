@@ -34,8 +34,8 @@ KeepFields = Annotated[
     str | None,
     typer.Option(
         metavar="[NAMES]",
-        help="Carry the other fields of the input to the output: all, or those named, a,b,c. A "
-        "field that has the name of one of the output is an error.",
+        help="Carry the other fields of the input to the output: all, or those named, a,b,c. One "
+        "named as a field of the output is an error.",
     ),
 ]
 OnError = Annotated[
