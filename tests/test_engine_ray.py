@@ -153,6 +153,65 @@ def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
         worker("mean", source)[0].make(shard)
 
 
+def test_a_source_of_the_same_size_and_time_is_not_the_same(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_text("one\ntwo\n")
+    shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
+    worker("mean", source)[0].make(shard)
+    time = source.stat().st_mtime_ns
+    source.write_text("one\nten\n")
+    os.utime(source, ns=(time, time))
+    with pytest.raises(OutputError, match=r'source\.sha256 was "\w+'):
+        worker("mean", source)[0].make(shard)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "npy", "parquet", "csv"])
+def test_an_empty_shard_is_made_once(tmp_path, form):
+    source = tmp_path / "a.txt"
+    source.touch()
+    shard = Shard(str(source), str(tmp_path / "out" / f"a.{form}"))
+    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), Options(), form)
+    done = Worker(job, "me", lambda *seen: None).make(shard)
+    assert Path(shard.output).exists() and done.sha256
+    assert done.counts["records"] == 0
+    assert Worker(job, "me", lambda *seen: None).make(shard).passed_over
+
+
+def test_a_long_name_of_a_shard(tmp_path):
+    source = tmp_path / f"{'x' * 249}.jsonl"
+    source.write_text('{"text": "one"}\n{"text": 2}\n')
+    shard = Shard(str(source), str(tmp_path / "out" / f"{'x' * 249}.npy"))
+    worker("mean", source)[0].make(shard)
+    assert worker("mean", source)[0].make(shard).passed_over
+    assert len(list((tmp_path / "out").iterdir())) == 4  # index, manifest, what was skipped
+
+
+@pytest.mark.parametrize("text", ["[", "[" * 9999, "7", '{"shard": 1}', '{"counts": {}}'])
+def test_a_manifest_that_is_none_is_made_again(tmp_path, text):
+    source = tmp_path / "a.txt"
+    source.write_text("one\n")
+    shard = Shard(str(source), str(tmp_path / "a.jsonl"))
+    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), Options(), "jsonl")
+    (tmp_path / "a.jsonl.manifest.json").write_text(text)
+    assert not Worker(job, "me", lambda *seen: None).make(shard).passed_over
+
+
+def test_sources_are_never_written(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "one"}\n')
+    for command in ("embed", "tokenize"):
+        done = call(
+            *(command, "-m", TINY, "--engine", "ray", "-i", source),
+            *("-o", tmp_path, "-f", "jsonl", "--overwrite"),
+        )
+        assert done.code == 1
+        assert f"the input {source} is a file that this run writes" in done.error
+    (tmp_path / "a.npy.errors.jsonl").write_bytes(source.read_bytes())
+    paths = (str(source), str(tmp_path / "a.npy.errors.jsonl"))
+    with pytest.raises(OutputError, match="is a file that this run writes"):
+        plan(Source(paths=paths), str(tmp_path), "npy")
+
+
 def test_a_worker_takes_one_device():
     source = Source(paths=("a.txt",))
     with pytest.raises(UsageError, match="names several devices"):

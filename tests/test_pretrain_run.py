@@ -16,10 +16,11 @@ from pretrain_folders import CONFIG, STILL, VOCABULARY, config_file, lines, prep
 from safetensors.torch import load_file
 
 from bertcli.cli import pretrain_view
+from bertcli.errors import OutputError
 from bertcli.pretrain import checkpoints
 from bertcli.pretrain.configuration import SIZES
 from bertcli.pretrain.loop import Training
-from bertcli.pretrain.plot import ticks
+from bertcli.pretrain.plot import plot, ticks
 from bertcli.vectors.lock import locked
 
 STEPS = 6
@@ -466,6 +467,35 @@ def test_a_damaged_checkpoint_is_named(place, whole, tmp_path, name):
     (tmp_path / "out" / "checkpoint-6" / name).write_bytes(b"{")
     done = bad(*argv(place, tmp_path / "out", "--resume"))
     assert f"checkpoint-6/{name}: cannot be read" in done.error.replace(os.sep, "/")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": -1}, "step: expected a whole number"),
+        ({"step": 2}, "step: expected 6, as in the name of the folder"),
+        ({"log_bytes": "x"}, "log_bytes: expected a whole number"),
+        ({"window": []}, "window: expected an object"),
+        ({"scaler": {"scale": "x"}}, "scaler.scale: expected a number"),
+        ({"version": 9}, "another version of bertcli wrote it"),
+    ],
+)
+def test_a_state_of_other_types_is_named(place, whole, tmp_path, change, message):
+    shutil.copytree(whole[0], tmp_path / "out")
+    file = tmp_path / "out" / "checkpoint-6" / "training_state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    done = bad(*argv(place, tmp_path / "out", "--resume"))
+    assert f"training_state.json: cannot be read: {message}" in done.error
+
+
+def test_a_log_that_is_none_is_named(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n{"step"')
+    assert b"<svg" in plot(log)
+    for line in ("[" * 99999, "\0", "7"):
+        log.write_text(f'{{"step": 1}}\n{line}\n')
+        with pytest.raises(OutputError, match=r"log\.jsonl:2: not a line of a log"):
+            plot(log)
 
 
 # --- the live view ---

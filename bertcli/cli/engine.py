@@ -116,8 +116,8 @@ def _shown(console: Console) -> Iterator[Callable[[Progress], None]]:
 
 def _close(done: list[Done], console: Console) -> None:
     """Warn of what a user should know; exit with 1 when records were skipped."""
+    from bertcli.engines.shards import DEAD
     from bertcli.engines.summary import totals
-    from bertcli.engines.worker import DEAD
     from bertcli.tokenizing import Tally
 
     counts = totals(done)

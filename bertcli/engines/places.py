@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError
+from bertcli.files.beside import side_name
 
 LOCAL = "file://"
 ARROW = ("s3", "gs", "hdfs", "abfss")  # which Arrow reads without a package of its own
@@ -54,6 +55,19 @@ def size(place: str) -> int:
     with explained(place):
         fs, path = _filesystem(place)
         return int(fs.size(path))
+
+
+def exists(place: str) -> bool:
+    """Return whether there is such a file."""
+    with explained(place):
+        fs, path = _filesystem(place)
+        return bool(fs.exists(path))
+
+
+def beside(place: str, end: str) -> str:
+    """Return the place of a file that lies beside another."""
+    folder, slash, name = place.rpartition("/")
+    return folder + slash + side_name(name, end)
 
 
 def read(place: str) -> bytes | None:

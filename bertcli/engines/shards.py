@@ -11,9 +11,13 @@ from typing import NamedTuple
 
 from bertcli.engines.places import is_local, listed, local_path
 from bertcli.errors import InputError, OutputError, UsageError
+from bertcli.files.beside import beside
+from bertcli.files.clash import refuse_inputs
 from bertcli.records import FORMATS, PACKED, Source
+from bertcli.vectors.journal import Files
 
-OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl")  # what is written beside outputs
+DEAD = ".errors.jsonl"  # why records of a shard were skipped
+OURS = ("manifest.json", DEAD, ".index.jsonl")  # what is written beside outputs
 SCHEMAS = 1000  # Parquet files whose fields are compared before anything starts
 
 
@@ -46,7 +50,22 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
         same = [file for file, name in zip(files, names, strict=True) if name == twice[0]]
         raise InputError(f"{' and '.join(same)} would both become {twice[0]}", "rename one of them")
     folder = output.rstrip("/")
-    return [Shard(file, f"{folder}/{name}.{form}") for file, name in zip(files, names, strict=True)]
+    shards = [
+        Shard(file, f"{folder}/{name}.{form}") for file, name in zip(files, names, strict=True)
+    ]
+    _refuse_own(shards, folder)
+    return shards
+
+
+def _refuse_own(shards: Sequence[Shard], folder: str) -> None:
+    """Raise OutputError when a source is a file that the run writes or removes."""
+    if not is_local(folder):
+        return
+    sources = [local_path(one.source) for one in shards if is_local(one.source)]
+    outputs = [local_path(one.output) for one in shards]
+    own = [path for one in outputs for path in (one, *Files.of(one).own, beside(one, DEAD))]
+    place = local_path(folder)
+    refuse_inputs(sources, [place, place / "manifest.json", *own])
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
     made: dict[str, Any] = next((found for one in ordered if (found := manifest_of(one.shard))), {})
     value = {
         "bertcli": __version__,
-        "by": made["shard"]["by"] if made else None,
+        "by": made["shard"].get("by") if made else None,
         "counts": dict(totals(done)),
         "shards": [
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
@@ -13,14 +13,17 @@ from typing import Any
 
 from bertcli.engines import places
 from bertcli.engines.jobs import Job, Work
-from bertcli.engines.shards import Shard
-from bertcli.errors import BertcliError
+from bertcli.engines.shards import DEAD, Shard
+from bertcli.errors import BertcliError, OutputError
+from bertcli.files.beside import beside, manifest_beside
+from bertcli.files.typed_json import BadJsonError, JsonObject, parse
+from bertcli.hub import sha256
 from bertcli.records import Reader
 from bertcli.tokenizing import Tally
-from bertcli.vectors.journal import as_json, refuse_changes
+from bertcli.vectors.journal import MOST, as_json, refuse_changes
 
 MANIFEST = ".manifest.json"
-DEAD = ".errors.jsonl"  # why records of the shard were skipped
+COUNTS = (*(one.name for one in fields(Tally)), "skipped")
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,10 @@ class Worker:
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
         start = monotonic()
-        now = {
-            "by": self.made_by,
-            "source": {"place": shard.source, "bytes": places.size(shard.source)},
-        }
+        now = {"by": self.made_by, "source": source_of(shard)}
         found = None if self.job.overwrite else manifest_of(shard)
-        if passed_over := found is not None and places.size(shard.output) > 0:
-            refuse_changes(shard.output, found.get("shard", {}), now)
+        if passed_over := found is not None and places.exists(shard.output):
+            refuse_changes(shard.output, found["shard"], now)
         else:
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
                 skipped = self._make(shard, Path(scratch), now)
@@ -92,7 +92,7 @@ class Worker:
         output = places.local_path(shard.output) if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)
         path = str(places.fetch(shard.source, scratch))
-        letters = DeadLetters(output.with_name(output.name + DEAD), (path, shard.source))
+        letters = DeadLetters(beside(output, DEAD), (path, shard.source))
         reader = Reader(replace(self.job.source, paths=(path,)), letters)
         try:
             self.work(
@@ -102,16 +102,32 @@ class Worker:
             said = str(error).replace(path, shard.source)
             raise type(error)(said, error.hint) from None
         if not here:
-            made = sorted(output.parent.iterdir(), key=lambda file: file.name.endswith(MANIFEST))
+            made = sorted(output.parent.iterdir(), key=lambda one: one == manifest_beside(output))
             for file in made:  # the manifest last: it says that the others are there
                 places.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
         return reader.skipped
 
 
+def source_of(shard: Shard) -> dict[str, Any]:
+    """Return what tells whether the source of a shard has changed."""
+    found: dict[str, Any] = {"place": shard.source, "bytes": places.size(shard.source)}
+    if places.is_local(shard.source):  # elsewhere it would have to be fetched
+        with places.explained(shard.source):
+            found["sha256"] = sha256(places.local_path(shard.source))
+    return found
+
+
 def manifest_of(shard: Shard) -> dict[str, Any] | None:
     """Return what is written of an output that is whole; None when there is none."""
-    raw = places.read(shard.output + MANIFEST)
+    raw = places.read(places.beside(shard.output, MANIFEST))
     try:
-        return None if raw is None else json.loads(raw)
-    except ValueError:
+        value = None if raw is None else parse(raw)
+    except BadJsonError:
         return None  # another's file, or cut off: the shard is made again
+    found = JsonObject(value if isinstance(value, dict) else {}, shard.output, OutputError)
+    try:
+        shown = dict(found) | {"shard": dict(found.object("shard")), "sha256": found.text("sha256")}
+        counts = {name: found.object("counts").whole(name, most=MOST) for name in COUNTS}
+    except OutputError:
+        return None  # likewise
+    return None if None in (shown["sha256"], *counts.values()) else shown | {"counts": counts}

@@ -22,6 +22,7 @@ from bertcli.errors import BertcliError, ModelError
 DEPTH = 100  # of lists and objects in each other
 LARGEST_FILE = 256 << 20  # bytes; the largest tokenizer.json in use has about 35 MB
 LARGEST_NUMBER = 10**9  # of any count; what is larger is a mistake, and overflows torch's numbers
+MOST = 1.7e308  # of any number: the largest float, nearly
 SHOWN = 60  # characters of a value in a message
 HINT = "correct the file, or fetch it again"
 
@@ -308,6 +309,15 @@ class JsonObject(Mapping[str, Any]):
             return isinstance(value, list) and all(map(number.holds, value))
 
         found: list[int] | None = self.checked(key, holds, f"a list, each {number.expected}")
+        return found
+
+    def number(self, key: str) -> float | None:
+        """Return a number that a float holds; NaN and infinity are such numbers."""
+
+        def holds(value: Any) -> bool:
+            return type(value) is float or (type(value) is int and abs(value) <= MOST)
+
+        found: float | None = self.checked(key, holds, "a number")
         return found
 
     def object(self, key: str) -> JsonObject:

@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertcli.errors import OutputError
+from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.model import checkpoint
 from bertcli.model.config import BertConfig
@@ -33,6 +34,7 @@ from bertcli.pretrain.log import LOG, PLOT
 from bertcli.vectors.journal import FULL, sync_folder
 
 VERSION = 1  # of training_state.json
+MOST_BYTES = 1 << 62
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
 MAKING, GOING = ".making-", ".going-"
@@ -213,16 +215,34 @@ def read_moments(folder: Path) -> dict[str, Tensor]:
 
 def read_state(folder: Path) -> State:
     """Read where a checkpoint stands; OutputError when it is none of this version."""
+    path = folder / STATE
     try:
-        raw = json.loads((folder / STATE).read_bytes())
-        if raw.pop("version") != VERSION:
-            raise ValueError("another version of bertcli wrote it")
-        return State(**raw)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as broken:
-        raise damaged(folder / STATE, broken) from None
+        raw = parse(read_bytes(path, OutputError) or b"")
+    except BadJsonError as bad:
+        raise damaged(path, bad) from None
+    if not isinstance(raw, dict) or raw.get("version") != VERSION:
+        raise damaged(path, "another version of bertcli wrote it")
+    found = JsonObject(raw, f"{path}: cannot be read", OutputError, damaged(path, "").hint)
+    step = NAME.fullmatch(folder.name)
+    state = State(
+        step=found.whole("step") or 0,
+        updates=found.whole("updates") or 0,
+        log_bytes=found.whole("log_bytes", most=MOST_BYTES) or 0,
+        window=_numbers(found.object("window")),
+        scaler=_numbers(found.object("scaler")),
+        fingerprint=dict(found.object("fingerprint")),
+        made_with=dict(found.object("made_with")),
+    )
+    if step and int(step[1]) != state.step:
+        raise found.bad("step", f"{step[1]}, as in the name of the folder")
+    return state
 
 
-def damaged(path: Path, why: Exception) -> OutputError:
+def _numbers(found: JsonObject) -> dict[str, float]:
+    return {name: found.number(name) or 0 for name in found}
+
+
+def damaged(path: Path, why: object) -> OutputError:
     """Return the error of a checkpoint that cannot be gone on from."""
     return OutputError(
         f"{path}: cannot be read: {why}",

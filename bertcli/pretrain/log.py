@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertcli.errors import OutputError
+from bertcli.files.typed_json import BadJsonError, JsonObject, kind_of, parse
+
 if TYPE_CHECKING:
     from bertcli.pretrain.loop import Step
 
+MOVE = "move the log away; the run goes on with a new one"
 LOG, PLOT = "log.jsonl", "loss.svg"
 SUMMED = ("mlm_loss", "nsp_loss", "grad_norm")  # of the steps since the last line
 
@@ -49,7 +53,8 @@ class Log:
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self.file = path.open("ab")
-        self.file.truncate(size)  # what a killed run wrote after its last checkpoint
+        there = self.file.seek(0, os.SEEK_END)
+        self.file.truncate(min(size, there))  # what a killed run wrote after its last checkpoint
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append a line, for others to read at once."""
@@ -66,9 +71,17 @@ class Log:
         self.file.close()
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log that are whole."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+def read(path: Path) -> Iterator[JsonObject]:
+    """Yield the lines of a log that are whole. Raises OutputError for one that is no object."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                continue
+            where = f"{path}:{number}"
+            try:
+                found = parse(line)
+            except BadJsonError as bad:
+                raise OutputError(f"{where}: not a line of a log: {bad}", MOVE) from None
+            if not isinstance(found, dict):
+                raise OutputError(f"{where}: not a line of a log, but {kind_of(found)}", MOVE)
+            yield JsonObject(found, where, OutputError, MOVE)

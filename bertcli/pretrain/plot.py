@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil, floor, log10
+from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from typing import NamedTuple
 
+from bertcli.files.typed_json import JsonObject
 from bertcli.heatmaps.colours import FAINT, INK, PAPER, SENTENCES
 from bertcli.heatmaps.svg import FONT
 from bertcli.pretrain.log import read
@@ -29,14 +30,22 @@ class Curve(NamedTuple):
 def plot(log: Path) -> bytes:
     """Draw the losses of a log over its steps, and those on what was held out as dots."""
     lines = list(read(log))
-    trained = [line for line in lines if "loss" in line]
-    held = [(line["step"], line["eval_loss"]) for line in lines if "eval_loss" in line]
     curves = [
-        Curve("loss", thinned([(line["step"], line["loss"]) for line in trained]), SENTENCES[0]),
-        Curve("masked words", thinned([(o["step"], o["mlm_loss"]) for o in trained]), FAINT),
-        Curve("held out", thinned(held), SENTENCES[1], dots=True),
+        Curve("loss", thinned(_points(lines, "loss")), SENTENCES[0]),
+        Curve("masked words", thinned(_points(lines, "mlm_loss")), FAINT),
+        Curve("held out", thinned(_points(lines, "eval_loss")), SENTENCES[1], dots=True),
     ]
     return "\n".join(_lines([curve for curve in curves if curve.points])).encode() + b"\n"
+
+
+def _points(lines: Sequence[JsonObject], name: str) -> Points:
+    """Return the steps and values of the lines that have this value."""
+    found = [(line.number("step"), line.number(name)) for line in lines]
+    return [
+        (step, value)
+        for step, value in found
+        if step is not None and value is not None and isfinite(step) and isfinite(value)
+    ]
 
 
 def thinned(points: Points, most: int = MOST) -> Points:

@@ -9,13 +9,13 @@ batch = stored.rows([3, 17, 4])["input_ids"]  # int32 [3, L]
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
+from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 from bertcli.hub import sha256
 from bertcli.pretrain.rows import AGAIN, ParquetRows, SafetensorsRows, columns, open_rows, row_type
 
@@ -81,20 +81,33 @@ class Instances:
 
 def _read_index(path: Path) -> dict[str, Any]:
     """Return an index that can be worked with, or raise InputError."""
+    raw = read_bytes(path, InputError, AGAIN)
+    if raw is None:
+        raise InputError(
+            f"{path}: there are no instances here", "make them with bertcli pretrain prepare"
+        )
+    where = f"{path}: not an index of instances"
     try:
-        index = json.loads(path.read_bytes())
-        same = index["format"] == FORMAT
-        numbers = [index["version"], *(index[name] for name in NUMBERS)]
-        numbers += [shard["rows"] for shard in index["shards"]]
-        names = [Path(shard["file"]).name == shard["file"] for shard in index["shards"]]
-    except OSError as failed:
-        why = "there are no instances here" if isinstance(failed, FileNotFoundError) else failed
-        raise InputError(f"{path}: {why}", "make them with bertcli pretrain prepare") from None
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise InputError(f"{path}: not an index of instances", AGAIN) from None
-    if not same or not all(names) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise InputError(f"{path}: not an index of instances", AGAIN)
-    if index["version"] != VERSION:
-        raise InputError(f"{path}: version {index['version']}, and this one reads {VERSION}", AGAIN)
-    found: dict[str, Any] = index
-    return found
+        found = parse(raw)
+    except BadJsonError as bad:
+        raise InputError(f"{where}: {bad}", AGAIN) from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise InputError(where, AGAIN)
+    index = JsonObject(found, where, InputError, AGAIN)
+    if (version := _needed(index, "version")) != VERSION:
+        raise InputError(f"{path}: version {version}, and this one reads {VERSION}", AGAIN)
+    for name in NUMBERS:
+        _needed(index, name)
+    for shard in index.list_of_objects("shards"):
+        _needed(shard, "rows")
+        file = shard.text("file") or ""
+        if Path(file).name != file or "\0" in file or not file or shard.text("sha256") is None:
+            raise shard.bad("file", "the name of a file here, and its sha256")
+    return {"shards": [], **found}
+
+
+def _needed(index: JsonObject, name: str) -> int:
+    number = index.whole(name)
+    if number is None:
+        raise index.bad(name, "a whole number")
+    return number
