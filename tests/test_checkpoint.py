@@ -268,6 +268,12 @@ OLD = {
     "DataParallel": "module.{}".format,
     "a training loop": "model.{}".format,
     "both and a compiler": "module.model._orig_mod.{}".format,
+    "W of the paper": lambda n: (
+        n.replace("self.query", "self.Wq").replace("self.key", "self.Wk").replace("f.value", "f.Wv")
+    ),
+    "W without a module of its own": lambda n: (
+        n.replace("self.query", "Wq").replace("self.key", "Wk").replace("self.value", "Wv")
+    ),
     "NVIDIA": lambda n: (
         n.replace("intermediate.dense", "intermediate.dense_act")
         .replace("pooler.dense", "pooler.dense_act")

@@ -28,6 +28,12 @@ RENAMED: Mapping[str, str] = {
     "LayerNorm.gamma": "LayerNorm.weight",  # pytorch-pretrained-bert, as TensorFlow has it
     "LayerNorm.beta": "LayerNorm.bias",
     "dense_act.": "dense.",  # NVIDIA DeepLearningExamples: a layer fused with its activation
+    "attention.Wq.": "attention.self.query.",  # classes written after the paper's W^Q, W^K, W^V
+    "attention.Wk.": "attention.self.key.",
+    "attention.Wv.": "attention.self.value.",
+    "attention.self.Wq.": "attention.self.query.",
+    "attention.self.Wk.": "attention.self.key.",
+    "attention.self.Wv.": "attention.self.value.",
 }
 
 # Canonical names that are no weights: a model is complete without them.
