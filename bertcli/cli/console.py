@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from bertcli.cli.messages import counted, skipped
+from bertcli.files.addresses import public
 from bertcli.printable import printable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def stdout_is_terminal() -> bool:
 
 def say(kind: str, message: str) -> None:
     """Write one line to stderr: an error, a hint, a note or a warning."""
-    sys.stderr.write(f"{kind}: {printable(' '.join(message.split()))}\n")
+    sys.stderr.write(f"{kind}: {printable(public(' '.join(message.split())))}\n")
 
 
 class Console:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError
+from bertcli.files.addresses import public
 from bertcli.files.beside import side_name
 
 LOCAL = "file://"
@@ -44,7 +45,8 @@ def listed(pattern: str) -> list[str]:
             found = [path] if fs.exists(path) else []
     if not found:
         raise InputError(
-            f"{pattern}: names no file", "quote a glob, or the shell expands it; ** crosses folders"
+            f"{public(pattern)}: names no file",
+            "quote a glob, or the shell expands it; ** crosses folders",
         )
     scheme = "" if is_local(pattern) else pattern.split("://")[0] + "://"
     return [scheme + name for name in sorted(found)]
@@ -103,7 +105,9 @@ def explained(place: str) -> Iterator[None]:
         yield
     except (OSError, ImportError, ValueError) as failed:
         said = str(failed).strip().split("\n")[0] or type(failed).__name__
-        raise InputError(f"{place}: cannot be reached: {said}", "check the address") from None
+        raise InputError(
+            public(f"{place}: cannot be reached: {said}"), "check the address"
+        ) from None
 
 
 def _filesystem(place: str) -> tuple[Any, str]:

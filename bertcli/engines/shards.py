@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from bertcli.engines.places import is_local, listed, local_path
 from bertcli.errors import InputError, OutputError, UsageError
+from bertcli.files.addresses import public
 from bertcli.files.beside import beside
 from bertcli.files.clash import refuse_inputs
 from bertcli.records import FORMATS, PACKED, Source
@@ -40,7 +41,7 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     files = [name for name in found if name in source.paths or _is_data(name, source)]
     if not files:
         raise InputError(
-            f"{', '.join(source.paths)}: no file of records among {len(found)}",
+            f"{public(', '.join(source.paths))}: no file of records among {len(found)}",
             f"known suffixes: {', '.join(FORMATS)}; --input-format reads any",
         )
     _alike(files, source)

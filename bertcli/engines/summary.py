@@ -12,6 +12,7 @@ from typing import Any
 from bertcli import __version__
 from bertcli.engines import places
 from bertcli.engines.worker import Done, manifest_of
+from bertcli.files.addresses import public
 from bertcli.vectors.journal import put_json
 
 NAME = "manifest.json"
@@ -37,7 +38,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
         "counts": dict(totals(done)),
         "shards": [
             {
-                "source": one.shard.source,
+                "source": public(one.shard.source),
                 "output": one.shard.output.removeprefix(base + "/"),
                 "records": one.counts["records"],
                 "sha256": one.sha256,

@@ -15,6 +15,7 @@ from bertcli.engines import places
 from bertcli.engines.jobs import Job, Work
 from bertcli.engines.shards import DEAD, Shard
 from bertcli.errors import BertcliError, OutputError
+from bertcli.files.addresses import public
 from bertcli.files.beside import beside, manifest_beside
 from bertcli.files.typed_json import BadJsonError, JsonObject, parse
 from bertcli.hub import sha256
@@ -76,7 +77,7 @@ class Worker:
         now = {"by": self.made_by, "source": source_of(shard)}
         found = None if self.job.overwrite else manifest_of(shard)
         if passed_over := found is not None and places.exists(shard.output):
-            refuse_changes(shard.output, found["shard"], now)
+            refuse_changes(public(shard.output), found["shard"], now)
         else:
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
                 skipped = self._make(shard, Path(scratch), now)
@@ -92,14 +93,14 @@ class Worker:
         output = places.local_path(shard.output) if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)
         path = str(places.fetch(shard.source, scratch))
-        letters = DeadLetters(beside(output, DEAD), (path, shard.source))
+        letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
         reader = Reader(replace(self.job.source, paths=(path,)), letters)
         try:
             self.work(
                 reader, output, {"shard": now}, lambda tally: self.seen(shard, self.name, tally)
             )
         except BertcliError as error:
-            said = str(error).replace(path, shard.source)
+            said = str(error).replace(path, public(shard.source))
             raise type(error)(said, error.hint) from None
         if not here:
             made = sorted(output.parent.iterdir(), key=lambda one: one == manifest_beside(output))
@@ -110,7 +111,7 @@ class Worker:
 
 def source_of(shard: Shard) -> dict[str, Any]:
     """Return what tells whether the source of a shard has changed."""
-    found: dict[str, Any] = {"place": shard.source, "bytes": places.size(shard.source)}
+    found: dict[str, Any] = {"place": public(shard.source), "bytes": places.size(shard.source)}
     if places.is_local(shard.source):  # elsewhere it would have to be fetched
         with places.explained(shard.source):
             found["sha256"] = sha256(places.local_path(shard.source))

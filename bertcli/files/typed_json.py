@@ -308,7 +308,9 @@ class JsonObject(Mapping[str, Any]):
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(map(number.holds, value))
 
-        found: list[int] | None = self.checked(key, holds, f"a list, each {number.expected}")
+        found: list[int] | None = self.checked(
+            key, holds, f"a list of whole numbers from {least} to {most}"
+        )
         return found
 
     def number(self, key: str) -> float | None:

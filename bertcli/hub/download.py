@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from bertcli.errors import ModelError
+from bertcli.files.addresses import HIDDEN, public
 from bertcli.hub.files import TOKENIZERS, WEIGHTS, of_tensorflow
 from bertcli.hub.names import near
 
@@ -123,6 +124,15 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
+def shown_endpoint() -> str:
+    """Return that address without a name or a password in it, for messages."""
+    secret, at, host = endpoint().rpartition("@")
+    if not at:
+        return public(host)
+    scheme, mark, _ = secret.partition("://")
+    return public(f"{scheme if mark else ''}{mark}{HIDDEN}@{host}")
+
+
 def _check_endpoint() -> None:
     try:
         address = urlsplit(endpoint())
@@ -131,7 +141,7 @@ def _check_endpoint() -> None:
         usable = False
     if not usable:
         raise ModelError(
-            f"HF_ENDPOINT is {endpoint()!r}, which is no web address",
+            f"HF_ENDPOINT is {shown_endpoint()!r}, which is no web address",
             "set it to the address of a mirror, or unset it",
         )
 
@@ -147,10 +157,10 @@ def _explained(error: Exception, name: str, revision: str | None, cache: Path) -
     if (isinstance(error, OSError) and error.errno in STORAGE) or "os error 28" in str(error):
         return _not_stored(error, name, cache)
     if isinstance(error, (ValueError, LookupError)):
-        message = f"model {name!r} cannot be fetched from {endpoint()}: {_first_line(error)}"
+        message = f"model {name!r} cannot be fetched from {shown_endpoint()}: {_first_line(error)}"
         return ModelError(message, "check HF_TOKEN, HF_ENDPOINT and the proxy variables")
     return Unreachable(
-        f"model {name!r}: the connection to {endpoint()} failed: {_first_line(error)}",
+        f"model {name!r}: the connection to {shown_endpoint()} failed: {_first_line(error)}",
         "check the network, or use a folder or a cached model (with --offline)",
     )
 
@@ -163,26 +173,26 @@ def _refused(error: HfHubHTTPError, name: str, revision: str | None) -> ModelErr
         RevisionNotFoundError,
     )
 
-    status, page = error.response.status_code, f"{endpoint()}/{name}"
+    status, page = error.response.status_code, f"{shown_endpoint()}/{name}"
     if isinstance(error, GatedRepoError):
         return ModelError(
             f"model {name!r} is gated: its owner decides who may download it",
             f"ask for access at {page}, then {LOGIN}",
         )
     if isinstance(error, RevisionNotFoundError):
-        message = f"model {name!r} has no revision {revision or 'main'!r} on {endpoint()}"
+        message = f"model {name!r} has no revision {revision or 'main'!r} on {shown_endpoint()}"
         return ModelError(message, f"see {page}/commits")
     token = "authorization" in error.response.request.headers
     unknown = status == 404 or (status == 401 and not token)  # 401: so says the hub, and mirrors
     if isinstance(error, RepositoryNotFoundError) or unknown:
-        advice = near(name) or f"check the name at {endpoint()}/models"
-        message = f"model {name!r} is not on {endpoint()}, or is private"
+        advice = near(name) or f"check the name at {shown_endpoint()}/models"
+        message = f"model {name!r} is not on {shown_endpoint()}, or is private"
         return ModelError(message, f"{advice}; if it is private, {LOGIN}".replace("?;", "?"))
     if status in (401, 403):
-        message = f"{endpoint()} refuses access to model {name!r} (status {status})"
+        message = f"{shown_endpoint()} refuses access to model {name!r} (status {status})"
         return ModelError(message, f"check your access at {page} and your token: {LOGIN}")
     return Unreachable(
-        f"model {name!r}: {endpoint()} answered with status {status}",
+        f"model {name!r}: {shown_endpoint()} answered with status {status}",
         "try again later, or use a folder or a cached model (with --offline)",
     )
 
@@ -197,4 +207,4 @@ def _not_stored(error: Exception, name: str, cache: Path) -> ModelError:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return public(next(iter(str(error).strip().splitlines()), type(error).__name__))
