@@ -7,16 +7,21 @@ spooled to a nameless file beside the result and copied behind its header.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError
+from bertcli.files.npy import BLOCK, read_blocks, read_header
+from bertcli.files.safetensors import open_safetensors
+from bertcli.files.zips import open_zip
 from bertcli.records import Reader, Record
 from bertcli.tables import Header
 
@@ -97,37 +102,71 @@ def read_rows(place: str, form: str, path: str, reader: Reader) -> Iterator[list
 
 
 def _slices(place: str, path: str, form: str) -> Iterator[tuple[int, list[list[int]]]]:
-    import numpy
-
+    start = 1
     try:
-        found = _load(place, path, form)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as broken:
+        for rows in (_tensor if form == "safetensors" else _array)(place, path, form):
+            yield start, rows.tolist()
+            start += len(rows)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as broken:
         raise InputError(f"{path}: not a readable {form} file: {broken}") from None
-    if found.dtype.kind not in "iu" or found.ndim not in (1, 2):
-        raise InputError(
-            f"{path}: holds {found.dtype} of shape {found.shape}, not lists of ids",
-            "ids are whole numbers of shape [records, length]",
-        )
-    found = numpy.atleast_2d(found)
-    for start in range(0, len(found), ROWS):
-        yield start + 1, found[start : start + ROWS].tolist()
 
 
-def _load(place: str, path: str, form: str) -> Any:
-    import numpy
-
+def _array(place: str, path: str, form: str) -> Iterator[Any]:
+    """Yield the ids of an NPY file, or of a member of an archive of them, in blocks of rows."""
     if form == "npy":
-        return numpy.load(place, mmap_mode="r", allow_pickle=False)
-    if form == "npz":
-        with numpy.load(place, allow_pickle=False) as archive:
-            return archive[_ids_among(path, list(archive))]
-    from safetensors import SafetensorError, safe_open
+        with open(place, "rb") as file:
+            yield from _blocks(path, file, os.fstat(file.fileno()).st_size)
+        return
+    with open_zip(place) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        entry = archive.getinfo(f"{_ids_among(path, names)}.npy")
+        with archive.open(entry) as member:
+            yield from _blocks(path, member, entry.file_size)
+
+
+def _blocks(path: str, file: IO[bytes], size: int) -> Iterator[Any]:
+    head = read_header(file)
+    _check(path, head.dtype, head.shape)
+    if head.end > size:
+        raise EOFError(f"{size:,} bytes, not {head.end:,}")
+    rows, width = (1, *head.shape)[-2:]
+    if not head.by_columns or len(head.shape) == 1:
+        yield from read_blocks(file, head.dtype, rows, width, _most(width))
+    else:  # all of it belongs to every row
+        for whole in read_blocks(file, head.dtype, 1, rows * width):
+            yield whole.reshape(width, rows).T
+
+
+def _tensor(place: str, path: str, form: str) -> Iterator[Any]:
+    """Yield the ids of a safetensors file in blocks of rows."""
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(place, framework="numpy") as file:
-            return file.get_tensor(_ids_among(path, list(file.keys())))
+        with open_safetensors(place, "numpy") as file:
+            found = file.get_slice(_ids_among(path, list(file.keys())))
+            _check(path, found.get_dtype().lower(), tuple(found.get_shape()))  # i64, f32, bool
+            rows, width = (1, *found.get_shape())[-2:]
+            if len(found.get_shape()) == 1:
+                yield found[:].reshape(1, width)
+                return
+            for start in range(0, rows, _most(width)):
+                yield found[start : min(start + _most(width), rows)]
     except SafetensorError as broken:
         raise ValueError(str(broken)) from None
+
+
+def _most(width: int) -> int:
+    """Return how many rows are read at a time."""
+    return max(1, min(ROWS, BLOCK // max(1, width)))
+
+
+def _check(path: str, dtype: Any, shape: tuple[int, ...]) -> None:
+    kind = getattr(dtype, "kind", str(dtype)[0])
+    if kind not in "iu" or len(shape) not in (1, 2):
+        raise InputError(
+            f"{path}: holds {dtype} of shape {shape}, not lists of ids",
+            "ids are whole numbers of shape [records, length]",
+        )
 
 
 def _ids_among(path: str, names: list[str]) -> str:

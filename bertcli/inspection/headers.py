@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
+from bertcli.files.safetensors import LARGEST
 from bertcli.files.typed_json import BadJsonError, JsonObject, is_text, kind_of, parse
 from bertcli.hub.files import weight_map
 
 POINTER = b"version "  # how the files begin that git-lfs puts in place of others
-LARGEST = 100_000_000  # bytes of a header, the limit of the safetensors library
 DIMENSIONS = 64  # more than any tensor has
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,

@@ -5,10 +5,8 @@ A block is a numpy array [rows, width] of at most a few megabytes.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,27 +16,17 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bertcli.errors import InputError
-from bertcli.inspection.headers import read_header
+from bertcli.files.npy import read_blocks, read_header
+from bertcli.files.zips import open_zip
+from bertcli.inspection.headers import read_header as read_safetensors
 from bertcli.streams import blocks as line_blocks
 from bertcli.streams import open_bytes
 
-BLOCK = 1 << 22  # bytes read at a time
 ROWS = 256  # vectors of JSON lines that are measured together
 NUMPY_OF = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
     "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
 }  # fmt: skip
-LONGEST = 1 << 16  # bytes of an NPY header
-# What reading a broken NPY header raises.
-_BAD_HEADER = (
-    ValueError,
-    SyntaxError,
-    TypeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    struct.error,
-)
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 CUT_OFF = "fetch or write the file again"
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
@@ -74,7 +62,7 @@ def npy(path: Path, fields: Fields) -> Iterator[Part]:
 def npz(path: Path, fields: Fields) -> Iterator[Part]:
     """Yield the arrays of an NPZ file."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             for entry in archive.infolist():
                 name = entry.filename
                 with archive.open(name) as file:
@@ -86,7 +74,7 @@ def npz(path: Path, fields: Fields) -> Iterator[Part]:
 
 def safetensors(path: Path, fields: Fields) -> Iterator[Part]:
     """Yield the tensors of a safetensors file."""
-    tensors = read_header(path)
+    tensors = read_safetensors(path)
     with path.open("rb") as file:
         for tensor in tensors:
             file.seek(tensor.start)
@@ -147,56 +135,28 @@ def parquet(path: Path, fields: Fields) -> Iterator[Part]:
 
 def _array(file: IO[bytes], size: int, name: str, where: str) -> Part:
     """Read the header of an NPY file of `size` bytes; what follows is read as it is asked for."""
-    import numpy
-
     try:
-        start, header = _npy_header(file)
-        dtype = numpy.dtype(header["descr"])
-        shape, by_columns = tuple(header["shape"]), bool(header["fortran_order"])
-    except _BAD_HEADER as broken:
+        dtype, shape, by_columns, _ = head = read_header(file)
+    except ValueError as broken:
         raise InputError(f"{where}: not a readable NPY array: {broken}", CUT_OFF) from None
     if dtype.hasobject:
         raise InputError(f"{where}: holds Python objects, which are not read: they may run code")
-    if not all(type(one) is int and one >= 0 for one in shape):
-        raise InputError(f"{where}: shape {shape} is not of whole numbers from 0", CUT_OFF)
-    needed = start + prod(shape) * dtype.itemsize
-    if needed > size:
-        raise InputError(f"{where}: cut off: {size:,} bytes, not {needed:,}", CUT_OFF)
+    if head.end > size:
+        raise InputError(f"{where}: cut off: {size:,} bytes, not {head.end:,}", CUT_OFF)
     known = dtype.kind in "fiub"
     blocks = _rows(file, dtype, shape, where) if known else ()
     return Part(name, str(dtype), list(shape), blocks, len(shape) > 1 and not by_columns)
 
 
-def _npy_header(file: IO[bytes]) -> tuple[int, dict[str, Any]]:
-    """Return where the data begin, and the header: source numpy.lib.format."""
-    magic, major = file.read(6), file.read(2)[:1]
-    if magic != b"\x93NUMPY" or major not in (b"\1", b"\2", b"\3"):
-        raise ValueError("it does not begin like one")
-    form = "<H" if major == b"\1" else "<I"
-    (length,) = struct.unpack(form, file.read(struct.calcsize(form)))
-    if length > LONGEST:
-        raise ValueError(f"a header of {length:,} bytes")
-    text = file.read(length).decode("utf-8" if major == b"\3" else "latin-1")
-    header = ast.literal_eval(text.strip())
-    if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
-        raise ValueError("its header is not that of an array")
-    return 8 + struct.calcsize(form) + length, header
-
-
 def _rows(file: IO[bytes], dtype: Any, shape: tuple[int, ...], where: str) -> Iterator[Any]:
     """Yield an array's numbers, [rows, width]: a row is the last axis, or one number of a list."""
-    import numpy
-
     width = shape[-1] if len(shape) > 1 else 1
-    size = numpy.dtype(dtype).itemsize * width
-    left = prod(shape) // width if width else 0
-    while left:
-        count = min(left, max(1, BLOCK // size))
-        raw = file.read(count * size)
-        if len(raw) < count * size:
-            raise InputError(f"{where}: cut off: {left} of its rows are not all there", CUT_OFF)
-        yield numpy.frombuffer(raw, dtype).reshape(count, width)
-        left -= count
+    try:
+        yield from read_blocks(file, dtype, prod(shape) // width if width else 0, width)
+    except ValueError as wide:
+        raise InputError(f"{where}: {wide}") from None
+    except EOFError as cut:
+        raise InputError(f"{where}: cut off: it {cut}", CUT_OFF) from None
 
 
 def _widened(bits: Any) -> Any:

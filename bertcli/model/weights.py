@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from bertcli.errors import ModelError
 from bertcli.files.pickles import Tensor as Described
+from bertcli.files.safetensors import open_safetensors
 from bertcli.files.torch_save import BYTES, read_torch
 from bertcli.hub.files import TENSORFLOW, WEIGHTS, weight_map
 from bertcli.model.names import NESTED
@@ -78,7 +79,7 @@ def _sharded(index: Path) -> dict[str, Stored]:
 
 def _safetensors(path: Path) -> dict[str, Stored]:
     try:
-        file: Any = safe_open(path, framework="pt")
+        file = open_safetensors(path, "pt")
         return {name: _slice(path, file, name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ModelError(f"{path}: not a whole safetensors file: {error}", AGAIN) from error

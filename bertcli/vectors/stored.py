@@ -4,8 +4,8 @@
     for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
 
 NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV and Parquet: the field
-`embedding`; a line of JSONL may be a bare list. Every block has ROWS rows but the last, so the
-blocks of two files lie side by side.
+`embedding`; a line of JSONL may be a bare list. Every block has ROWS rows but the last, or
+fewer of very long vectors, so the blocks of two files of one width lie side by side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
 from bertcli.files.beside import manifest_beside
+from bertcli.files.npy import WIDEST, read_blocks, read_header
+from bertcli.files.safetensors import open_safetensors
 from bertcli.files.typed_json import JsonObject, kind_of, read_value
+from bertcli.files.zips import open_zip
 from bertcli.quantize import PRECISIONS, RANGED, restore
 from bertcli.records import FORMATS, Reader, Source
 from bertcli.streams import blocks, open_bytes, unreadable
@@ -145,10 +148,11 @@ def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
             )
         seen += len(part)
         held.append(part)
-        while sum(map(len, held)) >= ROWS:
+        most = _rows_of_a_block(path, shape)
+        while sum(map(len, held)) >= most:
             whole = np.concatenate(held) if len(held) > 1 else held[0]
-            yield whole[:ROWS]
-            held = [whole[ROWS:]] if len(whole) > ROWS else []
+            yield whole[:most]
+            held = [whole[most:]] if len(whole) > most else []
     if held:
         yield np.concatenate(held)
 
@@ -159,7 +163,7 @@ def _npy(path: str) -> Iterator[Array]:
 
 
 def _npz(path: str) -> Iterator[Array]:
-    with zipfile.ZipFile(path) as archive:
+    with open_zip(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         with archive.open(f"{_name_among(path, names)}.npy") as member:
             yield from _array(path, member)
@@ -167,40 +171,42 @@ def _npz(path: str) -> Iterator[Array]:
 
 def _array(path: str, stream: IO[bytes]) -> Iterator[Array]:
     """Read an NPY stream block by block."""
-    import numpy as np
-    from numpy.lib import format as npy
-
     try:
-        old = npy.read_magic(stream) == (1, 0)
-        read_header = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
-        shape, backwards, dtype = read_header(stream)
+        dtype, shape, by_columns, _ = read_header(stream)
     except ValueError as broken:
         raise InputError(f"{path}: not a readable NPY array: {broken}") from None
-    if len(shape) < 2 or backwards or dtype.hasobject:
-        order = " in Fortran order" if backwards else ""
+    if len(shape) < 2 or by_columns or dtype.hasobject:
+        order = " in Fortran order" if by_columns else ""
         raise InputError(
             f"{path}: holds {dtype} of shape {shape}{order}, not vectors",
             "vectors are numbers of shape [rows, dimensions], row by row",
         )
-    row = dtype.itemsize * math.prod(shape[1:])
-    for start in range(0, shape[0], ROWS):
-        count = min(ROWS, shape[0] - start)
-        data = stream.read(count * row)
-        if len(data) < count * row:
-            here = start + len(data) // max(1, row)
-            raise InputError(f"{path}: ends after row {here} of {shape[0]}", "make it again")
-        yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
+    most = _rows_of_a_block(path, shape[1:])
+    try:
+        for block in read_blocks(stream, dtype, shape[0], math.prod(shape[1:]), most):
+            yield block.reshape(-1, *shape[1:]) if block.size else block.reshape(0, *shape[1:])
+    except EOFError as cut:
+        raise InputError(f"{path}: {cut}", "make it again") from None
+
+
+def _rows_of_a_block(path: str, shape: Sequence[int]) -> int:
+    """Return how many vectors of a shape are read at a time: ROWS, or fewer very long ones."""
+    width = math.prod(shape)
+    if width > WIDEST:
+        raise InputError(f"{path}: a row has {width:,} numbers, and {WIDEST:,} is the limit")
+    return max(1, min(ROWS, WIDEST // max(1, width)))
 
 
 def _safetensors(path: str) -> Iterator[Array]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="numpy") as file:
+        with open_safetensors(path, "numpy") as file:
             found = file.get_slice(_name_among(path, list(file.keys())))
-            rows = found.get_shape()[0] if found.get_shape() else 0
-            for start in range(0, rows, ROWS):
-                yield found[start : min(start + ROWS, rows)]
+            rows, *shape = found.get_shape() or [0]
+            most = _rows_of_a_block(path, shape)
+            for start in range(0, rows, most):
+                yield found[start : min(start + most, rows)]
     except (SafetensorError, TypeError) as broken:  # TypeError: bfloat16, which NumPy has not
         raise InputError(f"{path}: not a readable safetensors file: {broken}") from None
 

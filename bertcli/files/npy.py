@@ -1,0 +1,98 @@
+"""NPY arrays, read as a stream: the header, then blocks of rows, whatever the file claims to be.
+
+    head = read_header(file)                 # ValueError says what is wrong
+    for block in read_blocks(file, head.dtype, rows, width): ...
+
+Source: numpy.lib.format. Numpy's own reader evaluates headers that are none, and makes room for
+what they promise.
+"""
+
+from __future__ import annotations
+
+import ast
+import struct
+import warnings
+from collections.abc import Iterator
+from math import prod
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+LONGEST = 1 << 16  # bytes of a header
+DIMENSIONS = 64  # numpy's own limit
+WIDEST = 1 << 22  # numbers of a row, all of which are in memory at once
+BLOCK = 1 << 20  # numbers of a block, unless a row has more
+_BAD = (ValueError, SyntaxError, TypeError, LookupError, MemoryError, RecursionError, struct.error)
+
+
+class Header(NamedTuple):
+    """What an NPY file says that it holds."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    by_columns: bool  # Fortran order
+    start: int  # of the data, in bytes
+
+    @property
+    def end(self) -> int:
+        """The bytes of the whole file."""
+        count: int = prod(self.shape)
+        return self.start + count * int(self.dtype.itemsize)
+
+
+def read_header(file: IO[bytes]) -> Header:
+    """Read up to the data. Raises ValueError for what is no NPY header."""
+    try:
+        return _header(file)
+    except _BAD as broken:
+        raise ValueError(str(broken).split("\n")[0] or type(broken).__name__) from None
+
+
+def _header(file: IO[bytes]) -> Header:
+    import numpy
+
+    magic, major = file.read(6), file.read(2)[:1]
+    if magic != b"\x93NUMPY" or major not in (b"\1", b"\2", b"\3"):
+        raise ValueError("it does not begin like one")
+    form = "<H" if major == b"\1" else "<I"
+    (length,) = struct.unpack(form, file.read(struct.calcsize(form)))
+    if length > LONGEST:
+        raise ValueError(f"a header of {length:,} bytes")
+    text = file.read(length).decode("utf-8" if major == b"\3" else "latin-1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python and numpy, about odd headers
+        header = ast.literal_eval(text.strip())
+        if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
+            raise ValueError("its header is not that of an array")
+        dtype = numpy.dtype(header["descr"])
+    shape = header["shape"]
+    whole = isinstance(shape, tuple) and all(type(one) is int and 0 <= one < 2**63 for one in shape)
+    if not whole or len(shape) > DIMENSIONS:
+        raise ValueError("its shape is not of whole numbers from 0")
+    return Header(dtype, shape, bool(header["fortran_order"]), 8 + struct.calcsize(form) + length)
+
+
+def read_blocks(
+    file: IO[bytes], dtype: Any, rows: int, width: int, most: int | None = None
+) -> Iterator[Array]:
+    """Yield blocks [n, width], of ``most`` rows each but the last.
+
+    Raises ValueError for rows that are too wide, EOFError when rows are missing.
+    """
+    import numpy
+
+    kind = numpy.dtype(dtype)
+    if width > WIDEST:
+        raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
+    most = max(1, BLOCK // max(1, width)) if most is None else most
+    for start in range(0, rows, most):
+        count = min(most, rows - start)
+        size = count * width * kind.itemsize
+        raw = file.read(size)
+        if len(raw) < size:
+            there = start + len(raw) // max(1, width * kind.itemsize)
+            raise EOFError(f"ends after row {there:,} of {rows:,}")
+        yield numpy.frombuffer(raw, kind).reshape(count, width)
