@@ -10,7 +10,7 @@ All else goes through `tokenizing.row`. The bytes are the same either way.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,21 +21,37 @@ from bertcli.memo import WordMemo
 from bertcli.records import Reader, Record
 from bertcli.streams import size_on_disk
 from bertcli.tokenizer import MEMO_COLUMNS, Tokenizer
-from bertcli.tokenizing import WINDOW, Run, Tally, count_row, row
+from bertcli.tokenizing import WINDOW, Run, Tally, count_row, fields_written, header, row
 from bertcli.writers import to_json, to_text
 
 WORTH = 16 << 20  # bytes to come, or of a pipe those that came, that pay for starting processes
+LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 SIMPLE_CUTS = ("do_not_truncate", "longest_first", "only_first")  # the same for a single text
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be made of records, in ``form`` jsonl or txt."""
+    """What is to be written of records. In ``form`` jsonl and txt it may be made as lines."""
 
     layout: Layout
     extra: tuple[str, ...] = ()
     form: str = "jsonl"
     only_count: bool = False
+
+    @property
+    def together(self) -> bool:
+        """Whether the records of a window are padded to one length."""
+        return self.layout.padding == "longest"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The names that are written, which no carried field may have."""
+        return frozenset(fields_written(self.layout, self.extra, only_count=self.only_count))
+
+    def run(self, reader: Reader, tokenizer: Tokenizer, window: int) -> Run:
+        """Return the run over these records; ``window`` of them are padded together."""
+        size = window if self.together else WINDOW
+        return Run(reader, tokenizer, self.layout, size, full=self.together)
 
     @property
     def is_plain(self) -> bool:
@@ -60,6 +76,9 @@ class Part:
 
     def __len__(self) -> int:
         return self.tally.records
+
+
+Window = Part | list[Encoded]
 
 
 class Scribe:
@@ -197,6 +216,50 @@ class _Tails(dict[int, str]):
         if count < SHARED:
             self[count] = tail
         return tail
+
+
+@dataclass
+class TokenOutput:
+    """What a run writes, window by window: finished lines where that is possible, else rows.
+
+    output = TokenOutput(task.run(reader, tokenizer, window), task)
+    with open_writer(path, output.form) as put:
+        output.write(output, put)
+    """
+
+    run: Run
+    task: Task
+    workers: int = 0  # processes that may share the work
+
+    @property
+    def _in_lines(self) -> bool:
+        return self.task.form in LINES and not self.task.together
+
+    @property
+    def form(self) -> str:
+        """The format of the writer."""
+        return "finished" if self._in_lines else self.task.form
+
+    def __iter__(self) -> Iterator[Window]:
+        """Yield what was made of the records, a window at a time."""
+        return transcribe(self.run, self.task, self.workers) if self._in_lines else iter(self.run)
+
+    def write(self, windows: Iterable[Window], put: Callable[..., None]) -> None:
+        """Write windows, and what begins a table that has no rows."""
+        for window in windows:
+            if rows := self._rows(window):
+                put(rows)
+        if self.task.form not in LINES and not self.run.tally.records:
+            put([header(self.run, self.task.extra, only_count=self.task.only_count)])
+
+    def _rows(self, window: Window) -> list[Any]:
+        task = self.task
+        if isinstance(window, Part):
+            return [window.data] if window.data else []
+        if task.only_count:
+            return [count_row(item) for item in window]
+        sparse = task.form not in TABULAR
+        return [row(item, task.layout, extra=task.extra, sparse=sparse) for item in window]
 
 
 def transcribe(run: Run, task: Task, workers: int = 0) -> Iterator[Part]:

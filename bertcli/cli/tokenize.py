@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.console import Console
 from bertcli.cli.engine import on_ray
 from bertcli.cli.engine_options import TokenizeEngineOptions
+from bertcli.cli.groups import record
 from bertcli.cli.inputs import InputOptions
 from bertcli.cli.messages import special_tokens, too_long, truncated
 from bertcli.cli.options import ROWS, ConsoleOptions, ModelOptions, OutputOptions
@@ -18,19 +17,16 @@ from bertcli.cli.tokenize_options import FieldOptions, LayoutOptions, ModeOption
 from bertcli.encoding import Layout
 from bertcli.errors import UsageError
 from bertcli.records import Record
-from bertcli.scribe import Part, Task, transcribe
+from bertcli.scribe import LINES, TABULAR, Task, TokenOutput
 from bertcli.tables import Header, Made
 from bertcli.tokenizer import Tokenizer
-from bertcli.tokenizing import WINDOW, Run, count_row, fields_written, header, ids_row, row
+from bertcli.tokenizing import Run, ids_row
+from bertcli.writers import TENSORS
 
 if TYPE_CHECKING:
     from bertcli.engines.cluster import Pool
     from bertcli.engines.jobs import Job, Model
     from bertcli.records import Source
-
-TABULAR = ("csv", "tsv", "parquet")
-ARRAYS = ("npy", "npz", "safetensors")
-LINES = ("jsonl", "txt")
 
 
 def tokenize(
@@ -51,7 +47,7 @@ def tokenize(
     """
     console = messages.console()
     if engine.engine == "ray":
-        make = partial(_job, layout, fields, mode, output.overwrite)
+        make = partial(_job, layout, fields, mode, output)
         on_ray(make, source, model, output, engine, console)
         return
     engine.refuse_ray_options()
@@ -62,26 +58,26 @@ def tokenize(
     form = _form(mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     _check(shape, tokenizer, console)
-    together = shape.padding == "longest"
-    size = layout.window if together else WINDOW
-    reader = source.reader(console, taken=_taken(shape, fields, mode, form))
-    run = Run(reader, tokenizer, shape, size, full=together)
-    lines = form in LINES and not (mode.stats or together)
     task = Task(shape, fields.extra(), form, mode.count)
-    batches: Any = console.track(
-        transcribe(run, task, engine.processes()) if lines else run,
-        run.reader,
+    shown = mode.stats or form == "table"  # neither has the fields that records carry
+    reader = source.reader(console, taken=frozenset() if shown else task.fields)
+    run = task.run(reader, tokenizer, layout.window)
+    made = TokenOutput(run, task, engine.processes())
+    windows: Any = console.track(
+        run if mode.stats else made,
+        reader,
         beside_output=output.on_terminal and not mode.stats,  # which come at the end
         truncated=lambda: run.tally.truncated,
     )
     if mode.stats:
-        _stats(run, batches, output, form, layout.max_length)
+        _stats(run, windows, output, form, layout.max_length)
     elif form == "table":
-        _draw(batches, tokenizer)
-    elif lines:
-        _copy(batches, output, run.reader.source.paths)
+        from bertcli.cli.views import show_tokens
+
+        show_tokens(windows, tokenizer)
     else:
-        _write(run, batches, output, form, fields.extra(), only_count=mode.count)
+        with output.open(made.form, reader.source.paths) as put:
+            made.write(windows, put)
     _report(run, console)
 
 
@@ -100,18 +96,11 @@ def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
         console.warn("--offset-unit is of what --offsets writes; without it, it does nothing")
 
 
-def _taken(shape: Layout, fields: FieldOptions, mode: ModeOptions, form: str) -> frozenset[str]:
-    """Return the names that no carried field may have; a summary and a table show none."""
-    if mode.stats or form == "table":
-        return frozenset()
-    return frozenset(fields_written(shape, fields.extra(), only_count=mode.count))
-
-
 def _job(
     layout: LayoutOptions,
     fields: FieldOptions,
     mode: ModeOptions,
-    overwrite: bool,
+    output: OutputOptions,
     model: Model,
     source: Source,
     form: str,
@@ -122,21 +111,17 @@ def _job(
 
     if mode.from_tokens or mode.count or mode.stats:
         raise UsageError("--engine ray writes tokens", "leave out --from-tokens, --count, --stats")
-    shape = _layout(layout, fields, mode, fields.columns())
-    extra = fields.extra()
-    read = replace(source, taken=frozenset(fields_written(shape, extra)))
-    return TokenizeJob(
-        model, read, shape, form, extra, layout.parse_special, layout.window, overwrite
+    task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
+    return record(
+        TokenizeJob,
+        layout,
+        output,
+        model=model,
+        source=replace(source, taken=task.fields),
+        form=form,
+        layout=task.layout,
+        extra=task.extra,
     )
-
-
-def _draw(batches: Any, tokenizer: Tokenizer) -> None:
-    from bertcli.cli.views import token_table
-
-    with _screen() as draw:
-        for batch in batches:
-            for encoded in batch:
-                draw(token_table(encoded, tokenizer))
 
 
 def _layout(
@@ -153,9 +138,9 @@ def _form(mode: ModeOptions, output: OutputOptions, fields: FieldOptions) -> str
         return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
     if mode.stats:
         return output.form(("table", "jsonl"))
-    form = output.form((*ROWS, *ARRAYS))
+    form = output.form((*ROWS, *TENSORS))
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
-    if form in ARRAYS and any(wordy):
+    if form in TENSORS and any(wordy):
         raise UsageError(f"{form} holds ids and masks, not tokens or offsets", "use parquet")
     return form
 
@@ -168,33 +153,6 @@ def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, .
 
         return TABLE_COLUMNS
     return fields.columns()
-
-
-def _copy(parts: Iterable[Part], output: OutputOptions, paths: Sequence[str]) -> None:
-    with output.open("finished", paths) as write:
-        for part in parts:
-            if part.data:
-                write([part.data])
-
-
-def _write(
-    run: Run,
-    batches: Any,
-    output: OutputOptions,
-    form: str,
-    extra: tuple[str, ...],
-    *,
-    only_count: bool,
-) -> None:
-    sparse = form not in TABULAR
-    with output.open(form, run.reader.source.paths) as write:
-        for batch in batches:
-            if only_count:
-                write([count_row(encoded) for encoded in batch])
-            else:
-                write([row(item, run.layout, extra=extra, sparse=sparse) for item in batch])
-        if form not in LINES and not run.tally.records:
-            write([header(run, extra, only_count=only_count)])
 
 
 def _stats(run: Run, batches: Any, output: OutputOptions, form: str, cut_at: int | None) -> None:
@@ -224,26 +182,26 @@ def _ids_of_tokens(
     console: Console,
 ) -> None:
     """Write the ids of tokens: those of the arguments, or of each line."""
-    form, records = output.form(("txt", *ROWS, *ARRAYS)), 0
+    form, records = output.form(("txt", *ROWS, *TENSORS)), 0
     if source.pair or source.pairs:
         raise UsageError("--from-tokens takes tokens of one text, not pairs", "leave out --pair")
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
     reader = source.reader(console, pre_split=True, taken=names)
-    given = [[Record(list(source.texts), line=1)]] if source.texts else reader.blocks()
+    given = (Record(list(source.texts), line=1),) if source.texts else reader
     paths = reader.source.paths
     with _screen() if form == "table" else output.open(form, paths) as write:
-        for record in chain.from_iterable(given):
-            ids, unknown = tokenizer.ids_of(record.text)
+        for one in given:
+            ids, unknown = tokenizer.ids_of(one.text)
             records += 1
             if unknown:
                 console.warn(f"not in the vocabulary, so [UNK]: {' '.join(unknown[:10])}")
             if form == "table":
                 from bertcli.cli.views import ids_table
 
-                write(ids_table(record.text, ids))
+                write(ids_table(one.text, ids))
             else:
                 shown = {"tokens": tokenizer.tokens_of(ids)} if fields.tokens else {}
-                write([ids_row(record, {"input_ids": ids} | shown)])
+                write([ids_row(one, {"input_ids": ids} | shown)])
         if not records and form not in ("table", *LINES):
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([Header({name: Made() for name in columns})])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.screen import plain
+from bertcli.cli.display.screen import drawing, plain
 from bertcli.encoding import Encoded
 from bertcli.tokenizer import Tokenizer
 
@@ -26,6 +26,14 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
+
+
+def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer) -> None:
+    """Draw records, each once it is read."""
+    with drawing() as draw:
+        for window in windows:
+            for encoded in window:
+                draw(token_table(encoded, tokenizer))
 
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:

@@ -5,7 +5,7 @@ A job is what a worker is told: plain values that travel. ``open`` makes it read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,17 +14,15 @@ from bertcli import __version__
 from bertcli.encoding import Layout
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
 from bertcli.records import Reader, Source
-from bertcli.scribe import Task, transcribe
+from bertcli.scribe import Task, TokenOutput, Window
 from bertcli.tokenizer import Tokenizer
-from bertcli.tokenizing import WINDOW, Run, Tally, header, row
+from bertcli.tokenizing import WINDOW, Tally
 from bertcli.vectors.journal import Files, put_json
 from bertcli.writers import open_writer
 
 if TYPE_CHECKING:
     from bertcli.pipeline import Embedder
     from bertcli.recipe import Options
-
-TABULAR = ("csv", "tsv", "parquet")
 
 About = Mapping[str, Any]
 Seen = Callable[[Tally], None]  # is told how far a shard is
@@ -163,22 +161,12 @@ class _Tokenizing:
         }
 
     def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
-        job, sparse = self.job, self.job.form not in TABULAR
-        together = job.layout.padding == "longest"
-        window = job.window if together else WINDOW
-        run = Run(reader, self.tokenizer, job.layout, window, full=together)
-        lines = job.form == "jsonl" and not together
-        with open_writer(output, "finished" if lines else job.form, overwrite=True) as write:
-            if lines:
-                for part in transcribe(run, Task(job.layout, job.extra)):
-                    write([part.data])
-                    seen(run.tally)
-            else:
-                for batch in run:
-                    write([row(item, job.layout, extra=job.extra, sparse=sparse) for item in batch])
-                    seen(run.tally)
-                if job.form != "jsonl" and not run.tally.records:
-                    write([header(run, job.extra)])
+        job = self.job
+        task = Task(job.layout, job.extra, job.form)
+        run = task.run(reader, self.tokenizer, job.window)
+        made = TokenOutput(run, task)
+        with open_writer(output, made.form, overwrite=True) as put:
+            made.write(_watched(made, seen), put)
         put_json(
             Files.of(output).manifest,
             {
@@ -191,3 +179,9 @@ class _Tokenizing:
                 "sha256": sha256(output),
             },
         )
+
+
+def _watched(made: TokenOutput, seen: Seen) -> Iterator[Window]:
+    for window in made:
+        yield window
+        seen(made.run.tally)
