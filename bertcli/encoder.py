@@ -17,7 +17,7 @@ from torch import Tensor
 from bertcli.batching import batches
 from bertcli.encoding import Layout
 from bertcli.errors import BertcliError, UsageError
-from bertcli.model.attention import Attend, packed, padded
+from bertcli.model.attention import Attend, Distance, packed, padded
 from bertcli.model.bert import BertModel
 from bertcli.model.packed import positions, starts
 from bertcli.model.sample import SAMPLE, drawn
@@ -35,6 +35,10 @@ class Tokens(NamedTuple):
 
     ids: tuple[int, ...]
     types: tuple[int, ...]
+
+
+COMPANY = Tokens((0,), (0,))
+QUERIES = 4  # of a text of which only the first token asks
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Encoder:
             picked = waiting.popleft()
             batch = [distinct[index] for index in picked]
             try:
-                states, kept = self._states(batch)
+                states, kept = self._states(self._in_company(batch))
             except (torch.OutOfMemoryError, MemoryError):
                 self._shrink(len(picked))
                 rest = [index for some in (picked, *waiting) for index in some]
@@ -126,13 +130,22 @@ class Encoder:
                 waiting = deque([rest[at] for at in some] for some in smaller)
                 continue
             vectors = finish(states, kept)
-            for text, vector in zip(batch, vectors, strict=True):
+            for text, vector in zip(batch, vectors, strict=False):  # less the company
                 found[text] = vector.float().cpu()
             self.tick(
                 sum(counts[text] for text in batch),
                 sum(counts[text] * len(text.ids) for text in batch),
             )
         return [found[text] for text in texts]
+
+    def _in_company(self, batch: Sequence[Tokens]) -> Sequence[Tokens]:
+        """Return the batch, with a second text where a product would have a single row.
+
+        That of the only token, or the only [CLS], is added up in another order than several rows:
+        vectors would depend on the batch, in their last bits.
+        """
+        single = len(batch) == 1 and (self.reading.first or len(batch[0].ids) == 1)
+        return [*batch, COMPANY] if single and self.kernel == "packed" else batch
 
     def _states(self, batch: Sequence[Tokens]) -> tuple[Tensor, list[int]]:
         """Run the model over one batch: what is read off it, packed, and how many of each text."""
@@ -171,7 +184,7 @@ class Encoder:
             at=positions(all_lengths),
             kernels=direction(packed(all_lengths)),
         )
-        asking = direction(packed(lengths, padded(at=0), queries=1))
+        asking = repeated(direction(packed(lengths, padded(at=0), queries=QUERIES)))
         return Laid(states, slice(total), slice(total), torch.tensor(starts(lengths)), asking)
 
     def _padded(self, batch: Sequence[Tokens], lengths: list[int]) -> Laid:
@@ -196,6 +209,18 @@ class Encoder:
         self.warn(f"out of memory on {self.device}: batches of {self.budget} tokens from here on")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def repeated(kernel: Attend) -> Attend:
+    """Make the kernel for one query a text of one that takes QUERIES a text: it asks them all.
+
+    A single query is computed in another order by the number of texts and threads.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        return kernel(q.repeat_interleave(QUERIES, 0), k, v, distance, drop)[::QUERIES]
+
+    return attend
 
 
 def first_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:

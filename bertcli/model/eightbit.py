@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertcli.model.products import Plain, Prepacked
+from bertcli.model.products import Plain, Prepacked, linear
 from bertcli.model.rounding import rounded
 
 MIDDLE = 127  # what zero becomes, as the fast kernels want unsigned numbers
@@ -198,7 +198,9 @@ class EightBitFeedForward(nn.Module):
         weight, bias, back = (x.detach() for x in (wide.weight, wide.bias, narrow.weight))
         seen = inputs[1].abs().amax(0)
         loud = seen.topk(min(LOUD, len(bias) - 1)).indices
-        self.loud = bias[loud], weight[loud].t().contiguous(), back[:, loud].t().contiguous()
+        # Not by `torch.addmm`, which adds up a few rows in another order than many.
+        none = torch.zeros(len(back))
+        self.loud = exact(linear(weight[loud], bias[loud])), exact(linear(back[:, loud], none))
         self.exact = exact(wide), exact(narrow)
         weight, bias = weight.index_fill(0, loud, 0), bias.index_fill(0, loud, 0)
         back, bent = (x.index_fill(1, loud, 0) for x in (back, inputs[1]))
@@ -220,9 +222,8 @@ class EightBitFeedForward(nn.Module):
         whole, fits = self.bytes(x)
         bent = self.wide.bent(whole, self.bytes.scale, self.bent)
         fits &= bent.amax(-1) < 255
-        made = self.narrow.add(bent, x, *self.bent)
-        bias, wide, narrow = self.loud
-        made.addmm_(F.gelu(torch.addmm(bias, x, wide)), narrow)
+        wide, narrow = self.loud
+        made = narrow.add(wide.gelu(x), self.narrow.add(bent, x, *self.bent))
         return made, fits
 
     def _exact(self, x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from bertcli.model.bert import (
     BertAttention,
     BertIntermediate,
     BertModel,
+    BertPooler,
     BertSelfAttention,
     Residual,
 )
@@ -155,6 +156,8 @@ def prepare(
     model.eval()
     reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
     made = Plain if reason or device.type != "cpu" else Prepacked
+    if isinstance(model.pooler, BertPooler):
+        model.pooler.dense = made(model.pooler.dense)
     if dtype == "int8":
         _eight_bit(model, device, sample, made)
         return "int8"
