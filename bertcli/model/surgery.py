@@ -144,6 +144,18 @@ class PreparedResidual(nn.Module):
         return self.LayerNorm(self.product.add(y, x))
 
 
+class PreparedPooler(nn.Module):
+    """A BertPooler over a prepared product."""
+
+    def __init__(self, product: Product) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, first: Tensor) -> Tensor:
+        """Map the first tokens [..., hidden] to [..., hidden]."""
+        return self.product(first).tanh()
+
+
 def prepare(
     model: BertModel, dtype: str, device: torch.device, sample: Sequence[Sequence[int]] = ()
 ) -> str:
@@ -157,7 +169,7 @@ def prepare(
     reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
     made = Plain if reason or device.type != "cpu" else Prepacked
     if isinstance(model.pooler, BertPooler):
-        model.pooler.dense = made(model.pooler.dense)
+        model.pooler = PreparedPooler(made(model.pooler.dense))
     if dtype == "int8":
         _eight_bit(model, device, sample, made)
         return "int8"
