@@ -253,7 +253,7 @@ class BertModel(nn.Module):
         self.config = config
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
-        self.pooler = BertPooler(config) if pooler else Absent("pooler")
+        self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
 
     def states(
