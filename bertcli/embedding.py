@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ from bertcli.progress import Progress
 from bertcli.records import Reader, Record, carried
 from bertcli.tokenizing import Tally
 from bertcli.vectors.fields import WRITTEN, WRITTEN_OF_MANY
+from bertcli.vectors.formats import vector_writer
 from bertcli.vectors.inputs import Inputs
 from bertcli.vectors.sink import Sink, open_vectors
 from bertcli.vectors.target import Target
+from bertcli.writers import open_output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -197,6 +200,19 @@ class Writing:
             "input_sha256": digest.sha.hexdigest(),
             "texts_sha256": digest.texts.hexdigest(),
         }
+
+
+def write_stream(windows: Iterable[Sequence[Embedded]], form: str, precision: str) -> None:
+    """Write the vectors of windows to stdout, each window once it is there."""
+    with open_output(None) as out, vector_writer(out.file, form, precision) as write:
+        for items in windows:
+            several = items and items[0].pieces is not None
+            write(metas(items), [item.vector for item in items] if several else stacked(items))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that the numbers depend on."""
+    return {name: version(name) for name in ("torch", "tokenizers", "numpy")}
 
 
 def made_by(embedder: Embedder) -> dict[str, Any]:

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.embedding import Digest, Writing, numbers_of, stacked, tokenizer_of, weights_of
+from bertcli.embedding import (
+    Digest,
+    Writing,
+    numbers_of,
+    stacked,
+    tokenizer_of,
+    versions,
+    weights_of,
+)
 from bertcli.hub import ModelFolder
 from bertcli.model.checkpoint import read_config
 from bertcli.pipeline import Embedded, Embedder
@@ -75,9 +83,7 @@ def options_of(path: str, folder: ModelFolder, options: Options) -> Options:
 
 def writing(embedder: Embedder, reader: Reader, path: Path) -> Writing:
     """Return the run that writes the vectors of a corpus, or goes on with one that was killed."""
-    from importlib.metadata import version
-
-    about = {"versions": {name: version(name) for name in ("torch", "tokenizers", "numpy")}}
+    about = {"versions": versions()}
     target = Target(path, format_of(path), resume=True, ids=True)
     return Writing(embedder, reader, target, about)
 

@@ -45,12 +45,9 @@ def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) 
     form = output.form(("table", "jsonl"))
     found = measure(pair.a, pair.b, pair.worst)
     if form == "table":
-        from bertcli.cli.display.screen import drawing
-        from bertcli.cli.search_view import comparison_view
+        from bertcli.cli.search_view import show_comparison
 
-        with drawing() as draw:
-            for picture in comparison_view(found):
-                draw(picture)
+        show_comparison(found)
     else:
         with output.open(form, (pair.a, pair.b)) as write:
             write([found.fields()])

@@ -16,8 +16,9 @@ from bertcli.cli.embed_options import (
 )
 from bertcli.cli.engine import on_ray
 from bertcli.cli.engine_options import EmbedEngineOptions
+from bertcli.cli.groups import record
 from bertcli.cli.inputs import InputOptions
-from bertcli.cli.messages import empty, special_tokens, truncated
+from bertcli.cli.messages import empty, pooling, special_tokens, truncated
 from bertcli.cli.options import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
@@ -27,11 +28,9 @@ from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bertcli.engines.cluster import Pool
     from bertcli.engines.jobs import Job, Model
-    from bertcli.pipeline import Embedded, Embedder
+    from bertcli.pipeline import Embedder
     from bertcli.progress import Progress
     from bertcli.records import Reader, Source
     from bertcli.tokenizing import Tally
@@ -63,7 +62,7 @@ def embed(
             raise UsageError(
                 "--engine ray needs its manifests: they say what is done", "leave out --no-manifest"
             )
-        make = partial(_job, options, compute.threads, vector.precision, output.overwrite)
+        make = partial(_job, options, vector, compute, output)
         on_ray(make, source, model, output, engine, console)
         return
     engine.refuse_ray_options()
@@ -74,14 +73,14 @@ def embed(
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, output, form, console)
         return
-    target = Target(
-        output.output,
-        form,
-        vector.precision,
-        file.resume,
-        output.overwrite,
-        file.manifest,
-        options.per_token,
+    target = record(
+        Target,
+        vector,
+        output,
+        file,
+        path=output.output,
+        form=form,
+        many=options.per_token,
         ids=True,
     )
     _to_file(embedder, reader, target, console)
@@ -109,9 +108,9 @@ def _check(
 
 def _job(
     options: Options,
-    threads: int | None,
-    precision: str,
-    overwrite: bool,
+    vector: VectorOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
     model: Model,
     source: Source,
     form: str,
@@ -120,8 +119,16 @@ def _job(
     """Return what a worker is told."""
     from bertcli.engines.jobs import EmbedJob
 
-    source = replace(source, taken=_taken(options))
-    return EmbedJob(model, source, options, form, precision, threads or pool.cpus, overwrite)
+    return record(
+        EmbedJob,
+        vector,
+        output,
+        model=model,
+        source=replace(source, taken=_taken(options)),
+        options=options,
+        form=form,
+        threads=compute.threads or pool.cpus,
+    )
 
 
 def _taken(options: Options) -> frozenset[str]:
@@ -139,16 +146,8 @@ def _open(
 
     threads = use_threads(compute.threads)
     embedder = open_embedder(folder, options, console.warn)
-    if options.per_token:
-        special = "included" if options.special_tokens else "left out"
-        console.note(
-            f"a vector a token, special tokens {special}"
-            if options.words is None
-            else f"a vector a word, of its tokens: {options.words}"
-        )
-    elif options.pooling == "auto":
-        where = embedder.sentence.found_in or "no pooling in the model's folder"
-        console.note(f"pooling: {embedder.options.pooling} ({where})")
+    if options.per_token or options.pooling == "auto":
+        console.note(pooling(embedder))
     where = ", ".join(map(str, devices(compute.device)))
     settled = ", ".join(
         f"{name} {value}"
@@ -161,13 +160,10 @@ def _open(
 
 
 def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Console) -> None:
-    from importlib.metadata import version
+    from bertcli.embedding import Writing, versions
 
-    from bertcli.embedding import Writing
-
-    about = {"versions": {name: version(name) for name in ("torch", "tokenizers", "numpy")}}
     progress = _progress(embedder)
-    writing = Writing(embedder, reader, target, about, progress=progress)
+    writing = Writing(embedder, reader, target, {"versions": versions()}, progress=progress)
     with console.follow(progress, reader, lambda: writing.tally):
         for _ in writing:
             pass
@@ -192,22 +188,15 @@ def _to_stream(
     batches, progress = embedder.embed(run), _progress(embedder)
     with console.follow(progress, reader, lambda: run.tally, beside_output=output.on_terminal):
         if form == "table":
-            _draw([item for batch in batches for item in batch])
+            from bertcli.cli.token_view import show_vectors
+
+            show_vectors([item for batch in batches for item in batch])
         else:
-            _write(batches, form, precision)
+            from bertcli.embedding import write_stream
+
+            write_stream(batches, form, precision)
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader)
-
-
-def _write(batches: Iterable[list[Embedded]], form: str, precision: str) -> None:
-    from bertcli.embedding import metas, stacked
-    from bertcli.vectors.formats import vector_writer
-    from bertcli.writers import open_output
-
-    with open_output(None) as out, vector_writer(out.file, form, precision) as write:
-        for batch in batches:
-            several = batch and batch[0].pieces is not None
-            write(metas(batch), [item.vector for item in batch] if several else stacked(batch))
 
 
 def _progress(embedder: Embedder) -> Progress:
@@ -216,20 +205,6 @@ def _progress(embedder: Embedder) -> Progress:
 
     embedder.encoder.tick = (progress := Progress()).batch
     return progress
-
-
-def _draw(items: list[Embedded]) -> None:
-    from bertcli.cli.display.screen import drawing
-    from bertcli.cli.views import vector_view
-
-    with drawing() as draw:
-        if items and items[0].pieces is None:
-            draw(vector_view(items))
-        elif items:
-            from bertcli.cli.token_view import pieces_view
-
-            for picture in pieces_view(items):
-                draw(picture)
 
 
 def _report(tally: Tally, embedder: Embedder, console: Console) -> None:

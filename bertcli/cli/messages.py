@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bertcli.pipeline import Embedder
     from bertcli.tokenizing import Tally
 
 
@@ -50,6 +51,18 @@ def special_tokens(tally: Tally) -> str:
 def empty(tally: Tally) -> str:
     """Return how many texts were empty."""
     return f"{counted(tally.empty, 'text was', 'texts were')} empty" if tally.empty else ""
+
+
+def pooling(embedder: Embedder) -> str:
+    """Return what the vectors are of, where the command does not say it."""
+    options = embedder.options
+    if options.words is not None:
+        return f"a vector a word, of its tokens: {options.words}"
+    if options.per_token:
+        special = "included" if options.special_tokens else "left out"
+        return f"a vector a token, special tokens {special}"
+    where = embedder.sentence.found_in or "no pooling in the model's folder"
+    return f"pooling: {options.pooling} ({where})"
 
 
 def skipped(records: int, where: str = "") -> str:

@@ -9,8 +9,22 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from bertcli.cli.display.screen import plain
+from bertcli.cli.display.screen import drawing, plain
 from bertcli.compare import Comparison
+
+
+def show_comparison(found: Comparison) -> None:
+    """Draw a comparison."""
+    with drawing() as draw:
+        for picture in comparison_view(found):
+            draw(picture)
+
+
+def show_matches(rows: Sequence[dict[str, Any]]) -> None:
+    """Draw the results of a search."""
+    with drawing() as draw:
+        for picture in matches_view(rows):
+            draw(picture)
 
 
 def comparison_view(found: Comparison) -> Iterator[RenderableType]:

@@ -110,12 +110,9 @@ def similar(
     embedder = _open(model, corpus, compute, console, reuse=reuse)
     search = _searched(embedder, query, corpus, reader, console, reuse=reuse)
     if form == "table":
-        from bertcli.cli.display.screen import drawing
-        from bertcli.cli.search_view import matches_view
+        from bertcli.cli.search_view import show_matches
 
-        with drawing() as draw:
-            for picture in matches_view(search.rows()):
-                draw(picture)
+        show_matches(search.rows())
     else:
         reading: list[str | Path] = [*corpus.corpus]
         reading += [corpus.vectors] if corpus.vectors else []

@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.views import shown
+from bertcli.cli.display.screen import drawing
+from bertcli.cli.views import shown, vector_view
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
     from bertcli.pipeline import Embedded
 
 MOST = 40  # tokens or words of a text that are drawn
+
+
+def show_vectors(items: Sequence[Embedded]) -> None:
+    """Draw the vectors of texts, or of their tokens or words."""
+    with drawing() as draw:
+        if items and items[0].pieces is None:
+            draw(vector_view(items))
+        else:
+            for picture in pieces_view(items):
+                draw(picture)
 
 
 def pieces_view(items: Sequence[Embedded]) -> Iterator[Group]:
