@@ -148,6 +148,7 @@ class Writing:
                 self._commit(sink, digest)
             if digest.records <= run.start:  # no window was new, so nothing was compared yet
                 self._same_input(digest, state)
+            inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
             if not sink.rows:
                 sink.write([], self.embedder.nothing, [] if self.target.many else None)
             self._commit(sink, digest)

@@ -112,6 +112,23 @@ def test_killed_at_random_instants(tmp_path, texts, whole, suffix, kills):
         assert left_beside(path) == []
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_before_calls_that_change_a_file():
+    """A few of what `python -m tests.kills` does for hours."""
+    kinds = ("npz", "safetensors", "csv", "tokens npy", "empty")
+    argv = ["--count", "10", "--seed", "5", *(part for kind in kinds for part in ("--kind", kind))]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kills", *argv],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=4 * DEADLINE,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "ended in the same bytes" in done.stdout
+
+
 @pytest.mark.parametrize("suffix", FORMS)
 def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
     """Also when there is room again for a while only."""

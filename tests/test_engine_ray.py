@@ -1,6 +1,7 @@
 """`--engine ray` on a real cluster of two nodes, beside the local engine."""
 
 import gzip
+import hashlib
 import json
 import os
 import signal
@@ -308,7 +309,12 @@ def test_shards_without_a_row(cluster, tmp_path, only):
     assert made["counts"]["records"] == 0
     assert made["counts"]["skipped"] == bool(only)
     assert made["shards"] == [
-        {"source": str(source), "output": "in.parquet", "records": 0, "sha256": None}
+        {
+            "source": str(source),
+            "output": "in.parquet",
+            "records": 0,
+            "sha256": hashlib.sha256((out / "in.parquet").read_bytes()).hexdigest(),
+        }
     ]
 
 

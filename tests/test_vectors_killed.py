@@ -32,7 +32,12 @@ def run(folder, form, precision, **options):
         start = sink.state["read"] if sink.state else 0
         for at in range(start, ROWS, 2):
             metas = [{"id": i, "n_tokens": i} for i in range(at, min(at + 2, ROWS))]
-            if many:
+            if options.get("ids"):  # the first two records have none
+                sink.write(
+                    [{"id": i} if i > 1 else {} for i in range(at, at + len(metas))],
+                    VECTORS[at : at + 2],
+                )
+            elif many:
                 rows = slice(sum(COUNTS[:at]), sum(COUNTS[: at + 2]))
                 sink.write(metas, VECTORS[rows], COUNTS[at : at + 2])
             else:
@@ -76,51 +81,55 @@ def restored(folder, state):
         (folder / name).write_bytes(data)
 
 
-def again(folder, form, precision, many):
+def again(folder, form, precision, **options):
     """What a user does after a kill: resume, or overwrite where the old output is all there is."""
     try:
-        run(folder, form, precision, resume=True, many=many)
+        run(folder, form, precision, resume=True, **options)
     except OutputError as refused:
         assert "overwrite" in refused.hint
         assert "out.journal.json" not in contents(folder)
         assert (folder / "out").read_bytes() == b"old"
-        run(folder, form, precision, overwrite=True, many=many)
+        run(folder, form, precision, overwrite=True, **options)
 
 
 @pytest.mark.parametrize(
-    ("form", "precision", "old", "many"),
+    ("form", "precision", "old", "kind"),
     [
-        ("npy", "float32", False, False),
-        ("npy", "float32", True, False),
-        ("npy", "int8", False, False),
-        ("jsonl", "float32", False, False),
-        ("jsonl", "float32", True, False),
-        ("parquet", "float32", False, False),
-        ("npz", "float16", True, False),
-        ("safetensors", "ubinary", False, False),
-        ("csv", "uint8", True, False),
-        ("npy", "float32", True, True),
-        ("safetensors", "int8", False, True),
-        ("parquet", "float16", False, True),
+        ("npy", "float32", False, "one"),
+        ("npy", "float32", True, "one"),
+        ("npy", "int8", False, "one"),
+        ("jsonl", "float32", False, "one"),
+        ("jsonl", "float32", True, "one"),
+        ("parquet", "float32", False, "one"),
+        ("npz", "float16", True, "one"),
+        ("safetensors", "ubinary", False, "one"),
+        ("csv", "uint8", True, "one"),
+        ("npy", "float32", True, "many"),
+        ("safetensors", "int8", False, "many"),
+        ("parquet", "float16", False, "many"),
+        ("npy", "float32", True, "ids"),
+        ("npz", "float32", False, "ids"),
+        ("safetensors", "int8", False, "ids"),
     ],
 )
-def test_every_line_is_a_place_to_be_killed(tmp_path, form, precision, old, many, monkeypatch):
+def test_every_line_is_a_place_to_be_killed(tmp_path, form, precision, old, kind, monkeypatch):
     """Also while resuming: all states that any number of kills can lead to are tried."""
     monkeypatch.setattr(os, "fsync", lambda file: None)  # a kill loses nothing that was written
+    options = {} if kind == "one" else {kind: True}
     (tmp_path / "whole").mkdir()
-    run(tmp_path / "whole", form, precision, many=many)
+    run(tmp_path / "whole", form, precision, **options)
     whole = contents(tmp_path / "whole")
     folder = tmp_path / "work"
     folder.mkdir()
     start = {"out": b"old", "out.manifest.json": b"{}", "out.index.jsonl": b"old"} if old else {}
     restored(folder, start)
-    waiting = states_seen(folder, lambda: run(folder, form, precision, overwrite=old, many=many))
+    waiting = states_seen(folder, lambda: run(folder, form, precision, overwrite=old, **options))
     assert contents(folder) == whole
     tried = set(waiting)
     while waiting:
         _, state = waiting.popitem()
         restored(folder, state)
-        found = states_seen(folder, lambda: again(folder, form, precision, many))
+        found = states_seen(folder, lambda: again(folder, form, precision, **options))
         assert contents(folder) == whole
         waiting |= {key: value for key, value in found.items() if key not in tried}
         tried |= set(found)

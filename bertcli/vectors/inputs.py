@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Inputs:
     texts: Sequence[str | None] = ()
     needed: Sequence[Path] = ()
     progress: Callable[[int, int], None] = lambda done, size: None
+    times: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of files that were hashed
 
     def refuse(self, own: Sequence[Path]) -> None:
         """Raise OutputError when one of them is a file that the run writes."""
@@ -65,6 +66,7 @@ class Inputs:
         digest, length = hashlib.sha256(), 0
         try:
             with open(path, "rb", buffering=0) as file:
+                self.times[path] = _times(os.fstat(file.fileno()))
                 while block := file.read(BLOCK):
                     digest.update(block)
                     length += len(block)
@@ -72,6 +74,30 @@ class Inputs:
         except OSError as failed:
             raise unreadable(path, failed) from None
         return {"name": path, "bytes": length, "sha256": digest.hexdigest()}
+
+    def refuse_changing(self, output: str, was: Sequence[Mapping[str, Any]]) -> None:
+        """Raise OutputError when a file that was hashed has changed since: while it was read."""
+        for one in was:
+            name = one["name"]
+            if name not in self.times or _times_of(name) == self.times[name]:
+                continue
+            if self._file(name, 0, 0)["sha256"] != one["sha256"]:
+                raise OutputError(
+                    f"{output}: input changed while it was read: {name}",
+                    "when nothing writes to it any more, begin again with --overwrite",
+                )
+
+
+def _times(found: os.stat_result) -> tuple[int, ...]:
+    """Return what differs where a file may have changed."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _times_of(path: str) -> tuple[int, ...]:
+    try:
+        return _times(os.stat(path))
+    except OSError as failed:
+        raise unreadable(path, failed) from None
 
 
 def _is_file(path: str) -> bool:

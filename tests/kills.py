@@ -1,0 +1,195 @@
+"""Kills of `bertcli embed` at random instants: `python -m tests.kills --count 200`.
+
+Each run of a format is killed with SIGKILL and resumed until it ends, again and again, until so
+many kills have struck. Whatever ended must have the bytes of a run that nothing happened to, in the
+output, the index and the manifest, and nothing else may be left over.
+
+A kill strikes after a random time, or before a random call of the system that writes, renames,
+truncates or removes a file, so that the short moments at the end of a run are struck as well. The
+runs are forks of one process that has imported everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TINY = ROOT / "samples" / "tiny-bert"
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {  # suffix and options
+    "npy": ("npy", ()),
+    "npy int8": ("npy", ("--precision", "int8")),
+    "npz": ("npz", ()),
+    "safetensors": ("safetensors", ()),
+    "parquet": ("parquet", ("--keep-fields", "tag")),
+    "jsonl": ("jsonl", ("--keep-fields", "tag")),
+    "csv": ("csv", ()),
+    "tokens npy": ("npy", ("--token-vectors",)),
+    "words parquet": ("parquet", ("--word-vectors", "mean")),
+    "empty": ("npy", ()),
+}
+STRIKES = ("open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir")
+RECORDS = 240
+
+
+class Harness:
+    """Runs of one kind in a folder, and the kills that strike them."""
+
+    def __init__(self, folder: Path, kind: str, choose: random.Random) -> None:
+        self.folder, self.choose, self.said = folder, choose, folder / "said"
+        suffix, options = KINDS[kind]
+        self.suffix, self.ended, self.longest = suffix, 0, 0.1
+        self.killed: Counter[str] = Counter()
+        source = folder / "texts.jsonl"
+        source.write_text("" if kind == "empty" else "".join(_lines(choose)))
+        self.argv = ["embed", "-q", "-m", str(TINY), "-i", str(source), "--device", "cpu"]
+        self.argv += ["--threads", "1", "--window", "20", *options]
+        (folder / "whole").mkdir()
+        assert self._run(folder / "whole" / f"out.{suffix}", 0, None) == 0
+        self.whole = _contents(folder / "whole")
+        self.calls = self._calls()
+
+    def once(self) -> None:
+        """Kill and resume a fresh run until it ends, and look at what it left."""
+        place = self.folder / str(self.ended)
+        place.mkdir()
+        overwrite = self.choose.random() < 0.3  # an output that is there already is replaced
+        if overwrite:
+            for name in self.whole:
+                (place / name).write_text("old")
+        out, more = place / f"out.{self.suffix}", ["--overwrite"] if overwrite else ["--resume"]
+        while (code := self._struck(out, more)) != 0:
+            assert code == -signal.SIGKILL, (code, self.said.read_text(), _sizes(place))
+            begun = any(name.endswith(".journal.json") for name in _contents(place))
+            old = out.exists() and out.read_bytes() == b"old"
+            more = ["--overwrite"] if old and not begun else ["--resume"]
+        assert _contents(place) == self.whole, _sizes(place)
+        self.ended += 1
+        for path in place.iterdir():
+            path.unlink()
+
+    def _struck(self, out: Path, more: list[str]) -> int:
+        """Run on, and be killed after a time or before a call; the last of many tries is left."""
+        if self.choose.random() < 0.5:
+            code = self._run(out, 0, self.choose.random() * self.longest, *more)
+            self.killed["time"] += code != 0
+        else:
+            code = self._run(out, self.choose.randint(1, 2 * self.calls), None, *more)
+            self.killed["call"] += code != 0
+        return code
+
+    def _run(self, out: Path, call: int, seconds: float | None, *more: str) -> int:
+        """Return the exit code of a run that is killed after a time, or before a call."""
+        from bertcli.cli.app import main
+
+        began = time.monotonic()
+        child = os.fork()
+        if not child:
+            code = 3
+            try:
+                with open(self.said, "w") as said, redirect_stderr(said):
+                    _arm(call)
+                    code = main([*self.argv, "-o", str(out), *more])
+            finally:
+                os._exit(code)
+        if seconds is not None:
+            time.sleep(seconds)
+            os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            self.longest = max(self.longest, time.monotonic() - began)
+        return code
+
+    def _calls(self) -> int:
+        """Return how many calls a whole run makes that may be struck."""
+        most, out = 1, self.folder / "count" / f"out.{self.suffix}"
+        out.parent.mkdir()
+        while self._run(out, most, None, "--overwrite") != 0:
+            most *= 2
+        return most // 2
+
+
+def _arm(call: int) -> None:
+    """Kill this process before so many calls that change a file; 0 is never."""
+    left = call
+
+    def hook(event: str, given: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event in STRIKES and not (event == "open" and not _writes(given)):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if call:
+        sys.addaudithook(hook)
+
+
+def _writes(given: tuple[Any, ...]) -> bool:
+    flags = given[2]
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+
+
+def _lines(choose: random.Random) -> Iterator[str]:
+    words = ["the", "quick", "brown", "fox", "paris", "is", "nlp", "a", "b", "c", "1", "2", "3"]
+    for number in range(RECORDS):
+        text = " ".join(choose.choices(words, k=choose.randint(1, 12)))
+        own = {"id": f"r{number}"} if number > RECORDS // 3 else {}
+        yield json.dumps({**own, "text": text, "tag": number % 3}) + "\n"
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: len(data) for name, data in _contents(folder).items()}
+
+
+def strike(count: int, seed: int, kinds: list[str]) -> Counter[str]:
+    """Kill runs of these kinds so often; return the kills and the runs that ended."""
+    import pyarrow.parquet  # noqa: F401
+
+    import bertcli.embedding
+    import bertcli.fleet  # noqa: F401
+
+    choose, found = random.Random(seed), Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        runs = {}
+        for kind in kinds:
+            place = Path(folder, kind.replace(" ", "-"))
+            place.mkdir()
+            runs[kind] = Harness(place, kind, choose)
+        while sum(sum(one.killed.values()) for one in runs.values()) < count:
+            for one in runs.values():
+                one.once()
+        for kind, one in runs.items():
+            found.update({kind: sum(one.killed.values()), "runs": one.ended, **one.killed})
+    return found
+
+
+def main() -> None:
+    """Read the options, kill, and say how often."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--count", type=int, default=200, help="kills")
+    options.add_argument("--seed", type=int, default=int(time.time()))
+    options.add_argument("--kind", action="append", choices=list(KINDS))
+    given = options.parse_args()
+    found = strike(given.count, given.seed, given.kind or list(KINDS))
+    kills = found.pop("time") + found.pop("call")
+    print(f"seed {given.seed}: {kills} kills, {found.pop('runs')} runs ended in the same bytes")
+    print(", ".join(f"{kind} {number}" for kind, number in found.items()))
+
+
+if __name__ == "__main__":
+    main()
