@@ -23,6 +23,7 @@ from bertcli.files.npy import BLOCK, read_blocks, read_header
 from bertcli.files.safetensors import open_safetensors
 from bertcli.files.zips import open_zip
 from bertcli.records import Reader, Record
+from bertcli.streams import too_large
 from bertcli.tables import Header
 
 Row = dict[str, Any]
@@ -93,11 +94,14 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
 
 def read_rows(place: str, form: str, path: str, reader: Reader) -> Iterator[list[Record]]:
     """Yield the rows of an array of ids: input_ids, or the only array there is."""
+    limit = reader.source.max_record_bytes
+
+    def parse(line: int, ids: list[int]) -> Record:
+        if 8 * len(ids) > limit:
+            raise too_large(f"{path}:{line}", limit)
+        return Record("", file=path, line=line, ids=ids)
+
     for number, rows in _slices(place, path, form):
-
-        def parse(line: int, ids: list[int]) -> Record:
-            return Record("", file=path, line=line, ids=ids)
-
         yield reader.collect(enumerate(rows, number), parse)
 
 

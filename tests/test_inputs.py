@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import zipfile
 from decimal import Decimal
 
 import numpy
@@ -12,7 +13,7 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy
 import zstandard
-from front import bad, call, good, ids_of
+from front import PACKAGE, bad, call, good, ids_of
 
 DEEP = "[" * 100_000
 
@@ -187,6 +188,12 @@ def test_a_large_cell_of_parquet(tmp_path):
         assert done.ids == ids_of("a", "b")
 
 
+def test_an_array_of_long_lists(tmp_path):
+    numpy.save(tmp_path / "a.npy", numpy.zeros((2, 99), numpy.int64))
+    done = bad("decode", "-i", tmp_path / "a.npy", "--max-record-bytes", "10")
+    assert "a.npy:1: the record is larger than 10 bytes" in done.error
+
+
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -359,3 +366,130 @@ def test_an_empty_table_has_the_fields_that_are_known(tmp_path):
     call("decode", "--as", "tokens", "-o", path, stdin="")
     (column,) = pyarrow.parquet.read_schema(path)
     assert str(column.type) == "list<element: string>"
+
+
+# --- arrays and vectors ---------------------------------------------------------------------------
+
+
+def npy(shape, descr="'<f4'", data=b"\0" * 64):
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text + data
+
+
+HEADS = {
+    "unclosed": npy("((1, 3"),
+    "negative": npy("(-1, 3)"),
+    "huge": npy("(4000000000, 4000000000)"),
+    "wide": npy("(1, 400000000000)"),
+    "nothing": npy("(10000000000000, 0)"),
+    "digits": npy(f"(1, {'9' * 400})"),
+    "too many digits": npy(f"(1, {'9' * 5000})"),
+    "deep": npy("(" * 9000),
+    "minus": npy("-" * 9000 + "1"),
+    "escape": npy("'\\d'"),
+    "object": npy("(1, 3)", "'|O'"),
+    "types": npy("(1, 3)", "'nothing'"),
+    "fields": npy("(1, 3)", "[('a', '<i4')]"),
+    "a number": npy("7"),
+    "none": b"\x93NUMPY\x01\0",
+    "cut off": npy("(9, 9)"),
+}
+TINY = PACKAGE / "samples" / "tiny-bert"
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_npy_file_of_anything(tmp_path, name, packed):
+    path = tmp_path / ("x.npz" if packed else "x.npy")
+    path.write_bytes(HEADS[name])
+    if packed:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("embeddings.npy", HEADS[name])
+    assert str(path) in bad("decode", "-i", path).error
+    assert str(path) in bad("compare", path, path).error
+    done = call("inspect", path)  # numbers of any kind are described
+    assert done.code == 0 or str(path) in done.error
+
+
+@pytest.mark.parametrize("name", ["unclosed", "huge", "wide"])
+def test_vectors_of_anything_in_a_search(tmp_path, name):
+    (tmp_path / "c.txt").write_text("a\n")
+    vectors = tmp_path / "v.npy"
+    good("embed", "a", "-m", TINY, "-o", vectors, "-q")
+    vectors.write_bytes(HEADS[name])
+    argv = ("similar", "a", "-m", TINY, "--corpus", tmp_path / "c.txt", "--vectors", vectors)
+    assert str(vectors) in bad(*argv).error
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        DEEP,
+        '{"embedding":' + DEEP,
+        f'{{"embedding":[{"9" * 400}, 0.5]}}',
+        f'{{"embedding":[{"9" * 5000}]}}',
+        '{"embedding":[1.0,[2.0]]}',
+        '{"embedding":["a"]}',
+        '{"embedding":[1.0]}',
+        '{"embedding":null}',
+        '{"embedding":{}}',
+        "7",
+    ],
+)
+def test_a_line_that_is_no_vector(tmp_path, line):
+    path = tmp_path / "v.jsonl"
+    path.write_text(f'{{"embedding":[1.0,2.0]}}\n{line}\n')
+    assert f"{path}:2: " in bad("compare", path, path).error
+    done = call("inspect", path)  # of any lists of numbers
+    assert done.code == 0 or f"{path}:2: " in done.error
+    assert done.code == ("9" * 400 in line or "embedding" not in line or DEEP in line)
+
+
+@pytest.mark.parametrize("suffix", ["npy.gz", "npz.gz", "parquet.zst", "txt.gz", "csv.zst"])
+@pytest.mark.parametrize("more", [(), ("-o", "out.jsonl")])
+def test_a_file_that_is_not_packed_is_blamed(tmp_path, monkeypatch, suffix, more):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"junk.{suffix}"
+    path.write_bytes(b"junk" * 99)
+    for command in ("decode", "tokenize"):
+        if command == "decode" or "np" not in suffix:
+            assert str(path) in bad(command, "-i", path, *more).error
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+# --- vectors beside fields -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "npy"])
+@pytest.mark.parametrize("name", ["embedding", "n_tokens", "truncated"])
+def test_a_kept_field_named_as_one_of_embed(tmp_path, form, name):
+    path, text = tmp_path / f"o.{form}", lines({"text": "a", name: [7]})
+    to_file = read(text, "-m", TINY, "--keep-fields", "-o", path, command="embed")
+    assert f"stdin:1: the output has a field '{name}' of its own" in to_file.err
+    assert (to_file.code, [*tmp_path.iterdir()]) == (1, [])
+    if form in ("jsonl", "csv"):
+        done = read(text, "-m", TINY, "--keep-fields", "-f", form, "-q", command="embed")
+        assert (done.code, "[7]" in done.out) == (1, False)
+
+
+def test_fields_of_token_vectors_may_not_be_kept():
+    for name in ("tokens", "offsets", "vectors", "start"):
+        text, argv = lines({"text": "a", name: 7}), ("-m", TINY, "--keep-fields", "-q")
+        done = read(text, *argv, "--token-vectors", command="embed")
+        assert f"the output has a field '{name}' of its own" in done.error
+        assert read(text, *argv, command="embed").rows[0][name] == 7
+
+
+def test_a_number_that_json_cannot_hold_stops_embed_before_it_computes(tmp_path):
+    text = lines({"text": "a", "x": 1}, '{"text":"b","x":[NaN]}')
+    argv = ("-m", TINY, "--keep-fields", "-q", "-o", tmp_path / "o.jsonl")
+    assert "stdin:2: field 'x' holds NaN" in read(text, *argv, command="embed").error
+    done = read(text, *argv, "--on-error", "skip", "--overwrite", command="embed")
+    assert (done.code, (tmp_path / "o.jsonl").read_text().count("\n")) == (1, 1)
+
+
+def test_an_empty_corpus_makes_an_empty_table(tmp_path):
+    (tmp_path / "c.txt").touch()
+    argv = ("similar", "a", "-m", TINY, "--corpus", tmp_path / "c.txt", "-q")
+    assert good(*argv, "-f", "csv").out == "query,rank,score,row,id,text\n"
+    assert good(*argv).out == ""

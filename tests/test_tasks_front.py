@@ -77,6 +77,52 @@ def test_no_label_and_no_entity_is_an_empty_table(models, command, tmp_path):
     assert tables[0].schema == tables[1].schema
 
 
+FIELDS = {"answer": ("question", "context"), "choose": ("prompt", "choices")}
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_an_empty_input_makes_an_empty_table(models, command, tmp_path):
+    argv = calling(models, command)
+    header = good(*argv, "-f", "csv").out.partition("\n")[0]
+    good(*argv, "-o", tmp_path / "full.parquet")
+    empty = [command, "-m", argv[-1], "-i", tmp_path / "in.jsonl"]
+    (tmp_path / "in.jsonl").touch()
+    for name in ("a.csv", "a.jsonl", "a.parquet"):
+        (tmp_path / name).write_text("of an earlier run")
+        done = call(*empty, "-o", tmp_path / name, "--overwrite")
+        assert (done.code, done.err) == (0, "note: no records: the input is empty\n")
+    assert (tmp_path / "a.csv").read_text() == f"{header}\n"
+    assert (tmp_path / "a.jsonl").read_text() == ""
+    schemas = [pyarrow.parquet.read_schema(tmp_path / f"{name}.parquet") for name in ("a", "full")]
+    assert schemas[0] == schemas[1]
+    (tmp_path / "in.csv").write_text(",".join(["x", "id", *FIELDS.get(command, ("text", "pair"))]))
+    done = call(*empty[:3], "-i", tmp_path / "in.csv", "--keep-fields", "x", "-f", "csv", "-q")
+    assert done.out == f"{header},x\n"
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_kept_field_named_as_one_of_the_output(models, command, tmp_path):
+    argv, path = calling(models, command), tmp_path / "in.jsonl"
+    text = {"fill-mask": "a [MASK]"}.get(command, "a")
+    fields = FIELDS.get(command, ("text", "pair"))
+    row = dict(zip(fields, (text, ["a", "b"] if command == "choose" else "b"), strict=True))
+    if command == "fill-mask":
+        del row["pair"]
+    (found,) = good(*argv).rows[:1]
+    names = {"jsonl": {*found, "truncated"} - {"id", *row}}
+    names["csv"] = {*good(*argv, "-f", "csv").out.partition("\n")[0].split(",")} - {"id", *row}
+    assert names["jsonl"] != names["csv"] or command in ("next-sentence", "classify", "answer")
+    for form, taken in names.items():
+        for name in (sorted(taken)[0], "truncated"):
+            path.write_text(json.dumps(row | {name: "precious"}))
+            done = call(command, "-m", argv[-1], "-i", path, "--keep-fields", "-f", form, "-q")
+            assert f"{path}:1: the output has a field '{name}' of its own" in done.error
+    free = sorted(names["csv"] - names["jsonl"])
+    path.write_text(json.dumps(row | dict.fromkeys(free, "precious")))
+    (kept,) = good(command, "-m", argv[-1], "-i", path, "--keep-fields", "-q").rows
+    assert [kept[name] for name in free] == ["precious"] * len(free)
+
+
 @pytest.mark.parametrize("command", CALLS)
 def test_formats_hold_the_same(models, command, tmp_path):
     argv = calling(models, command)

@@ -63,7 +63,8 @@ def write(
                 draw(results_table(batch))
     else:
         lines = form == "jsonl"
-        rows_of = lined(batches) if lines else tabular(batches, stream.blank, stream.reader)
+        told = stream.blank, stream.reader, stream.consumed
+        rows_of = lined(batches) if lines else tabular(batches, *told)
         with output.open(form, stream.reader.source.paths) as put:
             for rows in rows_of:
                 put(rows)

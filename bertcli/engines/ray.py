@@ -15,6 +15,7 @@ from bertcli.engines.jobs import Job
 from bertcli.engines.shards import Shard
 from bertcli.engines.worker import Done, Worker
 from bertcli.errors import BertcliError
+from bertcli.files.typed_json import parse
 from bertcli.tokenizing import Tally
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _looking(meter: Any, progress: Progress, watch: Watch) -> Iterator[None]:
 
 def _read(found: str) -> Done:
     """Return what a worker sent. Raises the error that it sent instead."""
-    raw = json.loads(found)
+    raw = parse(found)
     if "error" in raw:
         raise getattr(errors, raw["kind"])(raw["error"], raw["hint"])
     raw["shard"] = Shard(*raw["shard"])

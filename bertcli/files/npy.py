@@ -72,6 +72,8 @@ def _header(file: IO[bytes]) -> Header:
     whole = isinstance(shape, tuple) and all(type(one) is int and 0 <= one < 2**63 for one in shape)
     if not whole or len(shape) > DIMENSIONS:
         raise ValueError("its shape is not of whole numbers from 0")
+    if shape and shape[0] > BLOCK and not prod(shape):
+        raise ValueError(f"{shape[0]:,} rows without a number")
     return Header(dtype, shape, bool(header["fortran_order"]), 8 + struct.calcsize(form) + length)
 
 

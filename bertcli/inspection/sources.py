@@ -5,7 +5,6 @@ A block is a numpy array [rows, width] of at most a few megabytes.
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 import zlib
@@ -17,6 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from bertcli.errors import InputError
 from bertcli.files.npy import read_blocks, read_header
+from bertcli.files.typed_json import BadJsonError, parse
 from bertcli.files.zips import open_zip
 from bertcli.inspection.headers import read_header as read_safetensors
 from bertcli.streams import blocks as line_blocks
@@ -29,6 +29,7 @@ NUMPY_OF = {
 }  # fmt: skip
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 CUT_OFF = "fetch or write the file again"
+LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
 
 
@@ -98,6 +99,8 @@ def jsonl(path: Path, fields: Fields) -> Iterator[Part]:
                 fields.records += 1
                 for name, value in _object(line, f"{path}:{number}").items():
                     vectors = [] if name in SPANS else _vectors(value)
+                    if any(map(_overflows, vectors)):
+                        raise InputError(f"{path}:{number}: field {name!r} holds too large numbers")
                     _note_kind(fields, name, value, numeric=bool(vectors))
                     if vectors:
                         yield from _together(waiting, name, vectors)
@@ -168,8 +171,8 @@ def _widened(bits: Any) -> Any:
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as bad:
+        found = parse(line)
+    except BadJsonError as bad:
         raise InputError(f"{where}: not valid JSON: {bad}") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: expected a JSON object, found {type(found).__name__}")
@@ -182,6 +185,10 @@ def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
         return [value] if _is_numbers(value) else []
     found = [_vectors(row, deep - 1) for row in value]
     return [vector for vectors in found for vector in vectors] if all(found) else []
+
+
+def _overflows(row: list[float]) -> bool:
+    return any(type(number) is int and abs(number) > LARGEST for number in row)
 
 
 def _is_numbers(row: Any) -> bool:

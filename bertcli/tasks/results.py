@@ -56,11 +56,15 @@ def lined(batches: Iterable[Sequence[Result]]) -> Iterator[list[dict[str, Any]]]
 
 
 def tabular(
-    batches: Iterable[Sequence[Result]], blank: Mapping[str, Any], reader: Reader
+    batches: Iterable[Sequence[Result]],
+    blank: Mapping[str, Any],
+    reader: Reader,
+    consumed: frozenset[str] = frozenset(),
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of each batch. When no result has any, the header of the table comes alone.
 
-    ``blank`` are the fields of a result, with one item in their list.
+    ``blank`` are the fields of a result, with one item in their list; fields ``consumed`` by the
+    task are not carried.
     """
     first, some = None, False
     for batch in batches:
@@ -68,8 +72,9 @@ def tabular(
         first, some = first or batch[0], some or bool(rows)
         yield rows
     if not some:
-        rest = dict.fromkeys(reader.fields.rest) if reader.fields else None
-        record = first.record if first else Record("", extra=rest)
+        rest = reader.fields.rest if reader.fields else ()
+        extra = {name: None for name in rest if name not in consumed}
+        record = first.record if first else Record("", extra=extra)
         yield [Header(line) for line in flat_rows(Result(record, 0, blank))]
 
 

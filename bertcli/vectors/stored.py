@@ -10,7 +10,6 @@ fewer of very long vectors, so the blocks of two files of one width lie side by 
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 import zlib
@@ -22,7 +21,7 @@ from bertcli.errors import InputError
 from bertcli.files.beside import manifest_beside
 from bertcli.files.npy import WIDEST, read_blocks, read_header
 from bertcli.files.safetensors import open_safetensors
-from bertcli.files.typed_json import JsonObject, kind_of, read_value
+from bertcli.files.typed_json import JsonObject, kind_of, parse, read_value
 from bertcli.files.zips import open_zip
 from bertcli.quantize import PRECISIONS, RANGED, restore
 from bertcli.records import FORMATS, Reader, Source
@@ -258,14 +257,14 @@ def _vector(where: str, line: str | bytes) -> Array:
     import numpy as np
 
     try:
-        value = json.loads(line)
+        value = parse(line)
         if isinstance(value, dict):
             value = value[FIELD]
         vector = np.array(value)
     except KeyError:
         there = ", ".join(value) or "none"
         raise InputError(f"{where}: there is no field {FIELD!r}", f"there are: {there}") from None
-    except ValueError as broken:
+    except (ValueError, OverflowError) as broken:
         raise InputError(f"{where}: not a vector: {broken}") from None
     if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
         raise InputError(f"{where}: not a vector of numbers")
