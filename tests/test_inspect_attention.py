@@ -8,6 +8,7 @@ import struct
 import subprocess
 import xml.etree.ElementTree as ET
 import zlib
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -428,7 +429,6 @@ def test_page_is_not_blank(picture, browse, tmp_path):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 def test_script_parses(tmp_path):
-    from bertcli.heatmaps.page_script import SCRIPT
-
-    (tmp_path / "x.js").write_text(SCRIPT)
+    script = files("bertcli.heatmaps") / "page.js"
+    (tmp_path / "x.js").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     assert subprocess.run(["node", "--check", tmp_path / "x.js"]).returncode == 0

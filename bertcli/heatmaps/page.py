@@ -1,26 +1,25 @@
-"""A page to explore attention with: one file that needs nothing else, and asks nobody for anything.
+"""A page to explore attention with: one file that needs nothing else and makes no request.
 
-Its parts are in page_style.py and page_script.py. A rule inside the page forbids every request.
+It is page.html, filled with page.css, page.js and the data; a rule in it forbids every request.
 """
 
 from __future__ import annotations
 
 import json
 from html import escape
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from bertcli.errors import UsageError
 from bertcli.heatmaps.colours import SENTENCES, STEPS, TICKS, hexadecimal, ramp
 from bertcli.heatmaps.maps import AttentionMaps
-from bertcli.heatmaps.page_script import SCRIPT
-from bertcli.heatmaps.page_style import BODY, STYLE
 
 LARGEST = 20_000_000  # weights in a page: about 50 MB, which a browser still opens in seconds
-RULE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def page(found: AttentionMaps) -> bytes:
-    """Return the page. UsageError when a browser could hardly open it."""
+    """Return the page. UsageError when it would be too large for a browser."""
     numbers = found.count * len(found.tokens) ** 2
     if numbers > LARGEST:
         raise UsageError(
@@ -28,22 +27,17 @@ def page(found: AttentionMaps) -> bytes:
             "for a page",
             "choose fewer --layers or --heads",
         )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{RULE}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Attention · {escape(found.model)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-{BODY}
-<script type="application/json" id="data">{_embedded(_content(found))}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-""".encode("utf-8", "replace")
+    filled = Template(_file("page.html")).substitute(
+        model=escape(found.model),
+        style=_file("page.css"),
+        script=_file("page.js"),
+        data=_embedded(_content(found)),
+    )
+    return filled.encode("utf-8", "replace")
+
+
+def _file(name: str) -> str:
+    return (files("bertcli.heatmaps") / name).read_text(encoding="utf-8")
 
 
 def _content(found: AttentionMaps) -> dict[str, Any]:

@@ -1,6 +1,3 @@
-"""What the page of attention maps does: it draws, and follows mouse, finger and keyboard."""
-
-SCRIPT = """
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const { tokens, sentences, special, scale, look } = data;
@@ -229,4 +226,3 @@ get("map").addEventListener("keydown", keys);
 darkness.addEventListener("change", start);
 addEventListener("resize", () => { layout(); redraw(); });
 document.documentElement.dataset.ready = "yes";
-"""
