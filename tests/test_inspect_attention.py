@@ -1,13 +1,16 @@
 """`bertcli inspect --attention`: the numbers are the model's, and the pictures show them."""
 
 import base64
+import io
 import json
 import re
 import shutil
 import struct
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 import zlib
+from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,14 +18,21 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from front import process
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from bertcli import heatmaps
 from bertcli.cli.app import main
 from bertcli.heatmaps import colours
-from bertcli.heatmaps.strokes import GLYPHS, strokes, unknown
+from bertcli.heatmaps.attention_maps import AttentionMaps
+from bertcli.heatmaps.drawing import without_glyph
 from bertcli.hub import find_model
 
 TINY = Path(__file__).parents[1] / "samples" / "tiny-bert"
+SVG = "{http://www.w3.org/2000/svg}"
+HREF = "{http://www.w3.org/1999/xlink}href"
+DRAWN = ("svg", "png", "pdf")
 TEXT, PAIR = "What does a transformer attend to?", "Mostly to [SEP], says Zürich </script> <b>&amp;"
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -86,7 +96,7 @@ def test_exact_maps_are_those_of_transformers(reference):
         np.testing.assert_allclose(heads[3], reference[2][layer][3], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", [None, "svg", "png", "html", "json"])
+@pytest.mark.parametrize("form", [None, "svg", "png", "pdf", "html", "json"])
 def test_maps_of_spoiled_weights_are_refused(form, tmp_path, capsys):
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))
     weights = load_file(folder / "model.safetensors")
@@ -135,7 +145,7 @@ def test_pruned_heads_keep_their_numbers(tmp_path, capsys):
     found = json.loads(out)["layers"]
     assert code == 0 and [one["head"] for one in found[1]["heads"]] == [1, 3]
     assert run(capsys, tmp_path, "--attention", "hello", "--heads", "2")[0] == 2
-    for form in ("html", "svg", "png"):
+    for form in ("html", "svg", "png", "pdf"):
         argv = ("--layers", "all", "-o", tmp_path / f"x.{form}")
         assert run(capsys, tmp_path, "--attention", "hello", *argv)[0] == 0
 
@@ -206,70 +216,121 @@ def test_existing_files_are_kept(picture, capsys):
     assert [one.name for one in path.parent.iterdir()] == ["x.svg"]
 
 
-def test_svg_is_xml_with_every_map_and_token(picture):
-    root = ET.fromstring(picture("svg", "--layers", "0,1", "--heads", "1,2").read_bytes())
-    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
-    for layer in (0, 1):
-        for head in (1, 2):
-            assert f"layer {layer} · head {head}" in texts
-    assert "[CLS]" in texts and texts.count("[SEP]") >= 4
-    outside = {key for one in root.iter() for key in one.attrib if "href" in key}
-    assert not outside
-
-
-def test_svg_of_one_head_has_the_colours_of_its_weights(picture, capsys):
-    argv = ("--layers", "1", "--heads", "2")
-    root = ET.fromstring(picture("svg", *argv).read_bytes())
-    out = run(capsys, TINY, "--attention", "hello world", "--pair", "me too", *argv, "--json")[1]
-    found = json.loads(out)
-    weights = np.array(found["layers"][0]["heads"][0]["weights"]) / found["scale"]
-    paths = {one.get("fill"): one.get("d") for one in root.iter("{http://www.w3.org/2000/svg}path")}
-    area = {
-        fill: sum(float(wide) for wide in re.findall(r"h(\d+)v", d)) / 26
-        for fill, d in paths.items()
-    }
-    lowest = colours.hexadecimal(colours.ramp()[0])
-    expected = [colours.hexadecimal(colours.colour(weight)) for weight in weights.flat]
-    for fill in set(expected) - {lowest}:
-        assert area[fill] == pytest.approx(expected.count(fill), abs=1)
-
-
-def test_svg_of_a_long_text_stays_small(picture, capsys):
-    path = picture("svg", "--heads", "0", "--layers", "1", text="the dog " * 59, pair="")
-    root = ET.fromstring(path.read_bytes())
-    (image,) = root.iter("{http://www.w3.org/2000/svg}image")
-    kind, _, data = image.get("href").partition(",")
-    cells = pixels(base64.b64decode(data))
-    assert kind == "data:image/png;base64" and cells.shape[0] == cells.shape[1] > 100
-    assert path.stat().st_size < 200_000
+def texts(svg):
+    """Return the texts of an SVG, which must ask for nothing from outside."""
+    root = ET.fromstring(svg)
+    links = [value for one in root.iter() for key, value in one.items() if "href" in key]
+    assert all(link.startswith("data:image/png;base64,") for link in links)
+    assert b"url(" not in svg.replace(b"url(#", b"")
+    return [one.text or "" for one in root.iter(f"{SVG}text")]
 
 
 def pixels(content):
-    """Decode a PNG as its specification says."""
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    at, data, size = 8, b"", (0, 0)
-    while at < len(content):
-        length = struct.unpack(">I", content[at : at + 4])[0]
-        kind, body = content[at + 4 : at + 8], content[at + 8 : at + 8 + length]
-        crc = struct.unpack(">I", content[at + 8 + length : at + 12 + length])[0]
-        assert zlib.crc32(kind + body) == crc
-        if kind == b"IHDR":
-            size = struct.unpack(">II", body[:8])
-        data += body if kind == b"IDAT" else b""
-        at += 12 + length
-    rows = np.frombuffer(zlib.decompress(data), np.uint8).reshape(size[1], 1 + 3 * size[0])
-    assert not rows[:, 0].any()
-    return rows[:, 1:].reshape(size[1], size[0], 3)
+    """Decode a PNG."""
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image.convert("RGB"))
 
 
-def test_png_shows_the_weights_and_the_labels(picture, capsys):
-    argv = ("--layers", "1", "--heads", "2")
-    image = pixels(picture("png", *argv).read_bytes())
-    out = run(capsys, TINY, "--attention", "hello world", "--pair", "me too", *argv, "--json")[1]
-    found = json.loads(out)
-    weights = np.array(found["layers"][0]["heads"][0]["weights"]) / found["scale"]
-    count, cell = len(found["tokens"]), 52
-    want = np.array([[colours.colour(weight) for weight in row] for row in weights])
+def images_of_svg(content):
+    """Yield the maps, and last the scale of the legend."""
+    for one in ET.fromstring(content).iter(f"{SVG}image"):
+        yield pixels(base64.b64decode(one.get(HREF).partition(",")[2]))
+
+
+def images_of_pdf(content):
+    """Yield the images as they are shown; rows and palette are coded as those of a PNG."""
+    head = rb"/Subtype /Image\s/Width (\d+)\s/Height (\d+)\s/ColorSpace \[ /Indexed /DeviceRGB \d+"
+    palette, rest = rb"\s\(((?:[^\\()]|\\.)*)\)", rb".*?Component (\d).*?stream\n(.*?)\nendstream"
+    found = re.findall(head + palette + rest, content, re.DOTALL)
+    number = re.search(rb"/Contents (\d+) 0 R", content)[1]
+    stream = re.search(rb"\n" + number + rb" 0 obj.*?stream\n(.*?)\nendstream", content, re.DOTALL)
+    turned = re.findall(rb" 0 0 (-?)[\d.]+ 0 [\d.]+ cm /I\d+ Do", zlib.decompress(stream[1]))
+    names = {b"n": b"\n", b"r": b"\r"}
+    for (width, height, known, bits, rows), upwards in zip(found, turned, strict=True):
+        plain = re.sub(rb"\\(.)", lambda one: names.get(one[1], one[1]), known, flags=re.DOTALL)
+        header = struct.pack(">IIBBBBB", int(width), int(height), int(bits), 3, 0, 0, 0)
+        chunks = ((b"IHDR", header), (b"PLTE", plain), (b"IDAT", rows), (b"IEND", b""))
+        parts = [
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+            for kind, data in chunks
+        ]
+        yield pixels(b"\x89PNG\r\n\x1a\n" + b"".join(parts))[:: -1 if upwards else 1]
+
+
+def cells(image, count):
+    """Return the colour of each cell of a map, after a check that it has one."""
+    size, rest = divmod(len(image), count)
+    assert image.shape == (size * count, size * count, 3) and rest == 0
+    blocks = image.reshape(count, size, count, size, 3)
+    assert (blocks == blocks[:, :1, :, :1]).all()
+    return blocks[:, 0, :, 0]
+
+
+def expected_colours(layers, heads, text="hello world", pair="me too"):
+    """Return layer -> head -> the colour of every weight of the small model."""
+    from bertcli.inspection import inspect_folder
+    from bertcli.inspection.attention import Choice, look
+    from bertcli.records import Record
+
+    found, _ = look(inspect_folder(find_model(TINY)), Record(text, pair), Choice(layers, heads))
+    return {
+        layer: {
+            head: np.array([[colours.colour(weight) for weight in row] for row in weights.tolist()])
+            for head, weights in maps.items()
+        }
+        for layer, maps in found.maps.items()
+    }
+
+
+def test_svg_has_every_map_and_token_as_text(picture, capsys):
+    argv = ("--layers", "0,1", "--heads", "1,2")
+    pair = "Mostly to [SEP], says </script> <b>&amp; --"
+    found = Counter(texts(picture("svg", *argv, pair=pair).read_bytes()))
+    out = run(capsys, TINY, "--attention", "hello world", "--pair", pair, *argv, "--json")[1]
+    titles = [f"layer {layer} · head {head}" for layer in (0, 1) for head in (1, 2)]
+    legend = ["0", "0.05", "0.25", "0.5", "1", "attention weight,", "from row to column"]
+    tokens = json.loads(out)["tokens"]
+    assert {"<", "&"} <= set(tokens)
+    # Two rows and two columns of maps, with the tokens at the edges.
+    assert found == Counter(titles) + Counter(legend) + Counter(4 * tokens)
+
+
+@pytest.mark.parametrize("form", ["svg", "pdf"])
+def test_figures_have_the_colours_of_all_weights(form, picture):
+    content = picture(form, "--layers", "all", "--heads", "0,2").read_bytes()
+    *maps, scale = {"svg": images_of_svg, "pdf": images_of_pdf}[form](content)
+    expected = expected_colours([0, 1], [0, 2])
+    wanted = [one for heads in expected.values() for one in heads.values()]
+    for image, want in zip(maps, wanted, strict=True):
+        assert (cells(image, len(want)) == want).all()
+    assert (scale[0, 0] == colours.ramp()[0]).all() and (scale[0, -1] == colours.ramp()[-1]).all()
+
+
+def test_svg_marks_sentences_and_special_tokens(picture):
+    root = ET.fromstring(picture("svg", "--layers", "1", "--heads", "2").read_bytes())
+    fills = {}
+    for one in root.iter(f"{SVG}text"):
+        fills.setdefault(one.text, []).append(re.search(r"fill: (#\w+)", one.get("style"))[1])
+    first, second = colours.SENTENCES
+    assert set(fills["w"]) == {first} and set(fills["too"]) == {second}
+    assert set(fills["[CLS]"]) == set(fills["[SEP]"]) == {colours.FAINT}
+    styles = " ".join(one.get("style") or "" for one in root.iter(f"{SVG}path"))
+    assert styles.count(first) == styles.count(second) == 2  # strips, left and above
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_figures_of_a_long_text_stay_small(form, picture):
+    path = picture(form, "--heads", "0", "--layers", "1", text="the dog " * 59, pair="")
+    assert path.stat().st_size < 200_000
+    if form == "svg":
+        image, _ = images_of_svg(path.read_bytes())
+        assert len(cells(image, 121)) == 121
+
+
+def test_png_shows_the_weights_and_the_labels(picture):
+    content = picture("png", "--layers", "1", "--heads", "2").read_bytes()
+    image, want = pixels(content), expected_colours([1], [2])[1][2]
+    count, cell = len(want), 52
     for top in range(60, 260):
         block = image[top : top + count * cell : cell, :]
         lefts = np.flatnonzero((block[:, : 4 * cell] == want[:, :1]).all(axis=(0, 2)))
@@ -277,28 +338,111 @@ def test_png_shows_the_weights_and_the_labels(picture, capsys):
             break
     else:
         pytest.fail("the map is not in the picture")
-    got = image[top + 5 : top + count * cell : cell, lefts[0] + 5 :: cell][:, :count]
-    assert np.abs(got.astype(int) - want).max() <= 6
+    area = image[top : top + count * cell, lefts[0] : lefts[0] + count * cell]
+    assert (cells(area, count) == want).all()
     assert (image[:top, lefts[0] :] < 128).any(), "there are labels above"
+    assert (image[top:, : lefts[0] - 16] < 128).any(), "and to the left"
+    with Image.open(io.BytesIO(content)) as opened:
+        assert opened.info.keys() == {"dpi"} and round(opened.info["dpi"][0]) == 192
 
 
-def test_png_says_which_characters_it_lacks(picture, capsys, tmp_path):
-    path = tmp_path / "y.png"
+def test_sizes_of_figures_agree(picture):
+    """In points for SVG and PDF; a PNG has 192 pixels to the inch, which is 72 points."""
+    argv = ("--layers", "all")
+    png, pdf = picture("png", *argv).read_bytes(), picture("pdf", *argv).read_bytes()
+    height, width, _ = pixels(png).shape
+    root = ET.fromstring(picture("svg", *argv).read_bytes())
+    size = (width * 72 / 192, height * 72 / 192)
+    assert tuple(map(float, root.get("viewBox").split()[2:])) == size
+    box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", pdf)
+    assert (float(box[1]), float(box[2])) == size
+    assert pdf.count(b"/Type /Page ") == 1 and b"/ToUnicode" in pdf
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_figures_depend_on_the_data_alone(form, picture):
+    import matplotlib
+
+    mine = {"font.size": 30, "text.usetex": True, "svg.fonttype": "path", "image.origin": "lower"}
+    first = picture(form).read_bytes()
+    with matplotlib.rc_context(mine):
+        second = picture(form, "--overwrite").read_bytes()
+        assert {name: matplotlib.rcParams[name] for name in mine} == mine
+    assert first == second
+    assert b"Date" not in first and b"matplotlib.org" not in first
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_figures_name_the_characters_they_lack(form, capsys, tmp_path):
+    path = tmp_path / f"y.{form}"
     code, _, err = run(capsys, "--attention", "我 love", "-o", path)
-    assert code == 0 and "as boxes: 我" in err and path.exists()
+    assert code == 0
+    if form == "svg":
+        assert "我" in texts(path.read_bytes()) and "warning" not in err
+    else:
+        assert f"{form.upper()} draws these characters as boxes: 我;" in err
 
 
-def test_the_alphabet_has_ascii_and_accents():
-    printable = {chr(code) for code in range(33, 127)}
-    assert printable <= GLYPHS.keys()
-    assert unknown("Zürich, ça: ñ Å š [SEP]") == set() and unknown("a中") == {"中"}
-    assert strokes("")[1] == 0 and strokes("ab")[1] > strokes("a")[1]
-    for character in GLYPHS:
-        drawn, width = strokes(character)
-        assert drawn and 0 <= width <= 20
-        assert all(0 <= x <= width and 0 <= y <= 23 for stroke in drawn for x, y in stroke)
-    drawn = [strokes(character)[0] for character in printable]
-    assert len({str(one) for one in drawn}) == len(printable)
+def test_the_font_has_ascii_accents_and_other_alphabets():
+    printable = "".join(map(chr, range(32, 127)))
+    assert without_glyph(printable + "Zürich, ça: ñ Å š Ж Ω א ع") == set()
+    assert without_glyph("a中\n") == {"中"}
+
+
+def test_tokens_are_drawn_as_they_are():
+    """Neither as formulas, nor with what an XML file cannot hold."""
+    tokens = ["$x^2$", "$", "_", "a\x00b\n", "\ud800", "<!--", "", "🙂👍🏽"]
+    weights = np.full((8, 8), 1 / 8, dtype=np.float32)
+    found = AttentionMaps("<m&m>\x07", tokens, [0] * 8, [False] * 8, {0: {0: weights}}, 1)
+    svg = heatmaps.picture(found, "svg")
+    shown = ["$x^2$", "$", "_", "a\ufffdb\ufffd", "\ufffd", "<!--", "🙂👍🏽"]
+    assert Counter(texts(svg)) >= Counter(2 * shown)
+    assert ET.fromstring(svg).find(f"{SVG}title").text == "Attention of <m&m>\ufffd"
+    for form in ("png", "pdf"):
+        assert heatmaps.picture(found, form)
+
+
+def test_a_png_that_no_viewer_would_open(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bertcli.heatmaps.drawing.LARGEST", 1000)
+    code, _, err = run(capsys, TINY, "--attention", "hello", "-o", tmp_path / "x.png")
+    assert code == 2 and "too large" in err and "--layers" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_without_matplotlib_the_extra_is_named_at_once(form, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("bertcli.inspection.attention.look", lambda *_: pytest.fail("too late"))
+    path = tmp_path / f"x.{form}"
+    code, out, err = run(capsys, TINY, "--attention", "hello", "-o", path)
+    assert (code, out) == (1, "") and not path.exists()
+    assert err.splitlines() == [
+        f"error: {path}: drawing .{form} needs matplotlib",
+        "hint: pip install 'bertcli[plots]'",
+    ]
+
+
+def test_the_page_and_the_numbers_need_no_matplotlib(picture, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert picture("html").exists() and picture("json").exists()
+
+
+def test_a_home_that_cannot_be_written_is_nothing_to_speak_of(tmp_path):
+    """Where matplotlib cannot keep its cache, it makes a temporary one, which is removed."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"HOME": "/dev/null", "TMPDIR": str(temporary), "XDG_CACHE_HOME": "", "MPLCONFIGDIR": ""}
+    path = tmp_path / "x.png"
+    done = process("inspect", TINY, "--attention", "hello", "-o", path, env=env)
+    assert (done.code, done.out, done.err) == (0, "", f"note: {path}: 4 maps of 6 tokens\n")
+    assert path.exists() and not list(temporary.iterdir())
+
+
+def test_a_matplotlib_that_does_not_start(tmp_path):
+    env = {"MPLBACKEND": "nonsense"}
+    done = process("inspect", TINY, "--attention", "x", "-o", tmp_path / "x.svg", env=env)
+    assert "cannot be imported" in done.error and "'nonsense'" in done.error
+    assert "MPLBACKEND" in done.hint
 
 
 def test_colours_get_darker_evenly():
@@ -429,6 +573,6 @@ def test_page_is_not_blank(picture, browse, tmp_path):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 def test_script_parses(tmp_path):
-    script = files("bertcli.heatmaps") / "page.js"
+    script = files(heatmaps) / "page.js"
     (tmp_path / "x.js").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     assert subprocess.run(["node", "--check", tmp_path / "x.js"]).returncode == 0

@@ -3,11 +3,14 @@
 import io
 import json
 import os
+import re
 import shutil
 import socket
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from front import bad, call, good, start
@@ -17,10 +20,11 @@ from safetensors.torch import load_file
 
 from bertcli.cli import pretrain_view
 from bertcli.errors import OutputError
+from bertcli.heatmaps.colours import FAINT, SENTENCES
 from bertcli.pretrain import checkpoints
 from bertcli.pretrain.configuration import SIZES
 from bertcli.pretrain.loop import Training
-from bertcli.pretrain.plot import plot, ticks
+from bertcli.pretrain.plot import plot
 from bertcli.vectors.lock import locked
 
 STEPS = 6
@@ -85,11 +89,95 @@ def test_what_is_left(whole):
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == VOCABULARY
 
 
-def test_the_picture_is_one(whole):
-    root = ElementTree.fromstring((whole[0] / "loss.svg").read_text())
-    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"loss", "masked words", "held out", "step"} <= set(texts)
-    assert ticks(0.2, 7.1) == [0, 2, 4, 6, 8] and ticks(3.0, 3.0)[0] <= 3.0
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(svg):
+    """Return the texts, and {colour: points} of curves and dots, read off by the axes' numbers."""
+    root = ElementTree.fromstring(svg)
+    scales = {}
+    for axis, side in ((1, "x"), (2, "y")):
+        (group,) = (one for one in root.iter() if one.get("id") == f"matplotlib.axis_{axis}")
+        ticks = [one for one in group if one.get("id").startswith(f"{side}tick")]
+        places = [float(tick.find(f".//{SVG}text").get("x")) for tick in ticks]
+        if side == "y":  # a text lies above its number, a line of the grid where it is
+            places = [float(tick.find(f".//{SVG}path").get("d").split()[2]) for tick in ticks]
+        values = [
+            float(one.text.replace(",", ""))
+            for one in group.iter(f"{SVG}text")
+            if one.text != "step"
+        ]
+        scales[side] = np.polyfit(places, values, 1)
+    (axes,) = (one for one in root.iter() if one.get("id") == "axes_1")
+    points = {}
+    for line in (one for one in axes if (one.get("id") or "").startswith("line2d")):
+        found = [(use.get("x"), use.get("y")) for use in line.iter(f"{SVG}use")]
+        for path in line.findall(f"{SVG}path"):
+            found += re.findall(r"[ML] (\S+) (\S+)", path.get("d"))
+        colour = re.search(r"stroke: (#\w+)", ElementTree.tostring(line, "unicode"))[1]
+        points[colour] = [
+            (np.polyval(scales["x"], float(x)), np.polyval(scales["y"], float(y))) for x, y in found
+        ]
+    return {one.text for one in root.iter(f"{SVG}text")}, points
+
+
+def test_the_picture_has_the_losses_of_the_log(whole):
+    texts, points = drawn((whole[0] / "loss.svg").read_text())
+    assert {"loss", "masked words", "held out", "step"} <= texts
+    log = lines(whole[0])
+    trained = [line for line in log if "loss" in line]
+    expected = {
+        SENTENCES[0]: [(line["step"], line["loss"]) for line in trained],
+        FAINT: [(line["step"], line["mlm_loss"]) for line in trained],
+        SENTENCES[1]: [(line["step"], line["eval_loss"]) for line in log if "eval_loss" in line],
+    }
+    assert points.keys() == expected.keys()
+    for colour, found in points.items():
+        np.testing.assert_allclose(found, expected[colour], atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["svg", "png", "pdf"])
+def test_the_picture_depends_on_the_log_alone(form, whole):
+    log = whole[0] / "log.jsonl"
+    first = plot(log, form)
+    assert first == plot(log, form) and b"Date" not in first
+    assert form != "svg" or first == (whole[0] / "loss.svg").read_bytes()
+
+
+def test_a_log_of_one_line_or_none_is_drawn(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text("")
+    assert drawn(plot(log))[1] == {}
+    log.write_text('{"step": 2, "loss": 5.0, "mlm_loss": 4.0}\n')
+    points = drawn(plot(log))[1]
+    np.testing.assert_allclose(points[SENTENCES[0]], [(2, 5)], atol=1e-3)
+
+
+def test_a_long_log_is_drawn_by_means(tmp_path):
+    log = tmp_path / "log.jsonl"
+    with log.open("w") as file:
+        for step in range(1, 5001):
+            file.write(json.dumps({"step": step, "loss": 8 - step / 1000, "mlm_loss": 2.0}) + "\n")
+    content = plot(log)
+    points = drawn(content)[1][SENTENCES[0]]
+    np.testing.assert_allclose(points[0][0], 3, atol=0.01)  # of the first five steps
+    np.testing.assert_allclose(points[-1], (4998, 8 - 4.998), atol=0.01)
+    assert len(content) < 100_000
+
+
+def test_without_matplotlib_a_run_is_whole_but_for_its_picture(place, whole, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = call(*argv(place, place / "undrawn"))
+    assert done.code == 0
+    assert done.err.splitlines()[0] == (
+        "note: drawing loss.svg needs matplotlib: pip install 'bertcli[plots]'; "
+        "this run leaves log.jsonl only"
+    )
+    assert not (place / "undrawn" / "loss.svg").exists()
+    assert same(whole[0], place / "undrawn")
+    monkeypatch.undo()  # once it is installed, the finished run gets its picture
+    assert call(*argv(place, place / "undrawn", "--resume")).code == 0
+    assert "loss.svg" in {path.name for path in (place / "undrawn").iterdir()}
 
 
 @pytest.mark.parity

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from bertcli.heatmaps.attention_maps import AttentionMaps
 from bertcli.heatmaps.colours import colour, readable_on
-from bertcli.heatmaps.maps import AttentionMaps
 from bertcli.printable import printable
 
 LABEL = 14  # characters of a token beside its row

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from bertcli.cli.console import Console
-from bertcli.cli.inspect_options import AttentionOptions, TargetOptions, ViewOptions
+from bertcli.cli.inspect_options import DRAWN, AttentionOptions, TargetOptions, ViewOptions
 from bertcli.cli.options import ConsoleOptions, ModelOptions
 from bertcli.errors import OutputError, UsageError
 from bertcli.inspection import FileReport, Report, inspect_file, inspect_folder, parts
@@ -76,12 +76,16 @@ def _attention(
     from bertcli.writers import open_output
 
     form, layers, heads = asked.form(), asked.layers, asked.heads
-    if layers is None and (form in ("svg", "png") or not (form or views.json)):
+    if layers is None and (form in DRAWN or not (form or views.json)):
         layers = "-1"
         console.detail("the last layer: --layers chooses others")
     choice = Choice(numbers(layers, "--layers"), numbers(heads, "--heads"))
     if asked.output is not None and asked.output.exists() and not asked.overwrite:
         raise OutputError(f"{asked.output}: exists already", "give --overwrite, or another name")
+    if form in DRAWN:
+        from bertcli.heatmaps.drawing import require_matplotlib
+
+        require_matplotlib(f"{asked.output}: drawing .{form}")
     found, cut = look(report, Record(str(asked.attention), asked.pair), choice)
     if cut:
         console.warn(f"the text is too long: {cut} tokens were cut off")
@@ -103,11 +107,14 @@ def _attention(
 
 def _picture(form: str, found: Any, console: Console) -> bytes:
     from bertcli.heatmaps import picture
-    from bertcli.heatmaps.strokes import unknown
 
-    if form == "png" and (lacking := unknown("".join(found.tokens))):
-        some = " ".join(sorted(lacking)[:10])
-        console.warn(f"PNG draws these characters as boxes: {some}; SVG and HTML have them all")
+    if form in ("png", "pdf"):
+        from bertcli.heatmaps.drawing import without_glyph
+
+        if boxes := without_glyph("".join(found.tokens)):
+            some = " ".join(sorted(boxes)[:10])
+            where = f"{form.upper()} draws these characters as boxes"
+            console.warn(f"{where}: {some}; SVG and HTML have them all")
     return picture(found, form)
 
 

@@ -12,7 +12,8 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, known_models
 from bertcli.inspection import FILE_SUFFIXES
 
-PICTURES = ("html", "svg", "png", "json")
+DRAWN = ("svg", "png", "pdf")  # with matplotlib
+PICTURES = ("html", *DRAWN, "json")
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
 
@@ -116,7 +117,7 @@ class AttentionOptions:
             "--output",
             "-o",
             metavar="PATH",
-            help="A page to explore (.html), a figure (.svg, .png), or the numbers (.json).",
+            help="A page to explore (.html), a figure (.svg, .png, .pdf), or the numbers (.json).",
         ),
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import cos, pi, radians, sin
+from typing import Any
 
 STEPS = 64
 TICKS = (0.0, 0.05, 0.25, 0.5, 1.0)  # of the legend
-PAPER, INK, FAINT = "#ffffff", "#1c2430", "#8b95a3"
+INK, FAINT = "#1c2430", "#8b95a3"
 SENTENCES = ("#0e7c86", "#c2570c")  # of the text, and of its pair
 Colour = tuple[int, int, int]
 
@@ -33,9 +34,12 @@ def hexadecimal(colour: Colour) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def rgb(colour: str) -> Colour:
-    """Return the red, green and blue of #rrggbb."""
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def shades(weights: Any) -> Any:
+    """Return the colours of an array of weights as an array [rows, columns, 3] of bytes."""
+    import numpy
+
+    palette = numpy.array(ramp(), dtype=numpy.uint8)
+    return palette[(weights.clip(0, 1) ** 0.5 * (STEPS - 1)).round().astype(int)]
 
 
 def readable_on(background: Colour) -> Colour:

@@ -12,8 +12,8 @@ from string import Template
 from typing import Any
 
 from bertcli.errors import UsageError
+from bertcli.heatmaps.attention_maps import AttentionMaps
 from bertcli.heatmaps.colours import SENTENCES, STEPS, TICKS, hexadecimal, ramp
-from bertcli.heatmaps.maps import AttentionMaps
 
 LARGEST = 20_000_000  # weights in a page: about 50 MB, which a browser still opens in seconds
 

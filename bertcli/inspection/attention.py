@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bertcli.encoding import Encoded, Layout
 from bertcli.errors import InputError, UsageError
-from bertcli.heatmaps.maps import AttentionMaps
+from bertcli.heatmaps.attention_maps import AttentionMaps
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.inspection.folder import Report
 from bertcli.model.config import BertConfig

@@ -1,19 +1,21 @@
-"""The losses of a run as SVG: a file for papers and pages, made without a plotting library."""
+"""The losses of a run as a figure, drawn with matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import ceil, floor, isfinite, log10
+from collections.abc import Sequence
+from math import ceil, isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertcli.files.typed_json import JsonObject
-from bertcli.heatmaps.colours import FAINT, INK, PAPER, SENTENCES
-from bertcli.heatmaps.svg import FONT
+from bertcli.heatmaps.colours import FAINT, INK, SENTENCES
+from bertcli.heatmaps.drawing import drawing, encode
 from bertcli.pretrain.log import read
 
-WIDTH, HEIGHT = 720.0, 400.0  # pixels at 96 to the inch
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 16.0, 34.0, 40.0
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZE = 7.5, 4.2  # inches
 MOST = 1000  # points of a curve: more than there are pixels to tell them apart
 Points = Sequence[tuple[float, float]]
 
@@ -27,15 +29,19 @@ class Curve(NamedTuple):
     dots: bool = False
 
 
-def plot(log: Path) -> bytes:
-    """Draw the losses of a log over its steps, and those on what was held out as dots."""
+def plot(log: Path, form: str = "svg") -> bytes:
+    """Draw the losses of a log over its steps, those on what was held out as dots.
+
+    Return the file: svg, png or pdf.
+    """
     lines = list(read(log))
     curves = [
         Curve("loss", thinned(_points(lines, "loss")), SENTENCES[0]),
         Curve("masked words", thinned(_points(lines, "mlm_loss")), FAINT),
         Curve("held out", thinned(_points(lines, "eval_loss")), SENTENCES[1], dots=True),
     ]
-    return "\n".join(_lines([curve for curve in curves if curve.points])).encode() + b"\n"
+    with drawing():
+        return encode(_figure([curve for curve in curves if curve.points]), form, "Loss by step")
 
 
 def _points(lines: Sequence[JsonObject], name: str) -> Points:
@@ -60,58 +66,27 @@ def thinned(points: Points, most: int = MOST) -> Points:
     ]
 
 
-def _lines(curves: Sequence[Curve]) -> Iterator[str]:
-    every = [point for curve in curves for point in curve.points]
-    last = max((x for x, _ in every), default=1.0)
-    x_ticks = ticks(0.0, last)
-    y_ticks = ticks(
-        min((y for _, y in every), default=0.0), max((y for _, y in every), default=1.0)
-    )
-    low, high = y_ticks[0], y_ticks[-1]
+def _figure(curves: Sequence[Curve]) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import MaxNLocator
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        x = LEFT + point[0] / (last or 1.0) * (WIDTH - LEFT - RIGHT)
-        return x, HEIGHT - BOTTOM - (point[1] - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH:g}" height="{HEIGHT:g}" '
-        f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}" font-family="{FONT}" font-size="11" role="img">'
-    )
-    yield f'<title>Loss by step</title><rect width="100%" height="100%" fill="{PAPER}"/>'
-    for value in y_ticks:
-        x, y = place((0.0, value))
-        yield f'<path d="M{x:.1f} {y:.1f}H{WIDTH - RIGHT:g}" stroke="{FAINT}" stroke-width=".3"/>'
-        yield _text(x - 8, y, f"{value:g}", "end")
-    for value in x_ticks:
-        if value <= last:
-            yield _text(place((value, low))[0], HEIGHT - BOTTOM + 16, f"{value:,.0f}", "middle")
-    yield _text(WIDTH - RIGHT, HEIGHT - 8, "step", "end")
-    for number, curve in enumerate(curves):
-        yield _text(LEFT + 8 + 110 * number, 16, curve.name, "start", curve.colour)
-        yield from _curve(curve, [place(point) for point in curve.points])
-    yield "</svg>"
-
-
-def _curve(curve: Curve, places: Points) -> Iterator[str]:
-    if curve.dots or len(places) == 1:
-        for x, y in places:
-            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{curve.colour}"/>'
-        return
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    yield f'<path d="M{path}" fill="none" stroke="{curve.colour}" stroke-width="1.5"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str, colour: str = INK) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" dy=".35em" text-anchor="{anchor}" fill="{colour}">'
-        f"{text}</text>"
-    )
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return round numbers, about so many, from below `low` to above `high`."""
-    span = max(high - low, 1e-9)
-    power = 10.0 ** floor(log10(span / count))
-    step = next(one * power for one in (1, 2, 5, 10) if one * power * count >= span)
-    first, last = floor(low / step), ceil(high / step)
-    return [round(place * step, 10) for place in range(first, max(last, first + 1) + 1)]
+    figure = Figure(SIZE, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1))
+    axes = figure.add_subplot()
+    for curve in curves:
+        dots = curve.dots or len(curve.points) == 1
+        style = {"linestyle": "", "marker": "o", "markersize": 4.5} if dots else {"linewidth": 1.5}
+        x, y = zip(*curve.points, strict=True)
+        axes.plot(x, y, color=curve.colour, label=curve.name, clip_on=False, **style)
+    axes.set_xlabel("step", loc="right", color=INK)
+    axes.set_xlim(0, max((x for curve in curves for x, _ in curve.points), default=0) or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(axis="y", color=FAINT, linewidth=0.3)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, colors=INK)
+    if curves:
+        legend = figure.legend(loc="outside upper left", ncols=3, frameon=False)
+        for text, curve in zip(legend.get_texts(), curves, strict=True):
+            text.set_color(curve.colour)
+    return figure

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bertcli.errors import InputError, ModelError, OutputError
+from bertcli.errors import BertcliError, InputError, ModelError, OutputError
+from bertcli.heatmaps.drawing import require_matplotlib
 from bertcli.hub import sha256
 from bertcli.model import checkpoint
 from bertcli.model.config import BertConfig
@@ -66,6 +67,7 @@ class Run:
         self.data = _open(job.data, ranks)
         if any(shard["file"].endswith(".parquet") for shard in self.data.index["shards"]):
             self.notes.append("instances in Parquet are slow to take at random: see prepare -f")
+        self.plots = ranks.first and self._can_plot()
         self.rows, self.held = self._parted()
         self.config = self._config()
         self.schedule = options.schedule(len(self.rows))
@@ -100,6 +102,15 @@ class Run:
                 self._finish()
 
     # --- before the first step ---
+
+    def _can_plot(self) -> bool:
+        """Tell whether the loss curve can be drawn; a run goes without it."""
+        try:
+            require_matplotlib(f"drawing {PLOT}")
+        except BertcliError as error:
+            self.notes.append(f"{error}: {error.hint}; this run leaves {LOG} only")
+            return False
+        return True
 
     def _parted(self) -> tuple[Any, HeldOut | None]:
         """Return the rows to train on, and what is held out."""
@@ -272,7 +283,8 @@ class Run:
 
         def fill(folder: Path) -> None:
             put_model(folder, self.training.model, self.config, self.data.folder)
-            (folder / PLOT).write_bytes(plot(self.job.output / LOG))
+            if self.plots:
+                (folder / PLOT).write_bytes(plot(self.job.output / LOG))
 
         self.checkpoints.publish(fill)
 
