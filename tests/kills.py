@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Harness:
         (folder / "whole").mkdir()
         assert self._run(folder / "whole" / f"out.{suffix}", 0, None) == 0
         self.whole = _contents(folder / "whole")
-        self.calls = self._calls()
+        self.calls = int(self.said.read_text())
 
     def once(self) -> None:
         """Kill and resume a fresh run until it ends, and look at what it left."""
@@ -99,8 +99,10 @@ class Harness:
             code = 3
             try:
                 with open(self.said, "w") as said, redirect_stderr(said):
-                    _arm(call)
+                    count = _arm(call)
                     code = main([*self.argv, "-o", str(out), *more])
+                    if not code:
+                        said.write(str(count()))
             finally:
                 os._exit(code)
         if seconds is not None:
@@ -111,28 +113,20 @@ class Harness:
             self.longest = max(self.longest, time.monotonic() - began)
         return code
 
-    def _calls(self) -> int:
-        """Return how many calls a whole run makes that may be struck."""
-        most, out = 1, self.folder / "count" / f"out.{self.suffix}"
-        out.parent.mkdir()
-        while self._run(out, most, None, "--overwrite") != 0:
-            most *= 2
-        return most // 2
 
-
-def _arm(call: int) -> None:
-    """Kill this process before so many calls that change a file; 0 is never."""
-    left = call
+def _arm(call: int) -> Callable[[], int]:
+    """Kill this process before so many calls that change a file, 0 is never; return what counts."""
+    seen = 0
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
-        nonlocal left
+        nonlocal seen
         if event in STRIKES and not (event == "open" and not _writes(given)):
-            left -= 1
-            if left == 0:
+            seen += 1
+            if seen == call:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    if call:
-        sys.addaudithook(hook)
+    sys.addaudithook(hook)
+    return lambda: seen
 
 
 def _writes(given: tuple[Any, ...]) -> bool:

@@ -92,6 +92,16 @@ def test_an_output_among_the_files_of_the_model_is_refused(tmp_path):
     assert contents(model) == before
 
 
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="the system has no such flag")
+@pytest.mark.parametrize("end", OWN)
+def test_a_link_at_the_name_of_a_side_file_leads_nowhere(tmp_path, texts, end):
+    (other := tmp_path / "other").write_text("precious")
+    (tmp_path / f"s.npy{end}").symlink_to(other)
+    for more in ([], ["--resume"], ["--overwrite"]):
+        assert call(*SET, "-i", texts, "-o", tmp_path / "s.npy", *more).code in (0, 1)
+        assert other.read_text() == "precious"
+
+
 def test_a_missing_input_is_found_before_anything_is_removed(tmp_path, texts):
     out = tmp_path / "s.npy"
     interrupted(*SET, "-i", texts, "-o", out)
@@ -550,6 +560,8 @@ def test_an_empty_input_replaces_the_old_output(tmp_path, texts, form):
         out.name,
         f"{out.name}.manifest.json",
     ]
+    if form != "csv":
+        assert json.loads(good("inspect", "--json", out).out)["manifest"]["rows"] == 0
     if form == "jsonl":
         assert out.read_bytes() == b""
     elif form == "csv":

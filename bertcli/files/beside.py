@@ -41,9 +41,14 @@ def making(path: Path) -> Path:
     return path.with_name(side_name(f".{path.name}", f".{os.urandom(4).hex()}.tmp"))
 
 
-def opener(mode: int | None) -> Callable[[str, int], int] | None:
-    """Return what opens a new file for its owner and those whom this mode names; None: as usual."""
-    return None if mode is None else lambda path, flags: os.open(path, flags, mode | OWNER)
+def opener(mode: int | None) -> Callable[[str, int], int]:
+    """Return what opens a file to write, never the one that a link of its name points to.
+
+    A new one is for its owner and those whom ``mode`` names; None: as usual.
+    """
+    own = 0o666 if mode is None else mode | OWNER
+    no_link = getattr(os, "O_NOFOLLOW", 0)
+    return lambda path, flags: os.open(path, flags | no_link, own)
 
 
 def _size(name: str) -> int:

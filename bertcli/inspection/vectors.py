@@ -93,7 +93,7 @@ def inspect_file(path: Path) -> FileReport:
         size = path.stat().st_size
     except OSError as failed:  # a link in a circle
         raise InputError(f"{path}: {failed.strerror}") from None
-    if size == 0:
+    if size == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
         raise InputError(f"{path}: the file is empty", CUT_OFF)
     fields = Fields()
     tallies: dict[str, tuple[Part, Tally]] = {}
