@@ -122,7 +122,8 @@ def _array(place: str, path: str, form: str) -> Iterator[Any]:
             yield from _blocks(path, file, os.fstat(file.fileno()).st_size)
         return
     with open_zip(place) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        members = archive.namelist()
+        names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
         entry = archive.getinfo(f"{_ids_among(path, names)}.npy")
         with archive.open(entry) as member:
             yield from _blocks(path, member, entry.file_size)

@@ -134,7 +134,8 @@ def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
 
     if ranges is None:
         raise UsageError(
-            f"{precision} needs the ranges of the values", "calibrate on a sample of the vectors"
+            f"--precision {precision} needs the ranges of the values",
+            "calibrate on a sample of the vectors",
         )
     ranges = ranges.astype(np.float32, copy=False)
     step = (ranges[1] - ranges[0]) / BUCKETS

@@ -78,7 +78,9 @@ class Sentence:
             return ""
         if name not in self.prompts:
             there = ", ".join(self.prompts) or "none"
-            raise UsageError(f"this model has no prompt {name!r}", f"its prompts: {there}")
+            raise UsageError(
+                f"this model has no prompt {name!r} (--prompt-name)", f"its prompts: {there}"
+            )
         return self.prompts[name]
 
 

@@ -91,6 +91,10 @@ def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as bad:
             raise undecodable(name, bad, encoding, start + bad.start) from None
+        except UnicodeError as bad:  # it has no byte order mark
+            raise InputError(
+                f"{name}: not {encoding}: {bad}", "name the right --encoding, such as utf-16-le"
+            ) from None
         if text:
             yield text.encode("utf-8", "surrogatepass")
         if not chunk:

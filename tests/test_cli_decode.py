@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -183,6 +184,9 @@ def test_arrays_of_something_else(tmp_path):
     np.savez(tmp_path / "two.npz", a=np.ones(1), b=np.ones(1))
     failed = bad("decode", "-i", tmp_path / "two.npz")
     assert failed.hint == "there are: a, b"
+    with zipfile.ZipFile(tmp_path / "torch.npz", "w") as archive:
+        archive.writestr("archive/data.pkl", b"N.")
+    assert "there is no array 'input_ids'" in bad("decode", "-i", tmp_path / "torch.npz").error
 
 
 @pytest.mark.parametrize(

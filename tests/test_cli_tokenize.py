@@ -6,11 +6,12 @@ import io
 import itertools
 import json
 import os
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
-from front import bad, call, good, ids_of
+from front import PACKAGE, bad, call, good, ids_of
 from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
 
@@ -446,6 +447,37 @@ def test_errors_and_encoding_by_environment():
     done = call("tokenize", stdin=b"\xff\n", BERTCLI_ENCODING_ERRORS="replace")
     assert (done.code, done.ids) == (0, ids_of("\ufffd"))
     assert len(good("tokenize", "[SEP]", BERTCLI_PARSE_SPECIAL="0").ids[0]) == 5
+
+
+def test_utf16_without_its_mark():
+    failed = bad("tokenize", "--encoding", "utf-16", "--on-error", "skip", stdin=b"a\n\0")
+    assert failed.error == "stdin: not utf-16: UTF-16 stream does not start with BOM"
+
+
+def test_names_of_any_length_make_no_endless_message():
+    argv = ("tokenize", "-i", "-", "--input-format", "csv", "--text-field", "no")
+    hint = bad(*argv, stdin=f"{'a' * 9000},{'b' * 9000}\n1,2\n").hint
+    assert 1000 < len(hint) < 1500 and hint.endswith("more characters)")
+
+
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        (["tokenize", "a", "-f", "npy", "--tokens"], "-f"),
+        (["tokenize"], "--input"),
+        (["embed", "a", "-q", "--prompt-name", "query"], "--prompt-name"),
+        (["embed", "a", "-q", "--layers", "99"], "--layers"),
+        (["embed", "a", "-q", "--device", "none"], "--device"),
+        (["embed", "a", "--token-vectors", "-o", "o.csv"], "-f"),
+        (["inspect", "--attention", "a", "-o", "a.npy"], "-o"),
+        (["inspect", "--attention", "a", "--heads", "99"], "--heads"),
+        (["choose", "a"], "--input"),
+    ],
+    ids=str,
+)
+def test_a_usage_error_names_an_option(argv, option):
+    done = bad(*argv, "-m", PACKAGE / "samples" / "tiny-bert", code=2)
+    assert re.search(rf"(?<![\w-]){option}\b", done.err)
 
 
 def test_a_long_text_is_told():

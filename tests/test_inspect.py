@@ -439,6 +439,14 @@ def test_links_in_a_circle(folder, tmp_path, capsys):
     assert "circle" in fails(capsys, folder)
     (tmp_path / "loop").symlink_to("loop")
     assert "circle" in fails(capsys, tmp_path / "loop")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").symlink_to("pytorch_model.bin")
+    assert "pytorch_model.bin" in fails(capsys, folder)
+    (folder / "pytorch_model.bin").unlink()
+    index = {"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    (folder / "pytorch_model-00001-of-00001.bin").symlink_to("pytorch_model-00001-of-00001.bin")
+    assert "pytorch_model-00001-of-00001.bin" in fails(capsys, folder)
 
 
 def test_folder_without_a_config_and_no_folder(tmp_path, capsys):

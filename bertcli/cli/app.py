@@ -117,6 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.Abort:
         return _failed("the input ended too early", "", 1)
     except OSError as failed:  # of help and versions; what commands write has its own errors
+        if failed.filename is not None:
+            return _failed(f"{failed.filename}: {failed.strerror}", "", 1)
         drop_stdout()
         return _failed(f"stdout cannot be written: {failed.strerror or failed}", "", 1)
     except KeyboardInterrupt:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Batch = TypeVar("Batch", bound=Sized)
 
+LONGEST = 1200  # characters of a message: names of fields and tensors may have any length
 STEP = 64  # items between two looks at the clock
 
 
@@ -31,8 +32,11 @@ def stdout_is_terminal() -> bool:
 
 
 def say(kind: str, message: str) -> None:
-    """Write one line to stderr: an error, a hint, a note or a warning."""
-    sys.stderr.write(f"{kind}: {printable(public(' '.join(message.split())))}\n")
+    """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
+    line = printable(public(" ".join(message.split())))
+    if len(line) > LONGEST:
+        line = f"{line[:LONGEST]}... ({len(line) - LONGEST:,} more characters)"
+    sys.stderr.write(f"{kind}: {line}\n")
 
 
 class Console:

@@ -92,7 +92,7 @@ def _check(
     """Raise UsageError for an output that makes no sense, before a model is looked for."""
     if form == "csv" and options.per_token:
         raise UsageError(
-            "csv has one vector a row, and here a text has several", "write jsonl, parquet or npy"
+            "csv has one vector a row, and here a text has several", "use -f jsonl, parquet or npy"
         )
     if output.output is not None:
         return

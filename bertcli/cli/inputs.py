@@ -83,7 +83,9 @@ def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
     if files or given:
         return tuple(files or ())
     if sys.stdin is not None and sys.stdin.isatty():
-        raise UsageError("nothing to read", "give it as arguments, name a file, or pipe it in")
+        raise UsageError(
+            "nothing to read", "give texts as arguments, name a file with --input, or pipe them in"
+        )
     return ("-",)
 
 

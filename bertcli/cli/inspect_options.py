@@ -133,9 +133,13 @@ class AttentionOptions:
             raise UsageError("--attention shows nothing else", "ask for one of them at a time")
         if self.output is not None and self.form() not in PICTURES:
             known = ", ".join(f".{name}" for name in PICTURES)
-            raise UsageError(f"{self.output}: attention has no such format", f"one of {known}")
+            raise UsageError(
+                f"{self.output}: attention has no such format", f"-o can end in {known}"
+            )
         if self.attention is not None and file:
-            raise UsageError(f"{file} is a file, and has no attention", "name a model")
+            raise UsageError(
+                f"{file} is a file, and has no attention (--attention)", "name a model"
+            )
 
     def form(self) -> str:
         """Return the format that the name of the output asks for."""

@@ -178,7 +178,7 @@ class ChoiceOptions:
         if self.texts and len(self.given) < 2:
             raise UsageError(
                 f"it takes at least two choices, not {len(self.given)}",
-                "give a prompt and then its choices",
+                "give a prompt and then its choices, or a file with --input",
             )
         kept = files.keep_fields
         changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}

@@ -141,7 +141,7 @@ def _form(mode: ModeOptions, output: OutputOptions, fields: FieldOptions) -> str
     form = output.form((*ROWS, *TENSORS))
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if form in TENSORS and any(wordy):
-        raise UsageError(f"{form} holds ids and masks, not tokens or offsets", "use parquet")
+        raise UsageError(f"{form} holds ids and masks, not tokens or offsets", "use -f parquet")
     return form
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertcli.encoding import Encoded, Layout
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.heatmaps.attention_maps import AttentionMaps
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.inspection.folder import Report
@@ -31,14 +31,14 @@ class Choice:
         """Return layer -> its heads, as numbered before pruning. UsageError for one that is not."""
         count = config.num_hidden_layers
         if not count:
-            raise UsageError("this model has no layers, so no attention")
+            raise ModelError("this model has no layers, so no attention")
         layers = _resolved(self.layers, count, "layer")
         heads = _resolved(self.heads, config.num_attention_heads, "head")
         found = {}
         for layer in layers:
             gone = config.pruned_heads.get(layer, ())
             if lost := sorted({*gone} & {*(self.heads or ())}):
-                raise UsageError(f"head {lost[0]} of layer {layer} was pruned")
+                raise UsageError(f"head {lost[0]} of layer {layer} was pruned (--heads)")
             found[layer] = [head for head in heads if head not in gone]
         return found
 
@@ -109,5 +109,7 @@ def _resolved(chosen: Sequence[int] | None, count: int, kind: str) -> list[int]:
         return list(range(count))
     for number in chosen:
         if not -count <= number < count:
-            raise UsageError(f"there is no {kind} {number}", f"{kind}s are 0 to {count - 1}")
+            raise UsageError(
+                f"there is no {kind} {number} (--{kind}s)", f"{kind}s are 0 to {count - 1}"
+            )
     return sorted({number % count for number in chosen})

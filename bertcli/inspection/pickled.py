@@ -17,14 +17,18 @@ def read_pickled(path: Path) -> list[TensorInfo]:
 
     ModelError when the file is broken, or its pickle wants more than tensors.
     """
-    if path.stat().st_size == 0:
+    try:
+        size = path.stat().st_size
+    except OSError as failed:
+        raise ModelError(f"{path}: {failed.strerror or failed}", AGAIN) from None
+    if size == 0:
         raise ModelError(f"{path}: the file is empty", AGAIN)
     file = read_torch(path)
     found = []
     for name, one in file.tensors(NESTED).items():
         if isinstance(one, Tensor):
             start, dtype = file.place(name, one), one.storage.dtype
-            size = BYTES[dtype]
-            start += one.offset * size
-            found.append(TensorInfo(name, dtype, one.shape, prod(one.shape) * size, path, start))
+            width = BYTES[dtype]
+            start += one.offset * width
+            found.append(TensorInfo(name, dtype, one.shape, prod(one.shape) * width, path, start))
     return found

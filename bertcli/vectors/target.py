@@ -51,7 +51,7 @@ class Target:
         if self.many and self.form == "csv":
             raise UsageError(
                 "csv has one vector a row, and here a text has several",
-                "write jsonl, parquet or npy",
+                "use -f jsonl, parquet or npy",
             )
         if self.path.is_dir():
             raise OutputError(f"{self.path}: is a folder", "name a file in it")
