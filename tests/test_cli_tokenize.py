@@ -464,7 +464,6 @@ def test_names_of_any_length_make_no_endless_message():
     ("argv", "option"),
     [
         (["tokenize", "a", "-f", "npy", "--tokens"], "-f"),
-        (["tokenize"], "--input"),
         (["embed", "a", "-q", "--prompt-name", "query"], "--prompt-name"),
         (["embed", "a", "-q", "--layers", "99"], "--layers"),
         (["embed", "a", "-q", "--device", "none"], "--device"),
