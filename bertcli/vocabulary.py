@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ PREFIX = "##"  # of a piece that continues a word
 AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 where a tokenizer has no limit
 SIDES = ("left", "right")
+UNKNOWN = "\U0010ffff"  # a character that no vocabulary has
 
 
 def content(settings: JsonObject, role: str) -> str | None:
@@ -131,9 +133,12 @@ def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]
             f"{path}: not a tokenizer: {broken}",
             "fetch the file again, or remove it to use vocab.txt",
         ) from None
-    if core.post_processor is not None:
-        state = parse(core.post_processor.__getstate__())
-        _check_processor(core, JsonObject(state, str(path), path="post_processor."))
+    for key, check_part in (
+        ("pre_tokenizer", _check_pre_tokenizer),
+        ("post_processor", partial(_check_processor, core)),
+    ):
+        if (part := getattr(core, key)) is not None:
+            check_part(JsonObject(parse(part.__getstate__()), str(path), path=f"{key}."))
     names = roles_of(settings).values()
     known = {token.content for token in core.get_added_tokens_decoder().values()}
     plain = [name for name in names if name not in known and core.token_to_id(name) is not None]
@@ -141,6 +146,14 @@ def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]
     if settings.get("tokenizer_class") not in AS_IT_IS:
         core.decoder = decoders.WordPiece(prefix=PREFIX)
     return core, _settle(core, folder, settings)
+
+
+def _check_pre_tokenizer(part: JsonObject) -> None:
+    """Refuse pieces of no length, which the library would panic about."""
+    inner = part.entries("pretokenizers")
+    for at in inner:
+        _check_pre_tokenizer(inner.object(at))
+    part.whole("length", 1)
 
 
 def _check_processor(core: Tokenizer, processor: JsonObject) -> None:
@@ -255,9 +268,6 @@ def _from_vocabulary(folder: Path, settings: JsonObject) -> tuple[Tokenizer, lis
 
 def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
     """Return warnings about a tokenizer; raise ModelError when a special token is missing."""
-    unknown = getattr(core.model, "unk_token", None)
-    if unknown is not None and core.model.token_to_id(unknown) is None:
-        raise ModelError(f"{folder}: the vocabulary has no {unknown}", "unknown words become it")
     missing = [
         token
         for role, token in roles.items()
@@ -268,6 +278,10 @@ def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
             f"{folder}: the vocabulary has no {', '.join(missing)}",
             "special_tokens_map.json or tokenizer_config.json may name others",
         )
+    try:
+        core.model.tokenize(UNKNOWN)
+    except Exception as failed:  # tokenizers raises nothing narrower
+        raise ModelError(f"{folder}: unknown words have no token: {failed}") from None
     if getattr(core.normalizer, "lowercase", False) and is_cased(core):
         return [
             f"{folder}: text is lower-cased, but the vocabulary has capital letters; "

@@ -277,6 +277,9 @@ def test_an_index_that_names_what_is_not_there(sharded):
         ),
         ({"a": "/etc/passwd"}, "weight_map.a: expected the name of a"),
         ({"a": ""}, "weight_map.a: expected the name of a"),
+        ({"a": "a\0.safetensors"}, "weight_map.a: expected the name of a"),
+        ({"a": "\ud800.safetensors"}, "weight_map.a: expected the name of a"),
+        ({"\ud800": "a.safetensors"}, "weight_map: expected tensor names as keys"),
         (
             {"a": "model.safetensors.index.json"},
             "weight_map.a: expected the name of a",

@@ -393,7 +393,13 @@ def test_pointer_of_git_lfs(folder, capsys):
     assert "git-lfs" in fails(capsys, folder)
 
 
-@pytest.mark.parametrize("index", ["[]", "{}", '{"weight_map": {"a": "../x"}}', "nope"])
+@pytest.mark.parametrize(
+    "index",
+    [
+        *("[]", "{}", "nope", '{"weight_map": {"a": "../x"}}', '{"weight_map": {"\\udc80": "x"}}'),
+        *('{"weight_map": {"a": "\\u0000.safetensors"}}', '{"weight_map": {"a": "\\ud800"}}'),
+    ],
+)
 def test_broken_index(index, folder, capsys):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)

@@ -1,12 +1,15 @@
 """What a sentence-transformers folder says is read as sentence-transformers reads it."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from front import bad, call
 
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
@@ -297,3 +300,63 @@ def test_torch_and_numpy_are_not_imported():
     code = "import sys, bertcli.sentence, bertcli.quantize, bertcli.wordpool;"
     code += "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 101 + "]" * 101]
+
+
+FOUND_BY_LOOKING = {  # for a regular file
+    "1_Pooling/config.json": "1_Pooling/config.json",
+    "config.json": "config.json or bert_config.json",
+    "model.safetensors.index.json": "model.safetensors or pytorch_model.bin",
+}
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """A model with every file that a folder may have, its weights in shards but for their data."""
+    shutil.copytree(SAMPLE, tmp_path / "m")
+    said = {"max_seq_length": 64}
+    place = folder(tmp_path / "m", sentence_bert_config=said, config_sentence_transformers={})
+    for name in ("special_tokens_map", "added_tokens"):
+        write(place / f"{name}.json", {})
+    return place
+
+
+@pytest.mark.parametrize("command", ["embed", "inspect"])
+@pytest.mark.parametrize("kind", ["deep", "deeper", "just too deep", "pipe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "modules.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "config.json",
+        "model.safetensors.index.json",
+    ],
+)
+def test_deep_files_and_pipes_are_one_line(whole, name, kind, command):
+    path = whole / name
+    if name == "model.safetensors.index.json":
+        (whole / "model.safetensors").unlink()
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        write(path, DEEP[["deep", "deeper", "just too deep"].index(kind)])
+    if command == "inspect":
+        done = call("inspect", whole, "--json")
+        said = done.rows[0]["warnings"] if done.code == 0 else [done.error]
+    else:
+        said = [bad("embed", "-m", whole, "a").error]
+    if kind != "pipe":
+        wanted = [f"{path}: not valid JSON: lists or objects are nested too deeply"]
+    elif command == "embed" and name in FOUND_BY_LOOKING:
+        wanted = [f"model folder '{whole}' has no {FOUND_BY_LOOKING[name]}"]
+    else:
+        wanted = [f"{path}: not a regular file", f"{path}: no such file, and it says how vectors"]
+    assert any(one.startswith(tuple(wanted)) for one in said), said

@@ -1,10 +1,13 @@
 """Model folders of every age against what transformers loads from them, and broken ones."""
 
 import json
+import os
 import re
+import signal
 
 import hostile
 import pytest
+from front import bad, good
 
 from bertcli.encoding import COLUMNS, Layout
 from bertcli.errors import ModelError
@@ -495,3 +498,199 @@ def test_decoding_cleans_up_as_the_folder_says(tmp_path, default_folder, said, n
         plain = ours.decode(ids, clean_up=False)
         assert "n ' t" in plain or "n't" not in text
         assert ours.decode(ids) == theirs.decode(ids)  # which the calls before did not change
+
+
+# --- settings that are wrong: one line that names file, key, what was found and is expected ---
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("tokenizer_config", "do_lower_case", "true"),
+        ("tokenizer_config", "strip_accents", 1),
+        ("tokenizer_config", "tokenize_chinese_chars", "no"),
+        ("tokenizer_config", "model_max_length", "512"),
+        ("tokenizer_config", "model_max_length", -5),
+        ("tokenizer_config", "model_max_length", 64.5),
+        ("tokenizer_config", "model_max_length", True),
+        ("tokenizer_config", "model_max_length", float("nan")),
+        ("tokenizer_config", "unk_token", 3),
+        ("tokenizer_config", "sep_token", ["[SEP]"]),
+        ("tokenizer_config", "cls_token", "\ud800"),
+        ("tokenizer_config", "truncation_side", "middle"),
+        ("tokenizer_config", "padding_side", ["left"]),
+        ("tokenizer_config", "clean_up_tokenization_spaces", "yes"),
+        ("tokenizer_config", "additional_special_tokens", 7),
+        ("tokenizer_config", "extra_special_tokens", "[E1]"),
+        ("tokenizer_config", "added_tokens_decoder", [{"content": "a"}]),
+        ("special_tokens_map", "mask_token", True),
+        ("special_tokens_map", "additional_special_tokens", 7),
+        ("added_tokens", "zorblax", None),
+        ("added_tokens", "zorblax", "30522"),
+        ("added_tokens", "zorblax", -1),
+        ("added_tokens", "zorblax", 2**70),
+        ("sentence_bert_config", "max_seq_length", "64"),
+        ("config", "max_position_embeddings", {"a": 1}),
+        ("bert_config", "max_position_embeddings", "512"),
+    ],
+)
+def test_settings_of_a_wrong_type(tmp_path, file, key, value):
+    folder = write(tmp_path, [*ROLES, "a"], **{file: {key: value}})
+    error = bad("tokenize", "-m", folder, "a").error
+    assert error.startswith(f"{folder / file}.json: {key}: expected "), error
+    assert f", found {json.dumps(value)}" in error
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ({"added_tokens_decoder": {"5": "a"}}, "added_tokens_decoder.5"),
+        ({"added_tokens_decoder": {"5": None}}, "added_tokens_decoder.5"),
+        ({"added_tokens_decoder": {"a": {"content": "a"}}}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"-1": {"content": "a"}}}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"9" * 5000: {"content": "a"}}}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"5": {}}}, "added_tokens_decoder.5.content"),
+        ({"added_tokens_decoder": {"5": {"content": 1}}}, "added_tokens_decoder.5.content"),
+        (
+            {"added_tokens_decoder": {"5": {"content": "a", "lstrip": "yes"}}},
+            "added_tokens_decoder.5.lstrip",
+        ),
+        ({"additional_special_tokens": ["[E1]", 3]}, "additional_special_tokens.1"),
+        ({"extra_special_tokens": {"image": 3}}, "extra_special_tokens.image"),
+        ({"pad_token": {"content": ["[PAD]"]}}, "pad_token.content"),
+    ],
+)
+def test_settings_of_a_wrong_type_inside(tmp_path, said, key):
+    folder = write(tmp_path, [*ROLES, "a"], tokenizer_config=said)
+    error = bad("tokenize", "-m", folder, "a").error
+    assert error.startswith(f"{folder / 'tokenizer_config.json'}: {key}: expected "), error
+    assert ", found " in error or error.endswith("but it is missing")
+
+
+def test_odd_settings_that_mean_nothing_to_a_tokenizer(tmp_path):
+    said = {"model_max_length": 64.0, "max_len": "x", "name_or_path": 3, "do_basic_tokenize": []}
+    said |= {"unk_token": None, "strip_accents": None, "tokenizer_class": 7, "never_split": {}}
+    folder = write(tmp_path, [*ROLES, "a"], tokenizer_config=said)
+    assert Tokenizer.load(folder).limit == 64
+    assert good("tokenize", "-m", folder, "a").ids == [[2, 5, 3]]
+
+
+def test_the_file_that_counts_is_named(tmp_path):
+    """The older file goes first unless the newer one describes the added tokens."""
+    files = {"tokenizer_config": {"unk_token": 1}, "special_tokens_map": {"unk_token": 2}}
+    folder = write(tmp_path, [*ROLES, "a"], **files)
+    assert "special_tokens_map.json: unk_token: expected " in bad("tokenize", "-m", folder, "a").err
+    files["tokenizer_config"]["added_tokens_decoder"] = {}
+    write(tmp_path, None, **files)
+    assert "tokenizer_config.json: unk_token: expected " in bad("tokenize", "-m", folder, "a").err
+
+
+@pytest.mark.parity
+def test_special_tokens_by_name(tmp_path):
+    """As transformers 5 writes them: the names are attributes, the tokens are in the vocabulary."""
+    said = {"extra_special_tokens": {"entity": "[E1]", "other": {"content": "<E2>"}}}
+    folder = write(tmp_path / "ours", tokenizer_config=said)
+    said["extra_special_tokens"]["other"] = "<E2>"  # of objects, transformers 5.23 keeps the dict
+    check(write(tmp_path / "both", tokenizer_config=said))
+    assert Tokenizer.load(folder).count_literals([Record("[E1] <E2> entity")]) == 2
+
+
+def test_special_tokens_that_a_template_could_not_have(tmp_path):
+    said = {"cls_token": "$A", "sep_token": ":"}
+    folder = write(tmp_path, [*ROLES, "$A", ":", "a"], tokenizer_config=said)
+    assert good("tokenize", "-m", folder, "a").ids == [[5, 7, 6]]
+
+
+# --- files that are none ---
+
+FILES = ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"]
+FILES += ["added_tokens.json", "config.json", "sentence_bert_config.json"]
+
+
+@pytest.fixture
+def impatient():
+    """Fail a test that waits for a pipe."""
+
+    def late(*_):
+        raise TimeoutError("it waits")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_not_opened(tmp_path, name, kind, impatient):
+    folder = write(tmp_path / "m", None if name == "vocab.txt" else [*ROLES, "a"])
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    elif kind == "device":
+        (folder / name).symlink_to("/dev/zero")
+    else:
+        (folder / name).mkdir()
+    error = bad("tokenize", "-m", folder, "a").error
+    lacks = f"model folder '{folder}' has no tokenizer.json or vocab.txt"
+    assert error == (lacks if name == "vocab.txt" else f"{folder / name}: not a regular file")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_that_leads_nowhere(tmp_path, name):
+    folder = write(tmp_path / "m", None if name == "vocab.txt" else [*ROLES, "a"])
+    (folder / name).symlink_to(tmp_path / "nothing")
+    assert name in bad("tokenize", "-m", folder, "a").error
+
+
+# --- a tokenizer.json that the library loads, and then panics about or computes nonsense with ---
+
+
+def template(single="A", pair="AB", special=(("[CLS]", [2]), ("[SEP]", [3]))):
+    def parts(texts):
+        inner = [{"Sequence": {"id": text, "type_id": 0}} for text in texts]
+        ends = [{"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]")]
+        return [ends[0], *inner, ends[1]]
+
+    named = {name: {"id": name, "ids": ids, "tokens": [name]} for name, ids in special}
+    said = {"single": parts(single), "pair": parts(pair), "special_tokens": named}
+    return {"post_processor": {"type": "TemplateProcessing", **said}}
+
+
+def bert(sep=3, cls=2):
+    return {"type": "BertProcessing", "sep": ["[SEP]", sep], "cls": ["[CLS]", cls]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (template(special=[("[CLS]", [2])]), "json: post_processor.single: expected a template"),
+        (template(single=""), "json: post_processor.single: expected a template"),
+        (template(single="B"), "json: post_processor.single: expected a template"),
+        (template(single="AA"), "json: post_processor.single: expected a template"),
+        (template(pair="A"), "json: post_processor.pair: expected a template"),
+        (template(special=[("[CLS]", [2, 2]), ("[SEP]", [3])]), 'special_tokens."[CLS]": expected'),
+        (template(special=[("[CLS]", [99]), ("[SEP]", [3])]), 'special_tokens."[CLS]": expected'),
+        ({"post_processor": bert(sep=99)}, "json: post_processor.sep: expected a token"),
+        (
+            {"post_processor": {"type": "Sequence", "processors": [bert(), bert(cls=99)]}},
+            "json: post_processor.processors.1.cls: expected a token",
+        ),
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "json: pre_tokenizer.length: "),
+        ({"model": {"unk_token": "[NO]"}}, "unknown words have no token: WordPiece error"),
+    ],
+)
+def test_a_tokenizer_file_that_cannot_be_worked_with(tmp_path, change, message, capfd):
+    stored = json.loads(Tokenizer.load(write(tmp_path / "old", [*ROLES, "a"])).core.to_str())
+    for key, value in change.items():
+        stored[key] = stored[key] | value if key == "model" else value
+    folder = write(tmp_path / "new", None, tokenizer=stored)
+    assert message in bad("tokenize", "-m", folder, "a", "unknown").error
+    assert capfd.readouterr().err == ""  # where the library would tell of its panic
+
+
+@pytest.mark.parametrize("change", [template(), {"post_processor": bert()}])
+def test_templates_that_are_right(tmp_path, change):
+    stored = json.loads(Tokenizer.load(write(tmp_path / "old", [*ROLES, "a"])).core.to_str())
+    folder = write(tmp_path / "new", None, tokenizer=stored | change)
+    assert good("tokenize", "-m", folder, "a").ids == [[2, 5, 3]]

@@ -9,6 +9,7 @@ An error names the file, the key, what was found and what is expected.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -112,7 +113,12 @@ def read_bytes(
         raise error(f"{path}: {failed.strerror or failed}", hint) from None
 
 
-def is_regular(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> bool:
+def is_regular(
+    path: Path,
+    error: type[BertcliError] = ModelError,
+    hint: str = HINT,
+    most: float = LARGEST_FILE,
+) -> bool:
     """Whether there is a file; one that is not regular, or too large, raises ``error``.
 
     To be asked before anything opens a file of a model folder: a pipe would be waited for.
@@ -121,13 +127,15 @@ def is_regular(path: Path, error: type[BertcliError] = ModelError, hint: str = H
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(path):
-            raise error(f"{path}: broken symlink", hint) from None
+            raise error(f"{path}: broken or circular symlink", hint) from None
         return False
     except OSError as failed:
-        raise error(f"{path}: {failed.strerror or failed}", hint) from None
+        circular = failed.errno == errno.ELOOP
+        said = "broken or circular symlink" if circular else failed.strerror or failed
+        raise error(f"{path}: {said}", hint) from None
     if not stat.S_ISREG(found.st_mode):
         raise error(f"{path}: not a regular file", hint)
-    if found.st_size > LARGEST_FILE:
+    if found.st_size > most:
         raise error(f"{path}: {found.st_size:,} bytes are too many for this kind of file", hint)
     return True
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
+from bertcli.files.typed_json import is_regular
 from bertcli.hub import ModelFolder
 from bertcli.hub.files import CONFIGS, TENSORFLOW, WEIGHTS, weight_map
 from bertcli.inspection.fit import Fit, compare, grouped, parts
@@ -156,10 +158,8 @@ def find_weights(folder: Path) -> Weights:
 
 
 def _present(path: Path) -> bool:
-    """Tell whether a file is there; ModelError for a link that leads nowhere."""
-    if path.is_symlink() and not os.path.exists(path):
-        raise ModelError(f"{path}: this link leads nowhere, or in a circle")
-    return os.path.isfile(path)
+    """Tell whether a file is there; ModelError for a pipe, or a link that leads nowhere."""
+    return is_regular(path, most=inf)
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
