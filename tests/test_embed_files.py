@@ -216,8 +216,7 @@ def test_modes_are_kept(tmp_path, texts, form):
 
 
 @pytest.mark.parametrize("form", [*FORMS, "jsonl.gz"])
-@pytest.mark.parametrize("size", [238, 255])
-@pytest.mark.parametrize("letter", ["x", "世"])
+@pytest.mark.parametrize(("size", "letter"), [(238, "x"), (255, "世")])
 def test_names_as_long_as_they_can_be(tmp_path, texts, form, size, letter):
     room = size - len(f".{form}")
     name = letter * (room // len(letter.encode()))
@@ -471,10 +470,9 @@ def test_ids_are_kept(tmp_path, texts, form, precision):
 def test_ids_of_some_records_alone(tmp_path, form):
     """The others have the number of their row; also of a run that was resumed between them."""
     file = tmp_path / "mixed.jsonl"
-    rows = [{}, {}, {}, {"id": 7}, {}, {"id": None}, {"id": ["x", 1]}, {"id": "\u00e9"}]
+    rows = [{}, {}, {}, {"id": 7}, {}, {"id": None}, {"id": 2.5}, {"id": "\u00e9"}]
     file.write_text("".join(json.dumps({"text": "hi", **row}) + "\n" for row in rows))
-    texts = '[0, 1, 2, 7, 4, 5, ["x", 1], "\u00e9"]'
-    expected = json.loads(texts)
+    expected = [0, 1, 2, 7, 4, 5, 2.5, "\u00e9"]
     if form == "npz":
         expected = [one if isinstance(one, str) else json.dumps(one) for one in expected]
     out = tmp_path / f"s.{form}"
