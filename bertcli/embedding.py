@@ -225,6 +225,7 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
         "tokenizer": tokenizer_of(folder),
         "config": numbers_of(embedder.encoder.model.config),
         "options": embedder.chosen(),
+        "batch_invariant": embedder.batch_invariant,
     }
 
 

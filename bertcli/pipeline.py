@@ -35,6 +35,7 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.model.bert import BertModel
 from bertcli.model.checkpoint import load, read_config
+from bertcli.model.sample import one_thread
 from bertcli.pieces import PLACES, TOKEN_COLUMNS, Pieces, joined, portions, windows_of
 from bertcli.pooling import check_dim, finish, pool, pool_windows
 from bertcli.recipe import Options, prepared, reads_first, settled
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 COLUMNS = ("input_ids", "token_type_ids")
+TRIED = (2, 19)  # tokens of the texts that `batch_invariant` compares
 HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
 
 
@@ -146,6 +148,27 @@ class Embedder:
                 f"give at most {fits}, or --on-truncate window",
             )
         return asked or min(self.sentence.max_length or self.tokenizer.limit or fits, fits)
+
+    @cached_property
+    def batch_invariant(self) -> bool:
+        """Whether a vector depends on its text alone, to the last bit, with the kernels used here.
+
+        Some kernels add up in another order by the number of rows or threads. Two texts are tried:
+        each alone and on one thread, and both in a batch.
+        """
+        config, encoder = self.encoder.model.config, self.encoder
+        lengths = [min(length, config.max_position_embeddings) for length in TRIED]
+        ids = [tuple(7919 * at % config.vocab_size for at in range(length)) for length in lengths]
+        texts = [Tokens(some, (0,) * len(some)) for some in ids]
+        asked = encoder.budget, encoder.tick
+        encoder.budget, encoder.tick = 2 * max(TRIED), lambda texts, tokens: None
+        try:
+            together = self.pooled(texts)
+            with one_thread():
+                alone = [self.pooled([text])[0] for text in texts]
+        finally:
+            encoder.budget, encoder.tick = asked
+        return all(map(torch.equal, together, alone))
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The same bits, whatever a text stands beside: a promise of README, for float32 and int8."""
 
+import json
 import random
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 from front import call
 from hostile import REAL
+
+from bertcli.encoder import Encoder
 
 ROOT = Path(__file__).parents[1]
 WORDS = [*range(14), 20, 25, 26, 27, 40, 70, 110]  # 2 to 256 tokens, with those of `REAL`
@@ -52,3 +55,13 @@ def test_a_vector_depends_on_its_text_alone(tmp_path, more, tried):
         if name == "shuffled":
             random.Random(1).shuffle(order)
         assert np.array_equal(vectors(name, order, *settings), expected[order]), name
+
+
+@pytest.mark.parametrize("kernel", ["packed", "padded"])
+def test_the_manifest_says_whether_bits_depend_on_the_batch(tmp_path, monkeypatch, kernel):
+    """A padded batch, which a GPU has, is one in which they do."""
+    monkeypatch.setattr(Encoder, "kernel", kernel)
+    done = call("embed", "-v", "--device", "cpu", "a", "b c", "-o", tmp_path / "o.npy")
+    manifest = json.loads((tmp_path / "o.npy.manifest.json").read_text())
+    assert manifest["fingerprint"]["batch_invariant"] is (kernel == "packed")
+    assert ("the last bits of a vector depend" in done.err) is (kernel == "padded")

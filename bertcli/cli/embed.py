@@ -162,6 +162,8 @@ def _open(
 def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Console) -> None:
     from bertcli.embedding import Writing, versions
 
+    if not embedder.batch_invariant:
+        console.detail("the last bits of a vector depend on its batch with the kernels used here")
     progress = _progress(embedder)
     writing = Writing(embedder, reader, target, {"versions": versions()}, progress=progress)
     with console.follow(progress, reader, lambda: writing.tally):
