@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from front import bad
 from safetensors.torch import load_file, save_file
 
 from bertcli.cli.app import main
@@ -391,6 +392,12 @@ def test_pointer_of_git_lfs(folder, capsys):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
     (folder / "model.safetensors").write_text(pointer)
     assert "git-lfs" in fails(capsys, folder)
+
+
+@pytest.mark.parametrize("name", ["~nobody-at-all", "~\n", "x" * 5000, "a\nb", "\x1b]0;x\x07"])
+def test_names_that_nothing_has(name):
+    error = bad("inspect", name, "--offline").error
+    assert error.startswith(("model ", "model folder ")) and error.isprintable()
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ class TargetOptions:
         """Return the file to inspect; None when it is a model."""
         if self.target is None or os.path.isdir(os.path.expanduser(self.target)):
             return None
-        path = Path(self.target).expanduser()
+        path = Path(os.path.expanduser(self.target))
         named = self.target.lower().endswith(FILE_SUFFIXES)
-        return path if named or path.is_file() else None
+        return path if named or os.path.isfile(path) else None
 
     def folder(self, model: ModelOptions) -> ModelFolder:
         """Return the folder of the model; that of a folder is taken whatever is in it."""
@@ -56,7 +56,7 @@ class TargetOptions:
         name = self.target if self.target is not None else model.model
         place = os.path.expanduser(name)
         if os.path.islink(place) and not os.path.exists(place):
-            raise ModelError(f"{name}: this link leads nowhere, or in a circle")
+            raise ModelError(f"{name}: broken or circular symlink")
         return replace(model, model=name).folder(() if os.path.isdir(place) else FILES)
 
 
