@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zipfile
 
 import numpy as np
 import pyarrow as arrow
@@ -198,6 +199,10 @@ def test_several_arrays_and_none_of_the_name(tmp_path):
     assert caught.value.hint == "there are: a, b"
     np.savez(tmp_path / "v.npz", a=vectors_of(2, 2))
     assert next(stored(str(tmp_path / "v.npz"))).shape == (2, 2)
+    with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
+        archive.writestr("archive/data.pkl", b"N.")
+    with pytest.raises(InputError, match="there is no array 'embeddings'"):
+        list(stored(str(tmp_path / "v.npz")))
 
 
 @pytest.mark.parametrize("lists", [[[1.0], [1.0, 2.0]], [[1.0], None]])

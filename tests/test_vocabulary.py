@@ -694,3 +694,10 @@ def test_templates_that_are_right(tmp_path, change):
     stored = json.loads(Tokenizer.load(write(tmp_path / "old", [*ROLES, "a"])).core.to_str())
     folder = write(tmp_path / "new", None, tokenizer=stored | change)
     assert good("tokenize", "-m", folder, "a").ids == [[2, 5, 3]]
+
+
+def test_thousands_of_added_tokens_take_no_minutes(tmp_path, impatient):
+    added = {f"word{number}": len(ROLES) + 1 + number for number in range(12_000)}
+    folder = write(tmp_path, [*ROLES, "a"], added_tokens=added)
+    (ids,) = good("tokenize", "-m", folder, "word11999 a").ids
+    assert ids[1:-1] == [added["word11999"], len(ROLES)]

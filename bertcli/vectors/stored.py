@@ -163,7 +163,8 @@ def _npy(path: str) -> Iterator[Array]:
 
 def _npz(path: str) -> Iterator[Array]:
     with open_zip(path) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        members = archive.namelist()
+        names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
         with archive.open(f"{_name_among(path, names)}.npy") as member:
             yield from _array(path, member)
 
