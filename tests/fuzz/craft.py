@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import mutated_json, odd
+from .values import mutated_bytes, mutated_json, odd
 
 MEMO = b"\x80\x02}r" + struct.pack("<I", 1 << 28) + b"."
 PICKLES = [
@@ -170,7 +170,11 @@ def mutated_safetensors(data: bytes, dice: random.Random) -> bytes:
                 whole[at : at + 4] = dice.choice([b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff" * 4])
             body = bytes(whole[: len(body)])
         case _:
-            header = mutated_json(json.loads(header), dice).encode(errors="surrogatepass")
+            try:
+                value = json.loads(header)
+            except ValueError:  # it is broken already
+                return mutated_bytes(data, dice, head=size)
+            header = mutated_json(value, dice).encode(errors="surrogatepass")
     return struct.pack("<Q", len(header)) + header + body
 
 

@@ -348,8 +348,9 @@ def swap(one: Path, other: Path) -> None:
 
 # --- commands -----------------------------------------------------------------------------------
 
-TEXTS = ["I love NLP!", "The film was [MASK].", "", "\u4e00\U0001f600 \x07 e\u0301", "word " * 90]
-LINES = "\n".join(TEXTS).encode() + b"\n"
+TEXTS = ["I love NLP!", "\udcff \ud800", "The film was [MASK].", "", "word " * 90]
+TEXTS += ["\u4e00\U0001f600 \x07 e\u0301"]
+LINES = "\n".join(TEXTS).encode(errors="replace") + b"\n"
 JSON_IDS = b'{"input_ids":[101,5,7,102]}\n{"input_ids":[]}\n{"input_ids":[346,0]}\n'
 
 
@@ -363,14 +364,32 @@ def build(seed: int, sound: Path, case: Path) -> list[Command]:
     (case / "corpus.txt").write_bytes(LINES)
     (case / "documents.txt").write_text("A word.\nAnother one.\n\nA third.\nThe film was good.\n")
     chosen = [_command(dice, name) for _ in range(dice.choice([1, 2, 2, 3]))]
-    if dice.random() < 0.03:
+    if dice.random() < 0.05:
         shutil.copytree(sound / INSTANCES, case / "instances")
-        if dice.random() < 0.5:
-            mutate(case / "instances", dice)
-        more = ["--steps", "1", "--batch-size", "2", "-q", "-o", "out"]
-        chosen = [Command(["pretrain", "run", "instances", "--init", "model", *more], output="out")]
-        return chosen
+        return _training(dice, case)
     return [each._replace(argv=[*each.argv, "-m", "model"]) for each in chosen]
+
+
+def _training(dice: random.Random, case: Path) -> list[Command]:
+    """Return runs of pretraining over instances, a model or a checkpoint that may be broken."""
+    broken = dice.choice(["instances", "model", "out", "config"])
+    argv = ["pretrain", "run", "instances", "--batch-size", "2", "-q", "-o", "out"]
+    if broken == "config":
+        (case / "config.json").write_text(mutated_json(SIZES, dice), errors="surrogatepass")
+        return [Command([*argv, "--config", "config.json", "--steps", "1"], output="out")]
+    if broken == "model":
+        return [Command([*argv, "--init", "model", "--steps", "1"], output="out")]
+    if broken == "instances":
+        mutate(case / "instances", dice)
+    (case / "config.json").write_text(json.dumps(SIZES))
+    argv += ["--config", "config.json", "--save-every", "1"]
+
+    def spoil(where: Path) -> None:
+        if broken == "out":
+            mutate(where / "out", dice)
+
+    first = Command([*argv, "--steps", "2"], output="out", after=spoil)
+    return [first, Command([*argv, "--steps", "2", "--resume"], output="out")]
 
 
 def _command(dice: random.Random, name: str) -> Command:

@@ -6,6 +6,7 @@ import json
 import random
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,38 @@ WORDS = LINE.split()
 KINDS = ("text", "text", "text", "vectors", "resume", "table", "stdin")
 
 
+ODD_NAMES = ["\x1b]0;x\x07", "a" * 235, "\udcff", "[red]x", "\u202e", "a\nb", " ", "'", "nowhere/a"]
+
+
 def build(seed: int, sound: Path, case: Path) -> list[Command]:
     """Make the inputs of a case, in ``case``, and return what is run over them."""
     dice = random.Random(f"input {seed}")
+    commands = _made(dice, sound, case)
+    if dice.random() < 0.06:
+        return _renamed(commands, dice, case)
+    return commands
+
+
+def _renamed(commands: list[Command], dice: random.Random, case: Path) -> list[Command]:
+    """Give files that are read, or the output, names that are not usual."""
+    name = dice.choice(ODD_NAMES)
+    renamed = {path.name: name + path.name for path in case.iterdir() if path.is_file()}
+    if "/" in name or dice.random() < 0.5:
+        renamed = {one.output: name + one.output for one in commands if one.output}
+    for old, new in renamed.items():
+        if (case / old).exists():
+            (case / old).rename(case / new)
+    return [
+        one._replace(
+            argv=[renamed.get(argument, argument) for argument in one.argv],
+            output=renamed.get(one.output, one.output),
+            after=None,
+        )
+        for one in commands
+    ]
+
+
+def _made(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     match dice.choice(KINDS):
         case "vectors":
             return _vectors(dice, sound, case)
@@ -177,6 +207,7 @@ def reading(dice: random.Random, *, pairs: bool = True, model: bool = True) -> l
         perhaps(0.25, ["--keep-fields"], ["--keep-fields", "label,stars"], ["--keep-fields", "id"])
         perhaps(0.2, ["--id-field", "label"], ["--id-field", "stars"], ["--id-field", "nowhere"])
         perhaps(0.06, ["-0"])
+    perhaps(0.04, ["--max-record-bytes", "40"], ["--max-record-bytes", "1000"])
     perhaps(0.08, ["--text-field", "label"], ["--text-field", "\x1b]0;x\x07"], ["--text-field", ""])
     if pairs:
         perhaps(0.1, ["--pair-field", "label"], ["--pair-field", "text"])
@@ -195,7 +226,9 @@ def _text(dice: random.Random, sound: Path, case: Path) -> list[Command]:
         more = dice.choice([[], ["--id-field", "id"], ["--text-field", "label"], ["--top-k", "50"]])
         argv = ["similar", "a good film", "--corpus", file, *more, "-m", str(sound / "tiny")]
         if dice.random() < 0.4:
-            return [Command([*argv, "--vectors", "out.npy"], output="out.npy")] * 2
+            twice = Command([*argv, "--vectors", "out.npy"], output="out.npy")
+            spoiled = partial(_spoil, dice=dice, out="out.npy")
+            return [twice._replace(after=dice.choice([None, spoiled])), twice]
         return [Command(argv)]
     pairs = name in ("tokenize", "embed", "classify", "next-sentence")
     given = ["--pairs", file] if pairs and dice.random() < 0.15 else ["-i", file]
@@ -473,22 +506,29 @@ def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     def spoil(where: Path) -> None:
         if halfway and dice.random() < 0.8:
             (where / "in.jsonl").write_bytes(good)
-        left = sorted(path for path in where.iterdir() if path.name.startswith(out))
-        for path in dice.sample(left, min(len(left), dice.choice([1, 1, 2]))):
-            data = path.read_bytes()
-            if path.suffix == ".json" and dice.random() < 0.7:
-                value = mutated_json(json.loads(data), dice)
-                path.write_bytes(value.encode(errors="surrogatepass"))
-            elif dice.random() < 0.2:
-                path.unlink()
-                dice.choice([path.mkdir, lambda path=path: path.symlink_to(path.name), list])()
-            else:
-                path.write_bytes(mutated_bytes(data, dice))
+        _spoil(where, dice, out)
 
     again = dice.choice([["--resume"], ["--resume"], ["--overwrite"], []])
-    last = dice.choice([["inspect", out], ["compare", out, out], ["inspect", f"{out}.index.jsonl"]])
+    near = ["similar", "a", "--corpus", "in.jsonl", "--vectors", out, "-m", str(sound / "tiny")]
+    index = ["inspect", f"{out}.index.jsonl"]
+    last = dice.choice([["inspect", out], ["compare", out, out], index, near])
     return [
         Command(argv, output=out, after=spoil),
         Command([*argv, *again], output=out),
-        Command(last),
+        Command(last, output=out),
     ]
+
+
+def _spoil(where: Path, dice: random.Random, out: str) -> None:
+    """Break one or two of the files that a run left, the output among them."""
+    left = sorted(path for path in where.iterdir() if path.name.startswith(out))
+    for path in dice.sample(left, min(len(left), dice.choice([1, 1, 2]))):
+        data = path.read_bytes()
+        if path.suffix == ".json" and dice.random() < 0.7:
+            value = mutated_json(json.loads(data), dice)
+            path.write_bytes(value.encode(errors="surrogatepass"))
+        elif dice.random() < 0.2:
+            path.unlink()
+            dice.choice([path.mkdir, lambda path=path: path.symlink_to(path.name), list])()
+        else:
+            path.write_bytes(mutated_bytes(data, dice))
