@@ -25,7 +25,7 @@ from bertcli.encoding import (
     select,
     span,
 )
-from bertcli.errors import BertcliError, InputError, UsageError
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import JsonObject
 from bertcli.literals import Literals
 from bertcli.memo import Remembered, WordMemo, state
@@ -102,6 +102,13 @@ class Tokenizer:
         tokenizer.warnings = warnings + check(core, tokenizer.roles, folder)
         if core.post_processor is None:
             add_template(core, tokenizer.roles["cls_token"], tokenizer.roles["sep_token"])
+        special = core.num_special_tokens_to_add(False)
+        if tokenizer.limit is not None and tokenizer.limit < special:
+            raise ModelError(
+                f"{folder}: a limit of {tokenizer.limit} tokens has no room for the {special} "
+                "special tokens",
+                "correct model_max_length, max_seq_length or max_position_embeddings",
+            )
         core.encode_special_tokens = not parse_special
         tokenizer.plain = not any(core.encode("a").type_ids)
         tokenizer._remember()

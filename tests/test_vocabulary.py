@@ -575,6 +575,12 @@ def test_odd_settings_that_mean_nothing_to_a_tokenizer(tmp_path):
     assert good("tokenize", "-m", folder, "a").ids == [[2, 5, 3]]
 
 
+def test_a_limit_without_room(tmp_path):
+    folder = write(tmp_path, [*ROLES, "a"], tokenizer_config={"model_max_length": 1})
+    error = bad("tokenize", "-m", folder, "a", "--truncation").error
+    assert error == f"{folder}: a limit of 1 tokens has no room for the 2 special tokens"
+
+
 def test_the_file_that_counts_is_named(tmp_path):
     """The older file goes first unless the newer one describes the added tokens."""
     files = {"tokenizer_config": {"unk_token": 1}, "special_tokens_map": {"unk_token": 2}}
