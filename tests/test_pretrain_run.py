@@ -396,6 +396,11 @@ def config_is_no_json(place):
     return {"config": place / "bad.json"}, "bad.json: not valid JSON"
 
 
+def config_says_nothing(place):
+    (place / "bad.json").write_text(json.dumps({"config": {"hidden_size": 32}}))
+    return {"config": place / "bad.json"}, "bad.json: names none of hidden_size, num_hidden_layers"
+
+
 def heads_do_not_fit(place):
     config_file(place / "bad.json", num_attention_heads=5)
     return {"config": place / "bad.json"}, "hidden_size 32 is not a multiple of"
@@ -448,6 +453,7 @@ def init_is_no_pretraining(place):
         too_large_a_vocabulary,
         too_few_positions,
         no_config,
+        config_says_nothing,
         config_is_no_json,
         heads_do_not_fit,
         a_decoder,

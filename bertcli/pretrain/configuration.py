@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ SIZES = {
     "medium": (8, 512),
     "base": (12, 768),
 }
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
 MEND = f"correct it, or give --config one of {', '.join(SIZES)}"
 ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
@@ -42,7 +44,7 @@ def read(name: str, data: Instances) -> BertConfig:
     if name in SIZES:
         config, said = named(name), set()
     else:
-        if not Path(name).is_file():
+        if not os.path.isfile(name):
             raise ModelError(
                 f"--config {name}: there is no such file",
                 f"give a config.json, or one of {', '.join(SIZES)}",
@@ -51,6 +53,8 @@ def read(name: str, data: Instances) -> BertConfig:
             config, said = BertConfig.from_file(Path(name)), set(read_object(Path(name)))
         except ModelError as bad:
             raise ModelError(str(bad), MEND) from None
+        if said.isdisjoint(SHAPE):  # it would be bert-base, by default
+            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}", MEND)
     if "vocab_size" not in said:
         config = replace(config, vocab_size=data.vocab_size)
     if "pad_token_id" not in said:
