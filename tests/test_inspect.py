@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from front import bad
+from front import bad, process
 from safetensors.torch import load_file, save_file
 
 from bertcli.cli.app import main
@@ -574,3 +574,14 @@ def test_checkpoint_of_google(tmp_path, capsys):
     assert found["weights"]["format"] == "tensorflow" and "--verify" in said
     assert run(capsys, tmp_path, "--verify")[0] == 0
     assert "bert/embeddings/word_embeddings" in run(capsys, tmp_path, "--tensors")[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_verify_does_not_wait_for_a_pipe(tmp_path):
+    folder = tmp_path / "google"
+    shutil.copytree(TINY, folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "bert_model.ckpt.data-00000-of-00001").write_bytes(b"")
+    os.mkfifo(folder / "bert_model.ckpt.index")
+    done = process("inspect", "--verify", "-m", folder)
+    assert done.code == 1 and "Traceback" not in done.err

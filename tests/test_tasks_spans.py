@@ -73,6 +73,16 @@ def test_words_that_are_split_already(models):
     agree(row["entities"], plain(expected))
 
 
+def test_entities_are_those_of_the_text_not_of_its_pair(models, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"text": "Ab \\u2603", "pair": "the longer text \\u2603 \\u2603 of both"}\n')
+    argv = ("tag", "-i", path, "-m", models(TAGGER, **TAGS), "--aggregation", "none")
+    argv += ("--ignore-labels", "")
+    for more in ((), ("--pre-split",)):
+        (row,) = good(*argv, *more).rows
+        assert [(one["start"], one["end"]) for one in row["entities"]] == [(0, 2), (3, 4)]
+
+
 def test_ignored_labels(models):
     theirs = pipeline(models, aggregation_strategy="simple", ignore_labels=["PER", "MISC"])
     argv = ["tag", texts()[0], "-m", models(TAGGER, **TAGS), "--ignore-labels", "PER,MISC", "-q"]

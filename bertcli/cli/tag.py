@@ -43,6 +43,8 @@ def tag(
     [bold]bertcli tag "Angela lives in Berlin." --model dslim/bert-base-NER[/bold]
 
     [bold]bertcli tag -i articles.jsonl --stride 32 --model dslim/bert-base-NER -o tags.jsonl[/bold]
+
+    Entities are those of the text. Its pair, if it has one, is read along as context.
     """
     console = messages.console()
     form, reader = output.form(ROWS), source.reader(console)

@@ -96,7 +96,7 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the files that hold a folder's weights, those of the best format only."""
     name = next((name for name in WEIGHTS if isfile(folder / name)), None)
     if name is None:
-        return sorted({*folder.glob(TENSORFLOW), *folder.glob(TENSORFLOW_DATA)})
+        return sorted(filter(isfile, {*folder.glob(TENSORFLOW), *folder.glob(TENSORFLOW_DATA)}))
     try:
         shards = _shards(folder / name) if name.endswith(".index.json") else []
     except ModelError:

@@ -68,8 +68,10 @@ def _finite(report: Report) -> Check:
 
 def _hash(report: Report, path: Path) -> Check:
     """Compare with the hash of the default model, or the one that the cache names the file by."""
-    found = sha256(path)
     what = f"sha256 of {path.name}"
+    if not path.is_file():
+        return Check(what, False, f"{path}: not a regular file")
+    found = sha256(path)
     if found == DEFAULT_WEIGHTS_SHA256:
         return Check(what, True, f"{found}: {DEFAULT_MODEL}")
     wanted = None

@@ -127,16 +127,17 @@ class Grouping:
 def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield the tokens of a text without the special ones; spans count from its start.
 
-    The spans of a text that is split into words count in the words joined by blanks.
+    The spans of a text that is split into words count in the words joined by blanks. The tokens of
+    its pair are left out: their spans would count in another text.
     """
     text, starts = joined(item.record.text)
     unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
     marked = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
-    columns = ("tokens", "input_ids", "offset_mapping", "word_ids", "special_tokens_mask")
-    for at, (token, index, (start, end), word, special) in enumerate(
+    columns = ("tokens", "input_ids", "offset_mapping", "word_ids", "sequence_ids")
+    for at, (token, index, (start, end), word, sequence) in enumerate(
         zip(*(item.columns[name] for name in columns), strict=True)
     ):
-        if special:
+        if sequence != 0:
             continue
         if starts is not None and word is not None:
             start, end = start + starts[word], end + starts[word]

@@ -16,7 +16,7 @@ from bertcli.tasks.entities import Grouping, without_overlap
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
 
-COLUMNS = ("tokens", "offset_mapping", "word_ids", "special_tokens_mask")
+COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
 
 
 @dataclass(frozen=True)

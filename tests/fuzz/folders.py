@@ -241,10 +241,9 @@ def mutate_file(path: Path, dice: random.Random) -> None:
 
 def _mutated_json_file(data: bytes, dice: random.Random) -> bytes:
     try:
-        value = json.loads(data)
+        text = mutated_json(json.loads(data), dice).encode(errors="surrogatepass")
     except (ValueError, RecursionError):
         return mutated_bytes(data, dice)
-    text = mutated_json(value, dice).encode(errors="surrogatepass")
     kind = dice.random()
     if kind < 0.02:
         return b"\xef\xbb\xbf" + text

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import sys
 import traceback
@@ -245,11 +246,9 @@ def serve(sound: Path, place: Path, errors: Path) -> None:
 
     torch.set_num_threads(1)
     faulthandler.enable(stacks)
+    faulthandler.register(signal.SIGUSR1, stacks)
     for line in sys.stdin:
-        case, _, seconds = line.strip().partition(" ")
-        faulthandler.dump_traceback_later(float(seconds), file=stacks)
-        found = run_case(case, sound, emptied(place), errors)
-        faulthandler.cancel_dump_traceback_later()
+        found = run_case(line.strip(), sound, emptied(place), errors)
         answers.write(json.dumps(found) + "\n")
 
 
