@@ -108,18 +108,20 @@ class Filling:
         return iter(found)
 
     def _predictions(self, item: Encoded, masks: list[Predictions]) -> list[dict[str, Any]]:
-        decode = self.head.tokenizer.decode
+        decode, core = self.head.tokenizer.decode, self.head.tokenizer.core
         ids = list(item.columns["input_ids"])
         found = []
         for number, (place, best) in enumerate(zip(self._places(item), masks, strict=True)):
             for score, index in zip(*best, strict=True):
-                filled = [*ids[:place], index, *ids[place + 1 :]]
+                # Models may have more embeddings than there are tokens: those have no text.
+                token = [index] if core.id_to_token(index) is not None else []
+                filled = [*ids[:place], *token, *ids[place + 1 :]]
                 found.append(
                     {
                         "mask": number,
                         "score": score,
                         "token": index,
-                        "token_str": decode([index]),
+                        "token_str": decode(token),
                         # several: the other masks would vanish with the special tokens
                         "sequence": decode(filled, skip_special=len(masks) == 1),
                     }

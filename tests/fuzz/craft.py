@@ -171,10 +171,10 @@ def mutated_safetensors(data: bytes, dice: random.Random) -> bytes:
             body = bytes(whole[: len(body)])
         case _:
             try:
-                value = json.loads(header)
-            except ValueError:  # it is broken already
+                value = mutated_json(json.loads(header), dice)
+            except (ValueError, RecursionError):  # it is broken already
                 return mutated_bytes(data, dice, head=size)
-            header = mutated_json(value, dice).encode(errors="surrogatepass")
+            header = value.encode(errors="surrogatepass")
     return struct.pack("<Q", len(header)) + header + body
 
 
