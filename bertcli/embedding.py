@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
 from bertcli.hub import sha256
-from bertcli.hub.files import weight_files
+from bertcli.hub.files import model_files, weight_files
 from bertcli.model.config import BertConfig
 from bertcli.pipeline import Embedded, Embedder
 from bertcli.progress import Progress
@@ -159,7 +159,9 @@ class Writing:
         source = self.reader.source
         pair = () if source.pair is None else (source.pair,)
         texts = (*source.texts, *pair)
-        return Inputs(source.paths, texts, (self.embedder.folder.path,), self.progress.hash)
+        folder = self.embedder.folder.path
+        needed = model_files(folder, folder / self.embedder.sentence.transformer)
+        return Inputs(source.paths, texts, needed, self.progress.hash)
 
     def _write(self, sink: Sink, items: Sequence[Embedded], digest: Digest) -> None:
         for item in items:
@@ -197,6 +199,7 @@ class Writing:
         tally = asdict(self.tally) | {"skipped": self.reader.skipped}
         return {
             **self.about,
+            "batch_invariant": self.embedder.batch_invariant,
             "counts": tally,
             "input_sha256": digest.sha.hexdigest(),
             "texts_sha256": digest.texts.hexdigest(),
@@ -225,7 +228,6 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
         "tokenizer": tokenizer_of(folder),
         "config": numbers_of(embedder.encoder.model.config),
         "options": embedder.chosen(),
-        "batch_invariant": embedder.batch_invariant,
     }
 
 

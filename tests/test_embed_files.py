@@ -504,6 +504,26 @@ def test_an_id_too_long_for_npz_is_refused_when_it_is_read(tmp_path):
     good(*SET, "-i", file, "-o", tmp_path / "s.npy")
 
 
+def test_an_id_that_ends_in_nul_is_refused_for_npz(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"id": "x\0", "text": "hi"}))
+    assert "ends in NUL" in bad(*SET, "-i", file, "-o", tmp_path / "s.npz").error
+    good(*SET, "-i", file, "-o", tmp_path / "s.npy")
+
+
+def test_an_output_may_lie_in_the_folder_of_its_model(tmp_path):
+    folder = shutil.copytree(TINY, tmp_path / "model")
+    argv = ("embed", "-q", "-m", folder, "hi", "-o", folder / "out.npy")
+    good(*argv)
+    whole = contents(folder)
+    good(*argv, "--overwrite")
+    good(*argv, "--resume")
+    assert contents(folder) == whole
+    again = ("embed", "-q", "-m", folder, "hi", "-o", folder / "model.safetensors", "--overwrite")
+    assert "model.safetensors" in bad(*again).error
+    assert contents(folder) == whole
+
+
 def test_readers_find_the_vectors_beside_the_ids(tmp_path, texts):
     for form in ("npy", "npz"):
         good(*SET, "-i", texts, "-o", tmp_path / f"s.{form}")

@@ -493,3 +493,17 @@ def test_an_empty_corpus_makes_an_empty_table(tmp_path):
     argv = ("similar", "a", "-m", TINY, "--corpus", tmp_path / "c.txt", "-q")
     assert good(*argv, "-f", "csv").out == "query,rank,score,row,id,text\n"
     assert good(*argv).out == ""
+
+
+def test_views_of_arrow_are_text(tmp_path):
+    """Columns of string_view and list_view, as Polars and DuckDB may write them."""
+    file = tmp_path / "v.parquet"
+    table = {
+        "text": pyarrow.array(["I love NLP!", "a"], pyarrow.string_view()),
+        "kept": pyarrow.array([["x"], []], pyarrow.list_view(pyarrow.string())),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(table), file)
+    done = good("tokenize", "-i", file, "--keep-fields")
+    assert done.rows[0]["input_ids"] == ids_of("I love NLP!")[0]
+    assert [row["kept"] for row in done.rows] == [["x"], []]
+    assert "--max-record-bytes" in bad("tokenize", "-i", file, "--max-record-bytes", "5").hint

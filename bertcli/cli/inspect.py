@@ -71,6 +71,7 @@ def _attention(
     report: Report, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
     from bertcli.files.clash import refuse_inputs
+    from bertcli.hub.files import model_files
     from bertcli.inspection.attention import Choice, look, numbers
     from bertcli.records import Record
     from bertcli.writers import open_output
@@ -90,7 +91,7 @@ def _attention(
     if cut:
         console.warn(f"the text is too long: {cut} tokens were cut off")
     if asked.output is not None:
-        refuse_inputs((report.folder.path,), [asked.output])
+        refuse_inputs(model_files(report.folder.path), [asked.output])
         content = _picture(form, found, console)
         with open_output(asked.output, overwrite=asked.overwrite) as output:
             output.file.write(content)

@@ -25,8 +25,8 @@ HINT = "write to another place, or move the input away"
 def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
     """Raise OutputError when an input is one of the files that a run writes.
 
-    ``-`` is stdin, which may be redirected from a file. A folder stands for the files in it. Pipes
-    and devices are no matter: nothing of theirs is lost.
+    ``-`` is stdin, which may be redirected from a file. Pipes and devices are no matter: nothing of
+    theirs is lost.
     """
     there = {found: path for path in reversed(own) if (found := _identity(path))}
     if not there:
@@ -62,11 +62,8 @@ def _files(named: str | Path) -> Iterator[tuple[str, Identity]]:
         if found := _identity_of(sys.stdin):
             yield "stdin", found
         return
-    path = Path(named)
-    some = [path, *path.glob("*"), *path.glob("*/*")] if path.is_dir() else [path]
-    for one in some:
-        if found := _identity(one):
-            yield str(one), found
+    if found := _identity(Path(named)):
+        yield str(named), found
 
 
 def _identity(path: Path) -> Identity | None:

@@ -157,6 +157,7 @@ def _sizes(array: Any) -> NDArray[Any]:
     import numpy
     from pyarrow import compute, types
 
+    array = _without_views(array)
     kind = array.type
     if isinstance(kind, _extension()):
         return _sizes(array.storage)
@@ -180,7 +181,22 @@ def _sizes(array: Any) -> NDArray[Any]:
 def _strings() -> tuple[Callable[[Any], bool], ...]:
     from pyarrow import types
 
-    return types.is_string, types.is_large_string
+    return types.is_string, types.is_large_string, types.is_string_view
+
+
+def _without_views(array: Any) -> Any:
+    """Return an array of views as one of offsets, which all functions of Arrow take."""
+    import pyarrow
+    from pyarrow import types
+
+    kind = array.type
+    if types.is_string_view(kind):
+        return array.cast(pyarrow.large_string())
+    if types.is_binary_view(kind):
+        return array.cast(pyarrow.large_binary())
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return array.cast(pyarrow.large_list(kind.value_type))
+    return array
 
 
 def _extension() -> Any:
@@ -200,7 +216,8 @@ def is_plain(kind: Any) -> bool:
 
     if isinstance(kind, _extension()):
         return is_plain(kind.storage_type)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_dictionary(kind):
+    lists = (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+    if any(check(kind) for check in (*lists, types.is_dictionary)):
         return is_plain(kind.value_type)
     checks = (types.is_null, types.is_boolean, types.is_integer, types.is_floating, *_strings())
     return any(check(kind) for check in checks)
@@ -210,6 +227,7 @@ def values(array: Any, errors: str = "strict") -> list[Any]:
     """Return the values of an Arrow array as JSON has them."""
     from pyarrow import types
 
+    array = _without_views(array)
     kind = array.type
     if isinstance(kind, _extension()):
         name = getattr(kind, "extension_name", "")

@@ -104,6 +104,12 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name, *(folder / shard for shard in shards if isfile(folder / shard))]
 
 
+def model_files(*folders: Path) -> list[Path]:
+    """Return the files that a model in these folders is read from, whatever lies beside them."""
+    named = {path for folder in folders for name in MODEL_FILES for path in folder.glob(name)}
+    return sorted({*named, *(path for folder in folders for path in weight_files(folder))})
+
+
 def none_of(files: Iterable[str], has: Callable[[str], bool]) -> str | None:
     """Name the first kind of file that `files` cannot do without and of which there is none.
 

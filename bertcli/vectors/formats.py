@@ -137,10 +137,15 @@ def id_text(meta: Row) -> str:
 def refuse_long_ids(metas: Sequence[Row], first: int) -> None:
     """Raise OutputError for an id that an array of strings has no room for."""
     for row, meta in enumerate(metas, first):
-        if ID in meta and len(text := id_text(meta)) > LONGEST_ID:
+        if ID not in meta:
+            continue
+        text = id_text(meta)
+        if len(text) > LONGEST_ID or text.endswith("\0"):
+            what = "ends in NUL, which NPZ cannot hold"
+            if len(text) > LONGEST_ID:
+                what = f"has {len(text):,} characters, and NPZ holds ids of at most {LONGEST_ID:,}"
             raise OutputError(
-                f"record {row + 1}: its id has {len(text):,} characters, and NPZ holds ids of at "
-                f"most {LONGEST_ID:,}",
+                f"record {row + 1}: its id {what}",
                 "write NPY, with the ids in an index beside it, or Parquet",
             )
 
