@@ -533,7 +533,7 @@ def test_usage(capsys, tmp_path):
     for argv in (["--pair", "x"], ["--layers", "1"], ["-o", "x.html"], ["--heads", "0"]):
         assert run(capsys, *argv)[0] == 2
     assert run(capsys, "--attention", "x", "--tree")[0] == 2
-    assert run(capsys, "--attention", "x", "-o", tmp_path / "x.pdf")[0] == 2
+    assert run(capsys, "--attention", "x", "-o", tmp_path / "x.bmp")[0] == 2
     assert run(capsys, TINY, "--model", "other")[0] == 2
 
 
