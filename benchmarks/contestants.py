@@ -35,7 +35,7 @@ class Contestant:
 
 
 def bertcli(name: str, precision: str = "float32", **options: Any) -> Contestant:
-    """Return bertcli with further fields of ``bertcli.pipeline.Options``."""
+    """Return bertcli with further fields of ``bertcli.embedding.embedder.Options``."""
     return Contestant(name, "bertcli", precision, options=options)
 
 

@@ -74,13 +74,13 @@ def engines(folder: Path, count: int, repeats: int, threads: int) -> dict[str, f
 
 def stages(path: Path, threads: int) -> dict[str, float]:
     """Return the seconds a text takes in each stage, and the bytes that come and go."""
-    from bertcli.devices import use_threads
+    from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-    from bertcli.pipeline import Embedder, Options
-    from bertcli.records import Reader, Source
+    from bertcli.inference.devices import use_threads
+    from bertcli.records.records import Reader, Source
 
     use_threads(threads)
-    embedder = Embedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), Options())
+    embedder = Embedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), EmbedOptions())
     source = Source(paths=(str(path),))
     clock = [time.perf_counter()]
     records = sum(len(block) for block in Reader(source).blocks())
@@ -104,8 +104,8 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 
 def _written(windows: Sequence[Sequence[Any]]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
-    from bertcli.embedding import metas, stacked
-    from bertcli.vectors.sink import Target, open_vectors
+    from bertcli.vectors.output import Target, open_vectors
+    from bertcli.vectors.run import metas, stacked
 
     with tempfile.TemporaryDirectory() as folder:
         target = Target(Path(folder) / "out.parquet", "parquet")

@@ -40,13 +40,15 @@ class Loaded:
 
 
 def bertcli(contestant: Contestant, place: Place) -> Loaded:
+    from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import find_model
-    from bertcli.pipeline import Embedder, Options
-    from bertcli.records import Reader, Source
+    from bertcli.records.records import Reader, Source
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
     given["max_length"] = place.max_length
-    embedder = Embedder.open(find_model(str(place.model)), Options(**given | contestant.options))
+    embedder = Embedder.open(
+        find_model(str(place.model)), EmbedOptions(**given | contestant.options)
+    )
 
     def run(texts: Sequence[str], batch: int) -> np.ndarray:
         windows = embedder.embed(embedder.run(Reader(Source(texts=tuple(texts)))))

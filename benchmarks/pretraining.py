@@ -23,15 +23,15 @@ import numpy as np
 import torch
 import transformers
 
-from bertcli.devices import devices
-from bertcli.model.heads import BertForPreTraining
-from bertcli.model.surgery import initialise
-from bertcli.pretrain import configuration
-from bertcli.pretrain.loop import Training
-from bertcli.pretrain.options import Options
-from bertcli.pretrain.ranks import Ranks
-from bertcli.pretrain.rows import row_type, write_safetensors
-from bertcli.pretrain.shards import FORMAT, INDEX, SHARD, VERSION, Instances
+from bertcli.inference.devices import devices
+from bertcli.models.heads import BertForPreTraining
+from bertcli.models.surgery import initialise
+from bertcli.training import configuration
+from bertcli.training.instance_rows import row_type, write_safetensors
+from bertcli.training.loop import Training
+from bertcli.training.options import TrainingOptions
+from bertcli.training.ranks import Ranks
+from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, Instances
 
 LENGTH, PREDICTIONS, VOCABULARY, ROWS = 128, 20, 30522, 4096
 WARM = 2  # steps before the clock starts
@@ -175,7 +175,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Instances.open(asked.data or random_instances(Path(folder)))
         config = configuration.read(asked.config, data)
-        options = Options(steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype)
+        options = TrainingOptions(steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype)
         (device,) = devices(asked.device)
         sides = [side(data, config, options, device) for side in (Ours, Theirs)]
         rates: list[list[float]] = [[], []]

@@ -8,22 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertcli.encoding import Encoded, Layout
     from bertcli.errors import BertcliError
+    from bertcli.files.versions import __version__
     from bertcli.hub import find_model
-    from bertcli.records import Reader, Record, Source
-    from bertcli.tokenizer import Tokenizer
-
-__version__ = "0.1.0"
+    from bertcli.records.records import Reader, Record, Source
+    from bertcli.tokenizing.columns import Encoded, Layout
+    from bertcli.tokenizing.tokenizer import Tokenizer
 
 _PLACES = {
+    "__version__": "bertcli.files.versions",
     "BertcliError": "bertcli.errors",
-    "Encoded": "bertcli.encoding",
-    "Layout": "bertcli.encoding",
-    "Reader": "bertcli.records",
-    "Record": "bertcli.records",
-    "Source": "bertcli.records",
-    "Tokenizer": "bertcli.tokenizer",
+    "Encoded": "bertcli.tokenizing.columns",
+    "Layout": "bertcli.tokenizing.columns",
+    "Reader": "bertcli.records.records",
+    "Record": "bertcli.records.records",
+    "Source": "bertcli.records.records",
+    "Tokenizer": "bertcli.tokenizing.tokenizer",
     "find_model": "bertcli.hub",
 }
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Record",
     "Source",
     "Tokenizer",
+    "__version__",
     "find_model",
 ]
 

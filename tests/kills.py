@@ -154,9 +154,6 @@ def strike(count: int, seed: int, kinds: list[str]) -> Counter[str]:
     """Kill runs of these kinds so often; return the kills and the runs that ended."""
     import pyarrow.parquet  # noqa: F401
 
-    import bertcli.embedding
-    import bertcli.fleet  # noqa: F401
-
     choose, found = random.Random(seed), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         runs = {}

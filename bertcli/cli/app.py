@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from bertcli.cli.console import say
-from bertcli.cli.groups import command
+from bertcli.cli.display.console import say
+from bertcli.cli.options.groups import command
 from bertcli.errors import BertcliError
 
 # A command is the function of its own name in the module of its own name: "pretrain vocab" is
-# bertcli.cli.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
+# bertcli.cli.commands.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
 COMMANDS = (
     "tokenize",
     "decode",
@@ -59,7 +59,7 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
 def function_of(name: str) -> Callable[..., None]:
     """Return the function of a command, with its groups of options as parameters."""
     own = name.replace(" ", "_").replace("-", "_")
-    function: Callable[..., None] = getattr(import_module(f"bertcli.cli.{own}"), own)
+    function: Callable[..., None] = getattr(import_module(f"bertcli.cli.commands.{own}"), own)
     return function
 
 
@@ -79,7 +79,7 @@ def show_versions(wanted: bool) -> None:
         return
     from importlib.metadata import version
 
-    from bertcli import __version__
+    from bertcli.files.versions import __version__
 
     found = [f"{name} {version(name)}" for name in ("torch", "tokenizers")]
     typer.echo(f"bertcli {__version__}, {', '.join(found)}")
@@ -99,7 +99,7 @@ def bertcli(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong usage or 130 interrupted."""
-    from bertcli.writers import drop_stdout
+    from bertcli.files.writers import drop_stdout
 
     given = with_values(sys.argv[1:] if argv is None else argv)
     asked = [name for name in COMMANDS if name.split()[:1] == given[:1]]

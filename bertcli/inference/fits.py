@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertcli.encoding import Encoded
 from bertcli.errors import ModelError
-from bertcli.model.config import BertConfig
-from bertcli.tokenizer import Tokenizer
+from bertcli.models.config import BertConfig
+from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 
 def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None:

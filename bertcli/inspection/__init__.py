@@ -6,14 +6,14 @@
 A part of a folder that is missing is a warning in the report; one that is broken is an error.
 """
 
-from bertcli.inspection.folder import Report, inspect_folder
-from bertcli.inspection.tokens import tokenizer_details
-from bertcli.inspection.vectors import FILE_SUFFIXES, FileReport, inspect_file
+from bertcli.inspection.folder import FolderReport, inspect_folder
+from bertcli.inspection.tokenizer_report import tokenizer_details
+from bertcli.inspection.vector_file import FILE_SUFFIXES, FileReport, inspect_file
 
 __all__ = [
     "FILE_SUFFIXES",
     "FileReport",
-    "Report",
+    "FolderReport",
     "inspect_file",
     "inspect_folder",
     "tokenizer_details",

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bertcli.encoding import Encoded, Layout
 from bertcli.errors import InputError, ModelError, UsageError
-from bertcli.heatmaps.attention_maps import AttentionMaps
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
-from bertcli.inspection.folder import Report
-from bertcli.model.config import BertConfig
-from bertcli.records import Record
-from bertcli.tokenizer import Tokenizer
+from bertcli.inspection.folder import FolderReport
+from bertcli.models.config import BertConfig
+from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.records.records import Record
+from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
 
 
 @dataclass(frozen=True)
-class Choice:
+class AttentionChoice:
     """Which maps are wanted; None is all. Negative numbers count from the end."""
 
     layers: Sequence[int] | None = None
@@ -55,7 +55,9 @@ def numbers(text: str | None, option: str) -> list[int] | None:
         ) from None
 
 
-def look(report: Report, record: Record, choice: Choice) -> tuple[AttentionMaps, int]:
+def look(
+    report: FolderReport, record: Record, choice: AttentionChoice
+) -> tuple[AttentionMaps, int]:
     """Run the model over a text and return the maps chosen, and how many tokens were cut off.
 
     ModelError when the folder cannot be loaded, UsageError for layers or heads that are not there.
@@ -67,9 +69,9 @@ def look(report: Report, record: Record, choice: Choice) -> tuple[AttentionMaps,
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
 
-    from bertcli.model.bert import BertModel
-    from bertcli.model.checkpoint import load
-    from bertcli.model.maps import attention_maps
+    from bertcli.checkpoints.load import load
+    from bertcli.models.attention_maps import attention_maps
+    from bertcli.models.bert import BertModel
 
     model, _ = load(report.folder.path, BertModel, pooler=False)
     columns = encoded.columns
@@ -92,7 +94,7 @@ def look(report: Report, record: Record, choice: Choice) -> tuple[AttentionMaps,
     return found, encoded.cut
 
 
-def _encoded(report: Report, tokenizer: Tokenizer, record: Record) -> Encoded:
+def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Encoded:
     places = report.config.max_position_embeddings
     if report.config.position_embedding_type == "sinusoidal":
         places = tokenizer.limit or places

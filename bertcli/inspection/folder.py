@@ -16,21 +16,21 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertcli.checkpoints import shapes
+from bertcli.checkpoints.fit import Fit, compare, grouped, parts
+from bertcli.checkpoints.pickles import read_pickled
+from bertcli.checkpoints.safetensors_header import TensorInfo, read_header, read_index
+from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import is_regular
 from bertcli.hub import ModelFolder
 from bertcli.hub.files import CONFIGS, TENSORFLOW, WEIGHTS, weight_map
-from bertcli.inspection.fit import Fit, compare, grouped, parts
-from bertcli.inspection.headers import TensorInfo, read_header, read_index
-from bertcli.inspection.pickled import read_pickled
-from bertcli.inspection.tokens import TokenizerInfo, read_tokenizer
-from bertcli.model import shapes
-from bertcli.model.config import BertConfig
-from bertcli.model.config_checks import HIDDEN_ACTS
-from bertcli.sentence import Sentence, read_sentence
+from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer
+from bertcli.models.config import BertConfig
+from bertcli.models.config_checks import HIDDEN_ACTS
 
 
-class Weights(NamedTuple):
+class WeightFiles(NamedTuple):
     """The files that hold the weights; `tensors` is None where only loading them would tell."""
 
     format: str  # safetensors, pytorch, tensorflow or none
@@ -44,7 +44,7 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
+class FolderReport:
     """All that `bertcli inspect` knows of a folder."""
 
     folder: ModelFolder
@@ -52,7 +52,7 @@ class Report:
     config: BertConfig
     architecture: str  # the class that is compared with
     fit: Fit
-    weights: Weights
+    weights: WeightFiles
     tokenizer: TokenizerInfo | None
     sentence: Sentence
     parameters: dict[str, Any]
@@ -99,7 +99,7 @@ def tensor_row(tensor: TensorInfo) -> dict[str, Any]:
     }
 
 
-def inspect_folder(folder: ModelFolder) -> Report:
+def inspect_folder(folder: ModelFolder) -> FolderReport:
     """Read what is in a folder. ModelError when it is not BERT, or a file of it is broken."""
     place = folder.path
     config_file = next((name for name in CONFIGS if _present(place / name)), None)
@@ -119,7 +119,7 @@ def inspect_folder(folder: ModelFolder) -> Report:
         raise ModelError(f"{place / config_file}: {bad}", bad.hint) from None
     warnings: list[str] = []
     tokenizer, error = read_tokenizer(place, warnings)
-    report = Report(
+    report = FolderReport(
         folder=folder,
         config_file=config_file,
         config=config,
@@ -137,24 +137,24 @@ def inspect_folder(folder: ModelFolder) -> Report:
     return report
 
 
-def find_weights(folder: Path) -> Weights:
+def find_weights(folder: Path) -> WeightFiles:
     """Find the weights of a folder, best format first, and read what their headers say."""
     name = next((name for name in WEIGHTS if _present(folder / name)), None)
     path = folder / (name or "")
     match name:
         case "model.safetensors":
-            return Weights("safetensors", (path,), tuple(read_header(path)))
+            return WeightFiles("safetensors", (path,), tuple(read_header(path)))
         case "model.safetensors.index.json":
-            return Weights("safetensors", _shards(path), tuple(read_index(path)))
+            return WeightFiles("safetensors", _shards(path), tuple(read_index(path)))
         case "pytorch_model.bin":
-            return Weights("pytorch", (path,), tuple(read_pickled(path)))
+            return WeightFiles("pytorch", (path,), tuple(read_pickled(path)))
         case "pytorch_model.bin.index.json":
             found = tuple(one for shard in _shards(path) for one in read_pickled(shard))
-            return Weights("pytorch", _shards(path), found)
+            return WeightFiles("pytorch", _shards(path), found)
     google = sorted(folder.glob(TENSORFLOW))
     if not google:
-        return Weights("none")
-    return Weights("tensorflow", tuple(sorted(folder.glob(f"{google[-1].stem}.*"))))
+        return WeightFiles("none")
+    return WeightFiles("tensorflow", tuple(sorted(folder.glob(f"{google[-1].stem}.*"))))
 
 
 def _present(path: Path) -> bool:
@@ -174,7 +174,7 @@ def _count(config: BertConfig, name: str, pooler: bool) -> dict[str, Any]:
     }
 
 
-def _concerns(report: Report) -> Iterator[str]:
+def _concerns(report: FolderReport) -> Iterator[str]:
     """Yield what a user should know before relying on this folder."""
     yield from _about_architecture(report)
     yield from _about_weights(report)
@@ -187,7 +187,7 @@ def _concerns(report: Report) -> Iterator[str]:
         yield f"max_seq_length is {limit}, but the model has {fits} positions"
 
 
-def _about_architecture(report: Report) -> Iterator[str]:
+def _about_architecture(report: FolderReport) -> Iterator[str]:
     declared = report.config.architectures
     if declared and declared[0] != report.architecture:
         yield f"the architecture {declared[0]} is unknown: only its BERT can be used"
@@ -202,7 +202,7 @@ def _about_architecture(report: Report) -> Iterator[str]:
         yield "type_vocab_size is 1: text pairs cannot be encoded"
 
 
-def _about_weights(report: Report) -> Iterator[str]:
+def _about_weights(report: FolderReport) -> Iterator[str]:
     fit, weights = report.fit, report.weights
     match weights.format:
         case "none":
@@ -231,7 +231,7 @@ def _about_weights(report: Report) -> Iterator[str]:
         yield f"under two names in the file: {', '.join(fit.twice[:4])}"
 
 
-def _about_tokenizer(report: Report) -> Iterator[str]:
+def _about_tokenizer(report: FolderReport) -> Iterator[str]:
     if report.tokenizer is None:
         return
     tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size

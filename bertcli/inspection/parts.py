@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from bertcli.inspection.folder import Report
-from bertcli.inspection.tokens import tokenizer_details
-from bertcli.inspection.vectors import FileReport, check_sha256
+from bertcli.inspection.folder import FolderReport
+from bertcli.inspection.tokenizer_report import tokenizer_details
+from bertcli.inspection.vector_file import FileReport, check_sha256
 
 if TYPE_CHECKING:
-    from bertcli.inspection.verify import Check
-    from bertcli.model.tree import Node
+    from bertcli.inspection.verify import VerifyCheck
+    from bertcli.models.module_tree import Node
 
 
-def tensors(report: Report) -> list[dict[str, Any]]:
+def tensors(report: FolderReport) -> list[dict[str, Any]]:
     """Return the tensors; of a format whose headers say nothing, by loading them."""
     known: list[dict[str, Any]] | None = report.to_json()["tensors"]
     if known is not None:
@@ -28,14 +28,14 @@ def tensors(report: Report) -> list[dict[str, Any]]:
     return loaded_tensors(report)
 
 
-def tree(report: Report) -> Node:
+def tree(report: FolderReport) -> Node:
     """Return the modules of the model."""
-    from bertcli.model.tree import module_tree
+    from bertcli.models.module_tree import module_tree
 
     return module_tree(report.config, report.architecture, report.pooler)
 
 
-def checks(report: Report) -> Iterator[Check]:
+def checks(report: FolderReport) -> Iterator[VerifyCheck]:
     """Yield what is found when everything is loaded, one check after the other."""
     from bertcli.inspection.verify import verify
 
@@ -43,7 +43,11 @@ def checks(report: Report) -> Iterator[Check]:
 
 
 def as_json(
-    report: Report, *, with_tree: bool = False, with_tensors: bool = False, verify: bool = False
+    report: FolderReport,
+    *,
+    with_tree: bool = False,
+    with_tensors: bool = False,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Return the report and its parts as JSON values."""
     found = report.to_json()
@@ -58,12 +62,12 @@ def as_json(
     return found
 
 
-def check_file(report: FileReport) -> Check:
+def check_file(report: FileReport) -> VerifyCheck:
     """Return whether a file of vectors is the one that its manifest is of."""
-    from bertcli.inspection.verify import Check
+    from bertcli.inspection.verify import VerifyCheck
 
     same, what = check_sha256(report)
-    return Check(what, same)
+    return VerifyCheck(what, same)
 
 
 def is_finite(report: FileReport) -> bool:

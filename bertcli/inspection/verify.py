@@ -14,11 +14,11 @@ from typing import Any
 
 from bertcli.errors import ModelError
 from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, sha256
-from bertcli.inspection.folder import Report
+from bertcli.inspection.folder import FolderReport
 
 
 @dataclass(frozen=True)
-class Check:
+class VerifyCheck:
     """What was checked; `ok` is None where there was nothing to compare with."""
 
     what: str
@@ -26,7 +26,7 @@ class Check:
     detail: str = ""
 
 
-def verify(report: Report) -> Iterator[Check]:
+def verify(report: FolderReport) -> Iterator[VerifyCheck]:
     """Yield one check after the other, as each is done."""
     yield _loads(report)
     yield _finite(report)
@@ -35,20 +35,20 @@ def verify(report: Report) -> Iterator[Check]:
     yield _tokenizer(report)
 
 
-def _loads(report: Report) -> Check:
-    from bertcli.model.checkpoint import load
+def _loads(report: FolderReport) -> VerifyCheck:
+    from bertcli.checkpoints.load import load
 
     what = f"every tensor of {report.architecture} is there, in its shape"
     try:
         model, loaded = load(report.folder.path)
     except ModelError as failed:
-        return Check(what, False, str(failed))
+        return VerifyCheck(what, False, str(failed))
     numbers = sum(one.numel() for one in model.parameters())
-    return Check(what, True, f"{numbers:,} parameters, {loaded.dtype}")
+    return VerifyCheck(what, True, f"{numbers:,} parameters, {loaded.dtype}")
 
 
-def _finite(report: Report) -> Check:
-    from bertcli.model.weights import weights_in
+def _finite(report: FolderReport) -> VerifyCheck:
+    from bertcli.checkpoints.weight_files import weights_in
 
     what = "every number is finite"
     bad, numbers = [], 0
@@ -59,21 +59,21 @@ def _finite(report: Report) -> Check:
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 bad.append(f"{name} ({int((~tensor.isfinite()).sum()):,})")
     except ModelError as failed:
-        return Check(what, False, str(failed))
+        return VerifyCheck(what, False, str(failed))
     if bad:
         more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
-        return Check(what, False, f"NaN or infinite: {', '.join(bad[:4])}{more}")
-    return Check(what, True, f"{numbers:,} numbers")
+        return VerifyCheck(what, False, f"NaN or infinite: {', '.join(bad[:4])}{more}")
+    return VerifyCheck(what, True, f"{numbers:,} numbers")
 
 
-def _hash(report: Report, path: Path) -> Check:
+def _hash(report: FolderReport, path: Path) -> VerifyCheck:
     """Compare with the hash of the default model, or the one that the cache names the file by."""
     what = f"sha256 of {path.name}"
     if not path.is_file():
-        return Check(what, False, f"{path}: not a regular file")
+        return VerifyCheck(what, False, f"{path}: not a regular file")
     found = sha256(path)
     if found == DEFAULT_WEIGHTS_SHA256:
-        return Check(what, True, f"{found}: {DEFAULT_MODEL}")
+        return VerifyCheck(what, True, f"{found}: {DEFAULT_MODEL}")
     wanted = None
     if report.folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
         wanted = DEFAULT_WEIGHTS_SHA256
@@ -81,13 +81,15 @@ def _hash(report: Report, path: Path) -> Check:
     if re.fullmatch("[0-9a-f]{64}", blob):
         wanted = wanted or blob
     if wanted is None:
-        return Check(what, None, f"{found} (no published one is known)")
-    return Check(what, found == wanted, found if found == wanted else f"{found}, not {wanted}")
+        return VerifyCheck(what, None, f"{found} (no published one is known)")
+    return VerifyCheck(
+        what, found == wanted, found if found == wanted else f"{found}, not {wanted}"
+    )
 
 
-def loaded_tensors(report: Report) -> list[dict[str, Any]]:
+def loaded_tensors(report: FolderReport) -> list[dict[str, Any]]:
     """Return what is shown of tensors of formats that only torch can read."""
-    from bertcli.model.weights import weights_in
+    from bertcli.checkpoints.weight_files import weights_in
 
     return [
         {
@@ -101,10 +103,10 @@ def loaded_tensors(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def _tokenizer(report: Report) -> Check:
+def _tokenizer(report: FolderReport) -> VerifyCheck:
     what = "the tokenizer fits the word embeddings"
     if report.tokenizer is None:
-        return Check(what, False, report.tokenizer_error)
+        return VerifyCheck(what, False, report.tokenizer_error)
     tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size
     fits = report.tokenizer.largest_id < rows
-    return Check(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")
+    return VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")

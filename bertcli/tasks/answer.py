@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from bertcli.encoding import Encoded, Layout
 from bertcli.errors import InputError
-from bertcli.model.heads import BertForQuestionAnswering
-from bertcli.records import Reader, Record
+from bertcli.models.heads import BertForQuestionAnswering
+from bertcli.records.records import Reader, Record
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
 from bertcli.tasks.spans import Choosing
+from bertcli.tokenizing.columns import Encoded, Layout
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
@@ -23,7 +23,7 @@ WINDOW, SHARED = 384, 128  # tokens
 
 
 @dataclass(frozen=True)
-class Answering:
+class AnswerTask:
     """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
 
     A ``question`` that is given is asked of every record, which is a context then; with a

@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertcli.batching import windows
-from bertcli.encoder import first_tokens
-from bertcli.encoding import Encoded
 from bertcli.errors import InputError
-from bertcli.model.heads import BertForMultipleChoice
-from bertcli.records import Reader, Record
+from bertcli.inference.encoder import first_tokens
+from bertcli.models.heads import BertForMultipleChoice
+from bertcli.records.records import Reader, Record
+from bertcli.records.windows import windows
 from bertcli.tasks.head import FIRST, Head, Stream
 from bertcli.tasks.results import Result
-from bertcli.tokenizing import Tally
+from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.run import TokenCounts
 
 BLANK = {"best": 0, "choices": [{"choice": "", "score": 0.0}]}
 CHOICES = "choices"  # the extra field of a record that holds them
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChooseTask:
     """A chooser that is ready to run. Records are prompts.
 
     The choices are those ``given``, or stand in an extra field of each record.
@@ -36,12 +36,12 @@ class Choice:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over prompts. InputError for one without a list of choices."""
-        tally = Tally()
+        tally = TokenCounts()
         windows = self._windows(reader, tally)
         consumed = frozenset({self.field})
         return Stream(reader, tally, windows, self.head.max_length, blank=BLANK, consumed=consumed)
 
-    def _windows(self, reader: Reader, tally: Tally) -> Iterator[list[Result]]:
+    def _windows(self, reader: Reader, tally: TokenCounts) -> Iterator[list[Result]]:
         layout, first = self.head.layout(), 0
         for records in windows(reader.blocks(), min(FIRST, self.head.settings.window)):
             numbered = enumerate(records, first)

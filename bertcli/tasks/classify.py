@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertcli.encoder import first_tokens
-from bertcli.encoding import Encoded
+from bertcli.embedding.sentence_config import CONFIG
 from bertcli.files.typed_json import JsonObject, read_object
-from bertcli.model.config import BertConfig
-from bertcli.model.heads import BertForSequenceClassification
-from bertcli.records import Reader
-from bertcli.sentence import CONFIG
+from bertcli.inference.encoder import first_tokens
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import BertForSequenceClassification
+from bertcli.records.records import Reader
 from bertcli.tasks.head import Head, Stream, Warn, streamed
 from bertcli.tasks.results import Result
+from bertcli.tokenizing.columns import Encoded
 
 LIKELY = 0.5  # score from which a label of many that may hold together is given
 BLANK = {"label": "", "score": 0.0}
@@ -39,7 +39,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Classifying:
+class ClassifyTask:
     """A classifier that is ready to run."""
 
     head: Head[BertForSequenceClassification]

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.encoding import Encoded
-from bertcli.tokenizer import Tokenizer
+from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
 

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertcli.batching import batches
-from bertcli.encoding import Encoded
 from bertcli.errors import InputError, ModelError, UsageError
-from bertcli.model.heads import BertForMaskedLM
-from bertcli.records import Reader
+from bertcli.models.heads import BertForMaskedLM
+from bertcli.records.records import Reader
+from bertcli.records.windows import batches
 from bertcli.tasks.head import Head, Stream, Warn, streamed
 from bertcli.tasks.results import Result
-from bertcli.tokenizer import Tokenizer
+from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 ROWS = 256  # masks whose whole vocabulary is scored together
@@ -30,7 +30,7 @@ Predictions = tuple[list[float], list[int]]  # the best scores of one mask, and 
 
 
 @dataclass(frozen=True)
-class Filling:
+class FillMaskTask:
     """A masked language model that is ready to run. ``targets`` are the only words to score."""
 
     head: Head[BertForMaskedLM]

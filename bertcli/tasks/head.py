@@ -14,20 +14,20 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from bertcli.devices import device_and_dtype, refuse_several
-from bertcli.encoder import Encoder, Finish, Reading, Tokens, budget_of, make_fast
-from bertcli.encoding import Encoded, Layout
+from bertcli.checkpoints.load import examine, load, read_config
+from bertcli.checkpoints.load_report import LoadReport
+from bertcli.embedding.sentence_config import read_sentence
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import ModelFolder
+from bertcli.inference.devices import device_and_dtype, refuse_several
+from bertcli.inference.encoder import Encoder, Finish, Reading, Tokens, budget_of, make_fast
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
-from bertcli.model.checkpoint import examine, load, read_config
-from bertcli.model.heads import BertForQuestionAnswering, BertWithHead
-from bertcli.model.report import Report
-from bertcli.records import Reader, Record
-from bertcli.sentence import read_sentence
+from bertcli.models.heads import BertForQuestionAnswering, BertWithHead
+from bertcli.records.records import Reader, Record
 from bertcli.tasks.results import Result
-from bertcli.tokenizer import Tokenizer
-from bertcli.tokenizing import Run, Tally
+from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.run import TokenCounts, TokenizeRun
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=BertWithHead)
 Warn = Callable[[str], None]
@@ -161,7 +161,7 @@ class Stream:
     """One pass of a task over a source. Iterate once; ``tally`` and ``reader`` hold the counts."""
 
     reader: Reader
-    tally: Tally
+    tally: TokenCounts
     windows: Iterator[list[Result]] = field(repr=False)
     max_length: int
     masks: bool = False  # whether special tokens belong in these texts
@@ -177,7 +177,7 @@ def streamed(
     head: Head[M], reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
 ) -> Stream:
     """Return the pass that tokenizes records and gives ``judge`` windows of them."""
-    run = Run(reader, head.tokenizer, layout, head.settings.window, prepare=prepare)
+    run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=prepare)
     return Stream(reader, run.tally, map(judge, growing(run)), head.max_length)
 
 
@@ -224,6 +224,6 @@ def refuse_other_head(folder: Path, kind: type[BertWithHead]) -> None:
         )
 
 
-def _lacks_head(report: Report) -> bool:
+def _lacks_head(report: LoadReport) -> bool:
     head = [name for name in report.missing if not name.startswith("bert.") or "pooler" in name]
     return bool(head) and len(head) == len(report.missing) and not report.mismatched

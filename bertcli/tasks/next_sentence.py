@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from bertcli.encoder import first_tokens
-from bertcli.encoding import Encoded
 from bertcli.errors import InputError
-from bertcli.model.heads import BertForNextSentencePrediction
-from bertcli.records import Reader
+from bertcli.inference.encoder import first_tokens
+from bertcli.models.heads import BertForNextSentencePrediction
+from bertcli.records.records import Reader
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
+from bertcli.tokenizing.columns import Encoded
 
 
 @dataclass(frozen=True)
-class Following:
+class NextSentenceTask:
     """A next sentence predictor that is ready to run."""
 
     head: Head[BertForNextSentencePrediction]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertcli.records import Reader, Record, carried
-from bertcli.tables import Header
+from bertcli.files.tables import TableHeader
+from bertcli.records.records import Reader, Record, carried
 
 
 class Result(NamedTuple):
@@ -75,7 +75,7 @@ def tabular(
         rest = reader.fields.rest if reader.fields else ()
         extra = {name: None for name in rest if name not in consumed}
         record = first.record if first else Record("", extra=extra)
-        yield [Header(line) for line in flat_rows(Result(record, 0, blank))]
+        yield [TableHeader(line) for line in flat_rows(Result(record, 0, blank))]
 
 
 def fields_written(blank: Mapping[str, Any], *, flat: bool) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.encoding import Encoded, span
+from bertcli.tokenizing.columns import Encoded, span
 
 
 class Span(NamedTuple):

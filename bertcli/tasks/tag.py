@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from bertcli.encoding import Encoded, Layout
 from bertcli.errors import UsageError
-from bertcli.model.heads import BertForTokenClassification
-from bertcli.records import Reader
+from bertcli.models.heads import BertForTokenClassification
+from bertcli.records.records import Reader
 from bertcli.tasks.entities import Grouping, without_overlap
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
+from bertcli.tokenizing.columns import Encoded, Layout
 
 COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
 
 
 @dataclass(frozen=True)
-class Tagging:
+class TagTask:
     """A tagger that is ready to run. With a stride long texts are tagged in windows."""
 
     head: Head[BertForTokenClassification]

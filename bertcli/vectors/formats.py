@@ -18,15 +18,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.arrays import npy_header
 from bertcli.errors import OutputError
-from bertcli.files.beside import opener
-from bertcli.quantize import RANGED
-from bertcli.vectors import fields
+from bertcli.files.id_arrays import npy_header
+from bertcli.files.side_files import opener
+from bertcli.files.writers import _packed as packed
+from bertcli.files.writers import writer_of
+from bertcli.vectors import rows as fields
 from bertcli.vectors.journal import Files
+from bertcli.vectors.precision import RANGED
 from bertcli.vectors.spool import ID, Row, Rows
-from bertcli.writers import _packed as packed
-from bertcli.writers import writer_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ def at_precision(rows: Rows, precision: str) -> tuple[Rows, dict[str, list[Any]]
         return replace(rows, convert=converter(precision)), None
     import numpy as np
 
-    from bertcli.quantize import Calibration
+    from bertcli.vectors.precision import Calibration
 
     seen = Calibration()
     for vectors in rows.raw():
@@ -61,7 +61,7 @@ def converter(precision: str, ranges: np.ndarray | None = None) -> Convert:
     """Return what turns float32 vectors [n, D...] into those of a precision."""
     if precision == "float32":
         return lambda vectors: vectors
-    from bertcli.quantize import quantize
+    from bertcli.vectors.precision import quantize
 
     return lambda vectors: quantize(vectors, precision, ranges)
 

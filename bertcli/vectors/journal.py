@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import OutputError
-from bertcli.files.beside import OWNER, beside, opener
+from bertcli.files.side_files import OWNER, beside, opener
 from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 
 VERSION = 3  # of the journal and of the partial files

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bertcli.errors import OutputError
-from bertcli.files.beside import opener
+from bertcli.files.side_files import opener
 from bertcli.vectors.journal import explained
 
 if sys.platform == "win32":

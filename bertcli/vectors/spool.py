@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.files.beside import opener
+from bertcli.files.side_files import opener
+from bertcli.files.writers import to_json
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
-from bertcli.writers import to_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ CHUNK = 8 << 20  # bytes of vectors read at a time
 MOST = 8192  # rows read at a time
 
 
-class Spool:
+class VectorSpool:
     """The partial files of a run, behind the last committed row of the journal."""
 
     def __init__(

@@ -12,6 +12,6 @@ with what they did, `pool` does so in processes that may hang, crash or eat all 
 import sys
 from pathlib import Path
 
-HELPERS = str(Path(__file__).parents[1])
+HELPERS = str(Path(__file__).parents[1] / "support")
 if HELPERS not in sys.path:  # `python -m tests.fuzz` in the repository
     sys.path.append(HELPERS)

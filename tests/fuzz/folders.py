@@ -71,9 +71,9 @@ def make_sound(root: Path) -> None:
 
 
 def _with_head(folder: Path, name: str) -> None:
-    from bertcli.model import heads
-    from bertcli.model.checkpoint import save
-    from bertcli.model.config import BertConfig
+    from bertcli.checkpoints.load import save
+    from bertcli.models import heads
+    from bertcli.models.config import BertConfig
 
     labels = {"num_labels": 3} if "Classification" in name and "Pair" not in name else {}
     config = BertConfig.from_dict({**SIZES, **labels})
@@ -121,7 +121,7 @@ def _sharded(folder: Path, weights: dict[str, torch.Tensor], suffix: str, write:
 
 
 def _tensorflow(folder: Path, weights: dict[str, torch.Tensor]) -> None:
-    from test_checkpoint_tensorflow import convert, write_checkpoint
+    from tensorflow_files import convert, write_checkpoint
 
     os.replace(folder / "config.json", folder / "bert_config.json")
     write_checkpoint(folder / "bert_model.ckpt", convert(weights))

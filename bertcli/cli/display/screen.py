@@ -12,8 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from bertcli.printable import printable
-from bertcli.writers import open_output
+from bertcli.files.printable import printable
+from bertcli.files.writers import open_output
 
 PIPED = 100  # columns where nobody says how many there are
 

@@ -1,0 +1,244 @@
+"""A folder and a model: load strictly, with a report, and save what transformers loads.
+
+    model, report = load(Path("bert-base-uncased"))
+    save(model, model.config, Path("mine"))
+
+Nothing is ever random in silence: every tensor of the model comes from the files, or `load` fails
+and says what is missing. Old names are in names.py, file formats in weights.py, and what is wrong
+between a config, its weights and a class is said in report.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, overload
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from bertcli.checkpoints.load_report import Found, LoadReport, Shape, compare, partner
+from bertcli.checkpoints.names import BASE, TIED, canonical, heads_in, transposed
+from bertcli.checkpoints.stored_tensor import Stored, check
+from bertcli.checkpoints.weight_files import weights_in
+from bertcli.errors import ModelError, OutputError
+from bertcli.hub.files import CONFIGS
+from bertcli.models.bert import Absent, BertModel
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import BertWithHead, architecture
+
+Model: TypeAlias = BertModel | BertWithHead
+M = TypeVar("M", bound=BertModel | BertWithHead)
+Device: TypeAlias = torch.device | str
+
+
+# --- loading ---
+
+
+@overload
+def load(
+    folder: Path,
+    cls: None = None,
+    *,
+    pooler: bool | None = None,
+    device: Device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> tuple[Model, LoadReport]: ...
+
+
+@overload
+def load(
+    folder: Path,
+    cls: type[M],
+    *,
+    pooler: bool | None = None,
+    device: Device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> tuple[M, LoadReport]: ...
+
+
+def load(
+    folder: Path,
+    cls: type[Any] | None = None,
+    *,
+    pooler: bool | None = None,
+    device: Device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> tuple[Any, LoadReport]:
+    """Make the model of a folder, in eval mode, and say what the folder holds.
+
+    The class is the one that config.json names first. `pooler` is for BertModel: by default it
+    has one when there are weights for it. `dtype` is by default that of the files, the widest if
+    they mix several. On a CPU the weights stay mapped files until they are used. ModelError,
+    naming file and tensors, unless every tensor of the model is there in its shape.
+    """
+    model, found, report = _plan(Path(folder), cls, pooler)
+    report.refuse()
+    target = getattr(torch, report.dtype) if dtype is None else dtype
+    _fill(model, found, torch.device(device), target)
+    return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
+
+
+def examine(folder: Path, cls: type[Model] | None = None, pooler: bool | None = None) -> LoadReport:
+    """Say what `load` would find, the missing included, without reading a number.
+
+    ModelError when the files cannot be read at all.
+    """
+    return _plan(Path(folder), cls, pooler)[2]
+
+
+def read_config(folder: Path) -> BertConfig:
+    """Read config.json, or bert_config.json as Google calls it; ModelError without either."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: there is no such folder")
+    name = next((name for name in CONFIGS if os.path.lexists(folder / name)), None)
+    if name is None:
+        raise ModelError(f"{folder}: there is no config.json in this folder")
+    check(folder / name)
+    return BertConfig.from_file(folder / name)
+
+
+def _plan(
+    folder: Path, cls: type[Model] | None, pooler: bool | None
+) -> tuple[Model, dict[str, Found], LoadReport]:
+    config = read_config(folder)
+    made = architecture(config) if cls is None else cls
+    if pooler is not None and not issubclass(made, BertModel):
+        raise ValueError(f"{made.__name__} itself decides whether it has a pooler")
+    found = _by_canonical_name(weights_in(folder))
+    if config.tie_word_embeddings and issubclass(made, BertWithHead) and not _tied(found):
+        config = replace(config, tie_word_embeddings=False)
+    has_pooler = "pooler" in heads_in(found) if pooler is None else pooler
+    model = _empty(made, config, has_pooler)
+    return model, found, compare(folder, config, made.__name__, _wanted(model), found)
+
+
+def _by_canonical_name(stored: Mapping[str, Stored]) -> dict[str, Found]:
+    found: dict[str, Found] = {}
+    for name, known in canonical(stored).items():
+        if known in found:
+            both = f"{found[known].name} and {name}"
+            raise ModelError(f"{stored[name].file}: {both} are two tensors with one meaning")
+        found[known] = Found(name, _turned(stored[name]) if transposed(name) else stored[name])
+    return found
+
+
+def _turned(stored: Stored) -> Stored:
+    """Turn a matrix around when it is read, without moving a number."""
+    return stored._replace(shape=stored.shape[::-1], read=lambda: stored.read().T)
+
+
+def _tied(found: Mapping[str, Found]) -> bool:
+    """Tell whether names for one weight hold the same numbers, as far as the files have both.
+
+    transformers looks as well: where the numbers differ, the config is wrong about the tie.
+    """
+    pairs = [(found[a].stored, found[b].stored) for a, b in TIED.items() if {a, b} <= {*found}]
+    return all(one.shape == other.shape and _same(one.read(), other.read()) for one, other in pairs)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one.dtype != other.dtype:
+        return False
+    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no numbers where there is no place for them: on `meta` that loads sympy, 2 seconds."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Do what was asked for, unless it is to draw numbers."""
+        named = dict(kwargs or {})
+        if func is nn.init.normal_:
+            return named["tensor"]
+        return (torch.empty if func is torch.randn else func)(*args, **named)
+
+
+def _empty(cls: type[M], config: BertConfig, pooler: bool) -> M:
+    """Build a model without numbers: shapes only."""
+    make: Callable[..., M] = cls
+    with torch.device("meta"), _Undrawn():
+        return make(config, pooler) if issubclass(cls, BertModel) else make(config)
+
+
+def _wanted(model: Model) -> dict[str, Shape]:
+    """Give the canonical names of a model's tensors, and their shapes."""
+    base = "" if isinstance(model, BertWithHead) else BASE
+    return {base + name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+
+
+def _fill(
+    model: Model, found: Mapping[str, Found], device: torch.device, dtype: torch.dtype
+) -> None:
+    @functools.cache  # a tensor with two names is read once
+    def read(name: str) -> Tensor:
+        return found[name].stored.read().to(device=device, dtype=dtype)
+
+    tied = config_of(model).tie_word_embeddings
+    state = {}
+    for name, wanted in zip(model.state_dict(), _wanted(model), strict=True):
+        source = partner(wanted, found, tied)
+        own = tied or source == wanted
+        state[name] = read(source) if own else read(source).clone()  # two parameters, not one
+    model.load_state_dict(state, strict=True, assign=True)
+    if isinstance(model, BertWithHead):
+        model.tie()  # assign=True gave each name a parameter of its own
+
+
+def config_of(model: Model) -> BertConfig:
+    """Give the config that a model was built with, as surgery has changed it since."""
+    return model.bert.config if isinstance(model, BertWithHead) else model.config
+
+
+# --- saving ---
+
+
+def save(model: Model, config: BertConfig, folder: Path) -> None:
+    """Write config.json and model.safetensors, which transformers loads as well.
+
+    A tied weight is written once, under the name that transformers chooses. Each file appears
+    whole, and the config last: a folder in which saving was interrupted does not load.
+    ValueError when `config` does not describe the model, as after `fuse_qkv`; OutputError when
+    the folder cannot be written.
+    """
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    _refuse_other_config(model, config)
+    dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
+    names = (type(model).__name__,)
+    said = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
+    temporary = folder / f".saving-{uuid.uuid4().hex}"
+    try:
+        temporary.mkdir(parents=True)
+        _write(temporary, {name: one.contiguous() for name, one in weights.items()}, said)
+        (folder / "config.json").unlink(missing_ok=True)
+        for name in ("model.safetensors", "config.json"):
+            os.replace(temporary / name, folder / name)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"{folder}: the model cannot be written: {reason}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _refuse_other_config(model: Model, config: BertConfig) -> None:
+    pooler = isinstance(model, BertModel) and not isinstance(model.pooler, Absent)
+    if _wanted(_empty(type(model), config, pooler)) != _wanted(model):
+        raise ValueError("the config does not describe the tensors of this model")
+
+
+def _write(folder: Path, weights: dict[str, Tensor], config: str) -> None:
+    (folder / "config.json").write_text(config, encoding="utf-8")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    # safetensors makes files that only their owner may read.
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")

@@ -1,0 +1,181 @@
+"""What a checkpoint holds, beside what a model wants: the report of a load, and its refusals."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from bertcli.checkpoints.names import BASE, HEADS, TIED, classes_in, heads_in, ignored, name_in
+from bertcli.checkpoints.stored_tensor import Stored
+from bertcli.errors import ModelError
+from bertcli.models.config import BertConfig
+
+Shape: TypeAlias = tuple[int, ...]
+PARTNERS = {**TIED, **{one: other for other, one in TIED.items()}}
+CHOICE = "BertForMultipleChoice"
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
+
+
+class Found(NamedTuple):
+    """A tensor in a checkpoint, with the name that the file gives it."""
+
+    name: str
+    stored: Stored
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load found. Tensors have the names of the files, the missing those of the model."""
+
+    folder: Path
+    model: str  # name of the class
+    dtype: str  # as torch calls it; of the model, which is that of the files unless asked otherwise
+    files: tuple[Path, ...]
+    heads: tuple[str, ...]  # in the files
+    unused: tuple[str, ...] = ()  # heads in the files that the class does not have
+    missing: tuple[str, ...] = ()
+    mismatched: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict)  # file's, model's
+    misplaced: tuple[str, ...] = ()  # of BERT or of a head in use, but not of this config
+    unexpected: tuple[str, ...] = ()  # of something that is not BERT
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # name -> its type
+    ignored: tuple[str, ...] = ()  # buffers and the like, not weights
+    tied: tuple[str, ...] = ()  # the model's names for tensors that have another name as well
+    layers: tuple[int, int] = (0, 0)  # in the files, in the config
+    classes: tuple[str, ...] = ()  # that the heads in the files are enough for
+
+    @property
+    def complete(self) -> bool:
+        """Whether the files hold exactly this model."""
+        return not (self.missing or self.mismatched or self.misplaced or self.unreadable)
+
+    def refuse(self) -> None:
+        """Raise a ModelError that names all that is wrong, unless the report is complete."""
+        if self.complete:
+            return
+        where = self.files[0] if len(self.files) == 1 else self.folder
+        raise ModelError(f"{where}: {'; '.join(self.faults())}", self._hint())
+
+    def faults(self) -> list[str]:
+        """Say what keeps the files from being this model, a sentence each."""
+        said = []
+        inside, described = self.layers
+        if inside != described:
+            said.append(f"{inside} layers in the weights, {described} by the config")
+        if self.missing:
+            heads = ", ".join(self.heads) or "none"
+            said.append(f"{self.model} needs {_some(self.missing)}; heads that are there: {heads}")
+        if self.mismatched:
+            said.append(_some([_shapes(name, *both) for name, both in self.mismatched.items()]))
+        if self.misplaced:
+            said.append(f"the config has no place for {_some(self.misplaced)}")
+        if self.unreadable:
+            types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
+            said.append(f"not floating-point numbers: {_some(types)}")
+        return said
+
+    def _hint(self) -> str:
+        wrong = {*self.mismatched, *self.misplaced}
+        if self.unreadable:
+            return "quantised weights are not read: use the original model"
+        if wrong and all(name.endswith(("classifier.weight", "classifier.bias")) for name in wrong):
+            return "id2label in config.json has to name as many labels as the classifier has"
+        heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
+        if not wrong and all(name.startswith((*heads, "pooler.")) for name in self.missing):
+            return f"these weights are enough for {', '.join(self.classes)}"
+        return "config.json and the weights are not of one model, or one is incomplete"
+
+
+def _some(names: Collection[str]) -> str:
+    rest = len(names) - 3
+    return ", ".join([*names][:3]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _shapes(name: str, inside: Shape, described: Shape) -> str:
+    return f"{name} has shape {[*inside]} in the file and {[*described]} by the config"
+
+
+# --- comparing ---
+
+
+def partner(name: str, found: Collection[str], tied: bool) -> str:
+    """Give the canonical name under which a tensor may be found: its own, or its tied one's.
+
+    The two biases of a decoder are one even where the two matrices are not.
+    """
+    other = PARTNERS.get(name, name)
+    one = other in found and (tied or name.endswith(".bias"))
+    return other if one and (name not in found or (tied and name in TIED)) else name
+
+
+def compare(
+    folder: Path,
+    config: BertConfig,
+    model: str,
+    wanted: Mapping[str, Shape],
+    found: Mapping[str, Found],
+) -> LoadReport:
+    """Compare canonical names and shapes of a model's tensors with those in the files."""
+    headed = not all(name.startswith(BASE) for name in wanted)
+    tied = config.tie_word_embeddings
+    sources = {name: partner(name, found, tied) for name in wanted}
+    own = {name: found[source] for name, source in sources.items() if source in found}
+    types = {one.name: one.stored.dtype for one in own.values()}
+    unused, misplaced, unexpected = _spare(wanted, found)
+    return LoadReport(
+        folder=folder,
+        model=model,
+        dtype=_widest(types.values()),
+        files=tuple(sorted({one.stored.file for one in found.values()})),
+        heads=tuple(heads_in(found)),
+        unused=unused,
+        missing=tuple(name_in(headed, name) for name in wanted if name not in own),
+        mismatched={
+            one.name: (one.stored.shape, wanted[name])
+            for name, one in own.items()
+            if one.stored.shape != wanted[name]
+        },
+        misplaced=misplaced,
+        unexpected=unexpected,
+        unreadable={name: kind for name, kind in types.items() if kind not in FLOATS},
+        ignored=tuple(one.name for name, one in found.items() if ignored(name)),
+        tied=tuple(name for name in TIED if tied and name in wanted),
+        layers=(_layers(found), config.num_hidden_layers),
+        classes=tuple(name for name in classes_in(found) if name != CHOICE or _scores_one(found)),
+    )
+
+
+def _spare(
+    wanted: Collection[str], found: Mapping[str, Found]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Sort what the model does not want: heads it has not, its own kind, anything else."""
+    heads = heads_in(wanted)
+    spare = {name: one.name for name, one in found.items() if name not in wanted}
+    unused = tuple(head for head in heads_in(spare) if head not in heads)
+    foreign = tuple(HEADS[head] for head in unused)
+    odd = {n: name for n, name in spare.items() if not (n.startswith(foreign) or ignored(n))}
+    kin = (BASE, *(HEADS[head] for head in heads))
+    misplaced = tuple(name for known, name in odd.items() if known.startswith(kin))
+    return unused, misplaced, tuple(name for name in odd.values() if name not in misplaced)
+
+
+def _widest(types: Collection[str]) -> str:
+    known = [getattr(torch, kind) for kind in types if kind in FLOATS]
+    widest = functools.reduce(torch.promote_types, known) if known else torch.float32
+    return str(widest).removeprefix("torch.")
+
+
+def _scores_one(found: Mapping[str, Found]) -> bool:
+    """Tell whether the classifier has one output, as only one that chooses among texts has."""
+    weight = found.get("classifier.weight")
+    return weight is not None and weight.stored.shape[0] == 1
+
+
+def _layers(names: Collection[str]) -> int:
+    return len({match[1] for name in names if (match := LAYER.match(name))})

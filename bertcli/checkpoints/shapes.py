@@ -1,0 +1,136 @@
+"""Which tensors a BERT has, and their shapes, from the config alone: nothing here needs torch.
+
+    expected(BertConfig())["pooler.dense.weight"]   # (768, 768)
+
+Names are those of the modules' own state dicts, which a test compares for every class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import TypeAlias
+
+from bertcli.checkpoints.names import BASE, TIED
+from bertcli.errors import ModelError
+from bertcli.models.config import BertConfig
+
+Shape: TypeAlias = tuple[int, ...]
+Named: TypeAlias = Iterator[tuple[str, Shape]]
+
+# Class -> whether BERT's pooler is part of it.
+POOLED: Mapping[str, bool] = {
+    "BertModel": True,
+    "BertForMaskedLM": False,
+    "BertLMHeadModel": False,
+    "BertForPreTraining": True,
+    "BertForNextSentencePrediction": True,
+    "BertForSequenceClassification": True,
+    "BertForMultipleChoice": True,
+    "BertForTokenClassification": False,
+    "BertForQuestionAnswering": False,
+}
+
+
+def expected(config: BertConfig, name: str = "BertModel") -> dict[str, Shape]:
+    """Return tensor name -> shape of the class `name`, as `state_dict()` names them.
+
+    ModelError for a class or position scheme that is not BERT's.
+    """
+    if name not in POOLED:
+        raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(POOLED)}")
+    body = dict(_bert(config, POOLED[name]))
+    if name == "BertModel":
+        return body
+    return {BASE + part: shape for part, shape in body.items()} | dict(_head(config, name))
+
+
+def tied(config: BertConfig, name: str) -> dict[str, str]:
+    """Return the tensors that are another one under a second name: second name -> first name."""
+    names = dict(_head(config, name)) if config.tie_word_embeddings else {}
+    return {second: first for second, first in TIED.items() if second in names}
+
+
+def count(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> int:
+    """Count the parameters of a class, each tied one once, with or without BERT's pooler."""
+    second = tied(config, name)
+    return sum(
+        prod(shape)
+        for tensor, shape in expected(config, name).items()
+        if tensor not in second and (pooler or not is_pooler(tensor))
+    )
+
+
+def is_pooler(tensor: str) -> bool:
+    """Tell whether a tensor belongs to BERT's pooler."""
+    return tensor.removeprefix(BASE).startswith("pooler.")
+
+
+def _linear(name: str, inputs: int, outputs: int) -> Named:
+    yield f"{name}.weight", (outputs, inputs)
+    yield f"{name}.bias", (outputs,)
+
+
+def _norm(name: str, width: int) -> Named:
+    yield f"{name}.weight", (width,)
+    yield f"{name}.bias", (width,)
+
+
+def _bert(config: BertConfig, pooler: bool) -> Named:
+    width = config.hidden_size
+    yield "embeddings.word_embeddings.weight", (config.vocab_size, width)
+    match config.position_embedding_type:
+        case "absolute" | "relative_key" | "relative_key_query":
+            places = config.max_position_embeddings
+            yield "embeddings.position_embeddings.weight", (places, width)
+        case "sinusoidal":
+            pass
+        case unknown:
+            raise ModelError(f"position_embedding_type {unknown!r} is unknown")
+    yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
+    for extra, size in config.extra_embeddings.items():
+        yield f"embeddings.extra.{extra}.weight", (size, width)
+    yield from _norm("embeddings.LayerNorm", width)
+    for layer in range(config.num_hidden_layers):
+        yield from _layer(config, layer)
+    if pooler:
+        yield from _linear("pooler.dense", width, width)
+
+
+def _layer(config: BertConfig, layer: int) -> Named:
+    name, width = f"encoder.layer.{layer}", config.hidden_size
+    yield from _attention(config, f"{name}.attention", config.heads(layer) * config.head_size)
+    if config.position_embedding_type.startswith("relative_key"):
+        distances = 2 * config.max_position_embeddings - 1
+        yield f"{name}.attention.self.distance_embedding.weight", (distances, config.head_size)
+    if config.add_cross_attention:
+        across = config.num_attention_heads * config.head_size
+        yield from _attention(config, f"{name}.crossattention", across)
+    yield from _linear(f"{name}.intermediate.dense", width, config.intermediate_size)
+    yield from _linear(f"{name}.output.dense", config.intermediate_size, width)
+    yield from _norm(f"{name}.output.LayerNorm", width)
+
+
+def _attention(config: BertConfig, name: str, heads: int) -> Named:
+    """`heads` is the width of all heads together."""
+    for part in ("query", "key", "value"):
+        yield from _linear(f"{name}.self.{part}", config.hidden_size, heads)
+    yield from _linear(f"{name}.output.dense", heads, config.hidden_size)
+    yield from _norm(f"{name}.output.LayerNorm", config.hidden_size)
+
+
+def _head(config: BertConfig, name: str) -> Named:
+    width, words = config.hidden_size, config.vocab_size
+    if name in ("BertForMaskedLM", "BertLMHeadModel", "BertForPreTraining"):
+        yield "cls.predictions.bias", (words,)
+        yield from _linear("cls.predictions.transform.dense", width, width)
+        yield from _norm("cls.predictions.transform.LayerNorm", width)
+        yield from _linear("cls.predictions.decoder", width, words)
+    if name in ("BertForPreTraining", "BertForNextSentencePrediction"):
+        yield from _linear("cls.seq_relationship", width, 2)
+    if name in ("BertForSequenceClassification", "BertForTokenClassification"):
+        yield from _linear("classifier", width, config.num_labels)
+    if name == "BertForMultipleChoice":
+        yield from _linear("classifier", width, 1)
+    if name == "BertForQuestionAnswering":
+        yield from _linear("qa_outputs", width, 2)

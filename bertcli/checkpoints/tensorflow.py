@@ -1,0 +1,179 @@
+"""TensorFlow's checkpoints (`bert_model.ckpt.index` and `.data-*`), read without TensorFlow.
+
+The index is a sorted table in LevelDB's format: blocks of keys and values, found by an index block,
+found by a footer. Its keys are the names of variables, its values protocol buffers that say in
+which data file, at which byte, with which shape and type the numbers lie, bare and little-endian.
+Sources: tensorflow/core/util/tensor_bundle/tensor_bundle.h, tensor_bundle.proto, and
+doc/table_format.md of LevelDB.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bertcli.checkpoints.stored_tensor import AGAIN, Stored, check
+from bertcli.errors import ModelError
+
+FOOTER = 48  # bytes: two handles, padding, MAGIC
+MAGIC = bytes.fromhex("57fb808b247547db")
+DTYPES = {1: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}  # types.proto
+INTEGER, EIGHT, BYTES, FOUR = 0, 1, 2, 5  # wire types of protocol buffers
+CONVERT = """download it again, or convert it where TensorFlow and "transformers<5" are installed:
+    transformers-cli convert --model_type bert --tf_checkpoint bert_model.ckpt
+    --config bert_config.json --pytorch_dump_output pytorch_model.bin"""
+
+Open = Callable[[Path], Tensor]
+Fields = dict[int, list[int | bytes]]  # number of a field -> its values
+
+
+def read_checkpoint(prefix: Path) -> dict[str, Stored]:
+    """Find the variables of the checkpoint PREFIX.index, by name; ModelError when it is broken."""
+    index = prefix.with_name(prefix.name + ".index")
+    check(index)
+    try:
+        entries = dict(_entries(index.read_bytes()))
+        header = _fields(entries.pop(b"", b""))
+        shards, open_file = _number(header, 1), cache(_open)
+        if _number(header, 2):
+            raise ModelError(f"{index}: its numbers are big-endian, which is not read")
+        return {
+            name.decode(): _variable(prefix, shards, open_file, _fields(entry))
+            for name, entry in entries.items()
+        }
+    except OSError as error:
+        raise ModelError(f"{index}: {error.strerror}") from error
+    except Compressed as error:
+        raise ModelError(f"{index}: compressed, which is not read", CONVERT) from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ModelError(
+            f"{index}: not a whole index of a TensorFlow checkpoint", CONVERT
+        ) from error
+
+
+class Compressed(Exception):
+    """A block of the table is compressed."""
+
+
+def _variable(prefix: Path, shards: int, open_file: Open, entry: Fields) -> Stored:
+    sizes = [_fields(size) for some in _messages(entry, 2) for size in _messages(_fields(some), 2)]
+    shape = tuple(_number(size, 1) for size in sizes)
+    shard, offset, size = (_number(entry, key) for key in (3, 4, 5))
+    file = prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shards:05}")
+    kind = _number(entry, 1)
+    dtype = DTYPES.get(kind)
+    if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
+        return Stored(file, shape, f"TensorFlow's type {kind}", partial(_unreadable, file))
+    if math.prod(shape) * dtype.itemsize != size:
+        raise ValueError("the size is not that of the shape")
+    read = partial(_cut, open_file, file, offset, dtype, shape)
+    return Stored(file, shape, str(dtype).removeprefix("torch."), read)
+
+
+def _unreadable(file: Path) -> Tensor:
+    raise ModelError(f"{file}: holds a variable of a type that is not read", CONVERT)
+
+
+def _open(file: Path) -> Tensor:
+    """Map the bytes of a whole data file."""
+    check(file)
+    return torch.from_file(str(file), size=file.stat().st_size, dtype=torch.uint8)
+
+
+def _cut(
+    open_file: Open, file: Path, offset: int, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Tensor:
+    whole, end = open_file(file), offset + math.prod(shape) * dtype.itemsize
+    if len(whole) < end:
+        raise ModelError(f"{file}: {len(whole):,} bytes, and at least {end:,} are expected", AGAIN)
+    inside = whole[offset:end]
+    aligned = inside.clone() if offset % dtype.itemsize else inside
+    return aligned.view(dtype).view(shape)
+
+
+# --- the table ---
+
+
+def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if len(table) < FOOTER or table[-8:] != MAGIC:
+        raise ValueError("no footer")
+    _, _, at = _handle(table, len(table) - FOOTER)  # of a block that nothing uses
+    start, size, _ = _handle(table, at)
+    for _, handle in _block(table, start, size):
+        start, size, _ = _handle(handle, 0)
+        yield from _block(table, start, size)
+
+
+def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a block; each key says how much it shares with the one before."""
+    if table[start + size]:
+        raise Compressed
+    restarts = int.from_bytes(table[start + size - 4 : start + size], "little")
+    at, end, key = start, start + size - 4 - 4 * restarts, b""
+    while at < end:
+        shared, at = _varint(table, at)
+        own, at = _varint(table, at)
+        length, at = _varint(table, at)
+        key = key[:shared] + table[at : at + own]
+        at += own
+        yield key, table[at : at + length]
+        at += length
+
+
+def _handle(data: bytes, at: int) -> tuple[int, int, int]:
+    """Read where a block starts and its size; then comes the place after the handle."""
+    start, at = _varint(data, at)
+    size, at = _varint(data, at)
+    return start, size, at
+
+
+# --- protocol buffers ---
+
+
+def _fields(message: bytes) -> Fields:
+    found: Fields = {}
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind, length = tag & 7, 0
+        value: int | bytes
+        if kind == INTEGER:
+            value, at = _varint(message, at)
+        else:
+            if kind == BYTES:
+                length, at = _varint(message, at)
+            else:
+                length = {EIGHT: 8, FOUR: 4}[kind]
+            value = message[at : at + length]
+            at += length
+        found.setdefault(tag >> 3, []).append(value)
+    return found
+
+
+def _number(fields: Fields, key: int) -> int:
+    """Give a field that is a number; one that is not there is zero."""
+    value = fields.get(key, [0])[-1]
+    if not isinstance(value, int):
+        raise ValueError("a number is expected")
+    return value
+
+
+def _messages(fields: Fields, key: int) -> list[bytes]:
+    return [value for value in fields.get(key, []) if isinstance(value, bytes)]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, lowest first; then comes the place after it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at

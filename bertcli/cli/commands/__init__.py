@@ -1,0 +1,1 @@
+"""A command is a signature and one call into the library."""

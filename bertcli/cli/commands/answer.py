@@ -1,0 +1,56 @@
+"""`bertcli answer`: where in a context the answer to a question stands."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.commands.task_run import open_head, write
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.task import QuestionOptions, StrideOptions, TaskFileOptions, TopK
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Which answers are given."""
+
+    top_k: TopK = 1
+    max_answer_length: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Tokens that an answer has at most.")
+    ] = 15
+    no_answer: Annotated[
+        bool,
+        typer.Option("--no-answer", help="Allow that there is none: an empty answer."),
+    ] = False
+
+
+def answer(
+    asked: QuestionOptions,
+    answers: AnswerOptions,
+    files: TaskFileOptions,
+    model: ModelOptions,
+    length: StrideOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Find the answer to a question in a context; long contexts are read in windows.
+
+    [bold]bertcli answer --question "Who?" --context "He said so." --model M[/bold]
+
+    [bold]bertcli answer -i questions.jsonl --no-answer --model M[/bold]
+
+    [bold]bertcli answer --question "Who?" -i contexts.txt --model M[/bold]
+
+    A record of JSONL, CSV or Parquet has the fields question and context, and perhaps an id.
+    """
+    console = messages.console()
+    form, reader = output.form(ROWS), asked.reader(files, console)
+    head = open_head("BertForQuestionAnswering", model, length, compute, console)
+    from bertcli.tasks.answer import AnswerTask
+    from bertcli.tasks.spans import Choosing
+
+    choosing = Choosing(answers.top_k, answers.max_answer_length, answers.no_answer)
+    fixed = (None, None) if asked.both else (asked.question, asked.context)
+    write(AnswerTask(head, choosing, *fixed).stream(reader), output, form, console)

@@ -1,0 +1,32 @@
+"""`bertcli choose`: which of several continuations fits a prompt best."""
+
+from bertcli.cli.commands.task_run import open_head, write
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.task import ChoiceOptions, CutOptions, TaskFileOptions
+
+
+def choose(
+    choices: ChoiceOptions,
+    files: TaskFileOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Tell which of several continuations fits a prompt best.
+
+    [bold]bertcli choose "She opened the door." "She went in." "It was a fish." --model M[/bold]
+
+    [bold]bertcli choose -i prompts.jsonl --model M[/bold]
+
+    A record has the fields prompt and choices, a list of texts. "best" counts from 0.
+    """
+    console = messages.console()
+    form, reader = output.form(ROWS), choices.reader(files, console)
+    head = open_head("BertForMultipleChoice", model, length, compute, console)
+    from bertcli.tasks.choose import ChooseTask
+
+    task = ChooseTask(head, choices.choices_field, choices.given)
+    write(task.stream(reader), output, form, console)

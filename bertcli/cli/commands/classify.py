@@ -1,0 +1,72 @@
+"""`bertcli classify`: texts and pairs to classes, or to one score."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.commands.task_run import open_head, write
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.inputs import InputOptions
+from bertcli.cli.options.task import CutOptions
+from bertcli.errors import UsageError
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """Which labels are given, and how they are scored."""
+
+    PANEL: ClassVar = "Labels"
+
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k", "-k", metavar="N", min=1, help="The N likeliest labels, as a list."
+        ),
+    ] = None
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SCORE",
+            help="All labels with at least this score, as a list (default where several labels "
+            "may hold: 0.5).",
+        ),
+    ] = None
+    scores: Annotated[
+        Literal["top", "all"],
+        typer.Option(help="all: also the score of every label, in the model's order."),
+    ] = "top"
+    logits: Annotated[
+        bool, typer.Option("--logits", help="Scores as the model gives them, unscaled.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.scores == "all" and not (self.top_k is None and self.threshold is None):
+            raise UsageError("--scores all leaves no label out", "leave out --top-k, --threshold")
+
+
+def classify(
+    source: InputOptions,
+    model: ModelOptions,
+    labels: LabelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Tell the class of texts or pairs, or how relevant one text is to another.
+
+    [bold]bertcli classify "A wonderful film." --model textattack/bert-base-uncased-imdb[/bold]
+
+    [bold]bertcli classify --pairs pairs.tsv --model cross-encoder/ms-marco-TinyBERT-L2-v2[/bold]
+    """
+    console = messages.console()
+    form, reader = output.form(ROWS), source.reader(console)
+    head = open_head("BertForSequenceClassification", model, length, compute, console)
+    from bertcli.tasks.classify import ClassifyTask, Shown
+
+    shown = Shown(labels.top_k, labels.threshold, labels.scores == "all", labels.logits)
+    task = ClassifyTask(head, shown)
+    console.detail(f"labels: {', '.join(head.labels)}; function: {task.function}")
+    write(task.stream(reader), output, form, console)

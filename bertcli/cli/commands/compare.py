@@ -1,0 +1,55 @@
+"""`bertcli compare`: how far apart the vectors of two files are."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.options.common import ConsoleOptions, OutputOptions
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """The two files, and how far apart they may be."""
+
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="Vectors: .npy, .npz, .safetensors, .jsonl, .csv, .parquet."
+        ),
+    ]
+    b: Annotated[str, typer.Argument(metavar="B", help="Vectors of the same texts.")]
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            min=0,
+            help="Fail (exit code 1) when a value differs by more; without it nothing is judged.",
+            envvar="BERTCLI_TOLERANCE",
+        ),
+    ] = None
+    worst: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Show so many of the rows that differ most.")
+    ] = 5
+
+
+def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) -> None:
+    """Compare two files of vectors: max abs difference, cosines, the worst rows.
+
+    Exit code 0, or 1 when the shapes differ or --tolerance is exceeded. Rows are numbered from 0.
+
+    [bold]bertcli compare before.npy after.npy --tolerance 1e-5[/bold]
+    """
+    from bertcli.vectors.agreement import compare as measure
+
+    form = output.form(("table", "jsonl"))
+    found = measure(pair.a, pair.b, pair.worst)
+    if form == "table":
+        from bertcli.cli.display.search import show_comparison
+
+        show_comparison(found)
+    else:
+        with output.open(form, (pair.a, pair.b)) as write:
+            write([found.fields()])
+    if pair.tolerance is not None:
+        found.check(pair.tolerance)

@@ -1,0 +1,109 @@
+"""`bertcli decode`: token ids back to text."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.groups import INPUT, record
+from bertcli.cli.options.inputs import KeepFields, MaxRecordBytes, OnError, source_paths
+from bertcli.files.streams import LARGEST_RECORD
+from bertcli.records.records import Reader, Source
+from bertcli.tokenizing.decode import DecodeSettings, decoded
+
+TABULAR = ("csv", "tsv", "parquet")
+
+FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
+
+
+@dataclass(frozen=True)
+class IdOptions:
+    """Where the ids come from."""
+
+    PANEL: ClassVar = INPUT
+
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID...", help="Token ids; without any, --input or stdin is read."),
+    ] = None
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="PATH",
+            help="File of ids, more than once if need be; - is stdin. .gz and .zst are unpacked.",
+        ),
+    ] = None
+    input_format: Annotated[
+        Literal["auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"],
+        typer.Option(
+            help="auto goes by the suffix; txt is a list of ids, or a JSON list or object, a line."
+        ),
+    ] = "auto"
+    keep_fields: KeepFields = None
+    on_error: OnError = "fail"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def source(self) -> Source:
+        """Return where to read from."""
+        return record(
+            Source,
+            self,
+            texts=(" ".join(self.ids),) if self.ids else (),
+            paths=source_paths(self.input, given=bool(self.ids)),
+            format=self.input_format,
+            keep=self.keep_fields,
+            ids=True,
+        )
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How ids are shown."""
+
+    as_: Annotated[Literal["text", "tokens"], typer.Option("--as", help="What ids become.")] = (
+        "text"
+    )
+    skip_special_tokens: Annotated[
+        bool, typer.Option("--skip-special-tokens", help="Leave out [CLS], [SEP], [PAD], ...")
+    ] = False
+    clean_up: Annotated[
+        bool | None,
+        typer.Option(
+            "--clean-up/--no-clean-up",
+            help="Remove blanks before punctuation and in contractions "
+            "(default: what the model's folder says, as in transformers).",
+        ),
+    ] = None
+
+
+def decode(
+    source: IdOptions,
+    model: ModelOptions,
+    how: DecodeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Turn token ids back into text.
+
+    [bold]bertcli decode 101 1045 2293 17953 2361 999 102[/bold]
+
+    [bold]bertcli tokenize "I love NLP!" | bertcli decode --skip-special-tokens[/bold]
+    """
+    console = messages.console()
+    form = output.form(FORMATS, piped="txt", terminal="txt")
+    tokenizer = model.tokenizer(console)
+    decoding = DecodeSettings(how.as_ == "tokens", how.skip_special_tokens, how.clean_up)
+    read = replace(source.source(), taken=frozenset({"id", decoding.field}))
+    reader = Reader(read, console.warn)
+    records = 0
+    with output.open(form, reader.source.paths) as write:
+        found = decoded(reader, tokenizer, decoding)
+        for rows in console.track(found, reader, beside_output=output.on_terminal):
+            write(rows)
+            records += len(rows)
+        if not records and form in TABULAR:
+            write([decoding.header(reader)])
+    console.close(records, reader)

@@ -1,0 +1,218 @@
+"""`bertcli embed`: texts to vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bertcli.cli.commands.on_ray import on_ray
+from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import empty, pooling, special_tokens, truncated
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import (
+    ComputeOptions,
+    LengthOptions,
+    VectorFileOptions,
+    VectorOptions,
+    chosen,
+)
+from bertcli.cli.options.engine import EmbedEngineOptions
+from bertcli.cli.options.groups import record
+from bertcli.cli.options.inputs import InputOptions
+from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import UsageError
+from bertcli.hub import MODEL_FILES
+from bertcli.vectors import rows as fields
+from bertcli.vectors.formats import refuse_stream
+from bertcli.vectors.target import Target
+
+if TYPE_CHECKING:
+    from bertcli.embedding.embedder import Embedder
+    from bertcli.inference.progress import Progress
+    from bertcli.ray.cluster import Pool
+    from bertcli.ray.jobs import Model, ShardJob
+    from bertcli.records.records import Reader, Source
+    from bertcli.tokenizing.run import TokenCounts
+
+FORMATS = ("table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet")
+
+
+def embed(
+    source: InputOptions,
+    model: ModelOptions,
+    vector: VectorOptions,
+    length: LengthOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    file: VectorFileOptions,
+    engine: EmbedEngineOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Turn texts into vectors.
+
+    [bold]bertcli embed "I love NLP!"[/bold]
+
+    [bold]cat texts.txt | bertcli embed -o vectors.npy[/bold]
+    """
+    console = messages.console()
+    options = chosen(vector, length, compute)
+    if engine.engine == "ray":
+        if not file.manifest:
+            raise UsageError(
+                "--engine ray needs its manifests: they say what is done", "leave out --no-manifest"
+            )
+        make = partial(_job, options, vector, compute, output)
+        on_ray(make, source, model, output, engine, console)
+        return
+    engine.refuse_ray_options()
+    form = output.form(FORMATS)
+    _check(output, form, file, vector.precision, options)
+    reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
+    embedder = _open(model, options, compute, console)
+    if output.output is None:
+        _to_stream(embedder, reader, vector.precision, output, form, console)
+        return
+    target = record(
+        Target,
+        vector,
+        output,
+        file,
+        path=output.output,
+        form=form,
+        many=options.per_token,
+        ids=True,
+    )
+    _to_file(embedder, reader, target, console)
+
+
+def _check(
+    output: OutputOptions, form: str, file: VectorFileOptions, precision: str, options: EmbedOptions
+) -> None:
+    """Raise UsageError for an output that makes no sense, before a model is looked for."""
+    if form == "csv" and options.per_token:
+        raise UsageError(
+            "csv has one vector a row, and here a text has several", "use -f jsonl, parquet or npy"
+        )
+    if output.output is not None:
+        return
+    if file.resume:
+        raise UsageError("--resume needs -o FILE", "a stream cannot be resumed")
+    if form == "table" and precision != "float32":
+        raise UsageError(
+            f"a table shows float32, not --precision {precision}", "give -f jsonl, or -o FILE"
+        )
+    if form != "table":
+        refuse_stream(form, precision)
+
+
+def _job(
+    options: EmbedOptions,
+    vector: VectorOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    model: Model,
+    source: Source,
+    form: str,
+    pool: Pool,
+) -> ShardJob:
+    """Return what a worker is told."""
+    from bertcli.ray.jobs import EmbedJob
+
+    return record(
+        EmbedJob,
+        vector,
+        output,
+        model=model,
+        source=replace(source, taken=_taken(options)),
+        options=options,
+        form=form,
+        threads=compute.threads or pool.cpus,
+    )
+
+
+def _taken(options: EmbedOptions) -> frozenset[str]:
+    """Return the names that no carried field may have."""
+    return frozenset(fields.WRITTEN_OF_MANY if options.per_token else fields.WRITTEN)
+
+
+def _open(
+    model: ModelOptions, options: EmbedOptions, compute: ComputeOptions, console: Console
+) -> Embedder:
+    """Return the embedder that the options ask for; torch is imported here."""
+    folder = model.folder(MODEL_FILES)
+    from bertcli.embedding.several_devices import open_embedder
+    from bertcli.inference.devices import devices, use_threads
+
+    threads = use_threads(compute.threads)
+    embedder = open_embedder(folder, options, console.warn)
+    if options.per_token or options.pooling == "auto":
+        console.note(pooling(embedder))
+    where = ", ".join(map(str, devices(compute.device)))
+    settled = ", ".join(
+        f"{name} {value}"
+        for name, value in embedder.chosen().items()
+        if value not in (None, "") and name not in ("device", "threads")
+    )
+    console.detail(f"model: {folder.path} ({folder.source})")
+    console.detail(f"runs on {where}, threads {threads}; {settled}")
+    return embedder
+
+
+def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Console) -> None:
+    from bertcli.vectors.run import EmbedRun, versions
+
+    if not embedder.batch_invariant:
+        console.detail("the last bits of a vector depend on its batch with the kernels used here")
+    progress = _progress(embedder)
+    writing = EmbedRun(embedder, reader, target, {"versions": versions()}, progress=progress)
+    with console.follow(progress, reader, lambda: writing.tally):
+        for _ in writing:
+            pass
+    for name in writing.unchecked:
+        console.note(f"{name} cannot be read twice: only its committed records were compared")
+    if writing.complete:
+        console.note(f"{target.path} is complete: there was nothing to do")
+        return
+    _report(writing.tally, embedder, console)
+    console.close(writing.tally.records, reader)
+
+
+def _to_stream(
+    embedder: Embedder,
+    reader: Reader,
+    precision: str,
+    output: OutputOptions,
+    form: str,
+    console: Console,
+) -> None:
+    run = embedder.run(reader)
+    batches, progress = embedder.embed(run), _progress(embedder)
+    with console.follow(progress, reader, lambda: run.tally, beside_output=output.on_terminal):
+        if form == "table":
+            from bertcli.cli.display.token_vectors import show_vectors
+
+            show_vectors([item for batch in batches for item in batch])
+        else:
+            from bertcli.vectors.run import write_stream
+
+            write_stream(batches, form, precision)
+    _report(run.tally, embedder, console)
+    console.close(run.tally.records, reader)
+
+
+def _progress(embedder: Embedder) -> Progress:
+    """Return the counts of a run that begins."""
+    from bertcli.inference.progress import Progress
+
+    embedder.encoder.tick = (progress := Progress()).batch
+    return progress
+
+
+def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:
+    """Say what a user should know of the run."""
+    if embedder.options.on_truncate == "warn":
+        advice = " (--on-truncate window encodes all of them)"
+        console.warn(truncated(tally, embedder.max_length, advice))
+    console.warn(special_tokens(tally))
+    console.note(empty(tally))

@@ -1,0 +1,56 @@
+"""`bertcli fill-mask`: the words that may stand where a mask is."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.commands.task_run import open_head, write
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.inputs import InputOptions
+from bertcli.cli.options.task import MaskOptions, TopK
+from bertcli.errors import UsageError
+
+
+@dataclass(frozen=True)
+class WordOptions:
+    """Which words are given."""
+
+    top_k: TopK = 5
+    targets: Annotated[
+        str | None,
+        typer.Option(metavar="W1,W2,...", help="Compare these words only."),
+    ] = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words to compare; none are all. Raises UsageError when --targets names none."""
+        words = tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
+        if self.targets is not None and not words:
+            raise UsageError("--targets names no word", "for instance --targets saw,heard")
+        return words
+
+
+def fill_mask(
+    source: InputOptions,
+    model: ModelOptions,
+    words: WordOptions,
+    length: MaskOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    r"""Tell which words may stand where a text has \[MASK].
+
+    [bold]bertcli fill-mask "Paris is the \[MASK] of France." --model bert-base-uncased[/bold]
+
+    [bold]bertcli fill-mask "He \[MASK] her." --targets saw,heard --model bert-base-uncased[/bold]
+    """
+    console = messages.console()
+    form, reader = output.form(ROWS), source.reader(console)
+    head = open_head("BertForMaskedLM", model, length, compute, console)
+    from bertcli.tasks.fill_mask import FillMaskTask
+
+    task = FillMaskTask(head, words.top_k, words.words)
+    write(task.stream(reader), output, form, console)

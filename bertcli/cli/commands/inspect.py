@@ -1,0 +1,130 @@
+"""`bertcli inspect`: what is in a model, or in a file of vectors."""
+
+import sys
+from typing import Any
+
+import typer
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions
+from bertcli.cli.options.inspect import DRAWN, AttentionOptions, TargetOptions, ViewOptions
+from bertcli.errors import OutputError, UsageError
+from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder, parts
+
+
+def inspect(
+    target: TargetOptions,
+    model: ModelOptions,
+    views: ViewOptions,
+    attention: AttentionOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Show what is in a model, or in a file of vectors.
+
+    [bold]bertcli inspect bert-base-uncased[/bold]
+
+    [bold]bertcli inspect --attention "I love NLP!" -o attention.html[/bold]
+    """
+    console = messages.console()
+    path = target.file()
+    attention.check(views, path)
+    if path:
+        sound = _file(inspect_file(path), views)
+    else:
+        report = inspect_folder(target.folder(model))
+        if attention.attention is not None:
+            _attention(report, attention, views, console)
+            return
+        sound = _model(report, views)
+    if not sound:
+        raise typer.Exit(1)
+
+
+def _model(report: FolderReport, views: ViewOptions) -> bool:
+    """Show a model, and return whether it is sound as far as that was to be verified."""
+    if views.json:
+        found = parts.as_json(
+            report, with_tree=views.tree, with_tensors=views.tensors, verify=views.verify
+        )
+        _print_json(found)
+        return all(check["ok"] is not False for check in found.get("verify", ()))
+    from bertcli.cli.display.model_report import show_model
+
+    return show_model(report, views)
+
+
+def _file(report: FileReport, views: ViewOptions) -> bool:
+    """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
+    if views.tree or views.config or views.tokenizer:
+        raise UsageError("--tree, --config and --tokenizer are for models")
+    check = parts.check_file(report) if views.verify else None
+    if views.json:
+        _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
+    else:
+        from bertcli.cli.display.vector_file import show_vectors
+
+        show_vectors(report, check, whole=views.tensors)
+    return check is None or (check.ok is not False and parts.is_finite(report))
+
+
+def _attention(
+    report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
+) -> None:
+    from bertcli.files.same_file import refuse_inputs
+    from bertcli.files.writers import open_output
+    from bertcli.hub.files import model_files
+    from bertcli.inspection.attention import AttentionChoice, look, numbers
+    from bertcli.records.records import Record
+
+    form, layers, heads = asked.form(), asked.layers, asked.heads
+    if layers is None and (form in DRAWN or not (form or views.json)):
+        layers = "-1"
+        console.detail("the last layer: --layers chooses others")
+    choice = AttentionChoice(numbers(layers, "--layers"), numbers(heads, "--heads"))
+    if asked.output is not None and asked.output.exists() and not asked.overwrite:
+        raise OutputError(f"{asked.output}: exists already", "give --overwrite, or another name")
+    if form in DRAWN:
+        from bertcli.plots.drawing import require_matplotlib
+
+        require_matplotlib(f"{asked.output}: drawing .{form}")
+    found, cut = look(report, Record(str(asked.attention), asked.pair), choice)
+    if cut:
+        console.warn(f"the text is too long: {cut} tokens were cut off")
+    if asked.output is not None:
+        refuse_inputs(model_files(report.folder.path), [asked.output])
+        content = _picture(form, found, console)
+        with open_output(asked.output, overwrite=asked.overwrite) as output:
+            output.file.write(content)
+        console.note(f"{asked.output}: {found.count} maps of {len(found.tokens)} tokens")
+    elif views.json:
+        _print_json(found.to_json())
+    else:
+        from bertcli.cli.display.attention import attention_view
+        from bertcli.cli.display.screen import screen_of_stdout
+
+        with screen_of_stdout() as screen:
+            attention_view(screen, found)
+
+
+def _picture(form: str, found: Any, console: Console) -> bytes:
+    from bertcli.plots import picture
+
+    if form in ("png", "pdf"):
+        from bertcli.plots.drawing import without_glyph
+
+        if boxes := without_glyph("".join(found.tokens)):
+            some = " ".join(sorted(boxes)[:10])
+            where = f"{form.upper()} draws these characters as boxes"
+            console.warn(f"{where}: {some}; SVG and HTML have them all")
+    return picture(found, form)
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    from bertcli.files.writers import open_output
+
+    indent = 2 if sys.stdout.isatty() else None
+    with open_output(None) as output:
+        text = json.dumps(value, ensure_ascii=False, indent=indent)
+        output.file.write(text.encode("utf-8", "backslashreplace") + b"\n")

@@ -1,0 +1,45 @@
+"""`bertcli next-sentence`: whether one sentence follows another."""
+
+from dataclasses import replace
+
+from bertcli.cli.commands.task_run import open_head, write
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.inputs import InputOptions
+from bertcli.cli.options.task import CutOptions
+from bertcli.errors import UsageError
+
+
+def next_sentence(
+    source: InputOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Tell how likely the second of two sentences follows the first.
+
+    [bold]bertcli next-sentence "How old are you?" "I am six." --model bert-base-uncased[/bold]
+
+    [bold]bertcli next-sentence --pairs pairs.tsv --model bert-base-uncased[/bold]
+    """
+    console = messages.console()
+    form, reader = output.form(ROWS), paired(source).reader(console)
+    head = open_head("BertForNextSentencePrediction", model, length, compute, console)
+    from bertcli.tasks.next_sentence import NextSentenceTask
+
+    write(NextSentenceTask(head).stream(reader), output, form, console)
+
+
+def paired(source: InputOptions) -> InputOptions:
+    """Return the options with the second of two texts as the pair of the first."""
+    texts, pair = source.texts or [], source.pair or []
+    if not texts or pair:
+        return source
+    if len(texts) != 2:
+        raise UsageError(
+            f"next-sentence takes two sentences, not {len(texts)}",
+            "quote each of them; a file of pairs goes to --pairs",
+        )
+    return replace(source, texts=texts[:1], pair=texts[1:])

@@ -1,0 +1,128 @@
+"""`--engine ray`, for the commands that have it: from patterns of files to a folder of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import typer
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import skipped, truncated
+from bertcli.cli.options.common import ModelOptions, OutputOptions, allowed_form
+from bertcli.cli.options.engine import EngineOptions
+from bertcli.cli.options.inputs import InputOptions
+from bertcli.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from bertcli.ray.cluster import Pool
+    from bertcli.ray.jobs import Model, ShardJob
+    from bertcli.ray.run import RayProgress
+    from bertcli.ray.worker import Done
+    from bertcli.records.records import Source
+
+# How a job is made: from the model, how files are read, the format, and what a worker has.
+MakeJob = Callable[["Model", "Source", str, "Pool"], "ShardJob"]
+
+LATE = 60.0  # seconds without a worker that a user should know of
+FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
+
+
+def on_ray(
+    make: MakeJob,
+    source: InputOptions,
+    model: ModelOptions,
+    output: OutputOptions,
+    engine: EngineOptions,
+    console: Console,
+) -> None:
+    """Run a job on every file of the input, by workers, and say what became of it."""
+    from bertcli.ray.cluster import connected
+    from bertcli.ray.jobs import Model
+    from bertcli.ray.locations import is_local, local_path
+    from bertcli.ray.run import run
+    from bertcli.ray.shards import folders, plan
+    from bertcli.ray.summary import put_manifest, told
+
+    if output.output is None:
+        raise UsageError("--engine ray needs -o FOLDER", "one file is made in it for each input")
+    form = allowed_form("parquet" if output.format == "auto" else output.format, FORMATS)
+    place = place_of(output)
+    if is_local(place) and local_path(place).is_file():
+        raise OutputError(f"{place}: is a file", "--engine ray writes into a folder")
+    read = source.reader(console).source
+    shards = plan(read, place, form)
+    begun = monotonic()
+    with folders(shards), connected(engine.ray_address) as nodes:
+        pool = engine.pool().on(nodes)
+        console.detail(f"{len(shards)} shards on {len(nodes)} nodes, {pool}")
+        job = make(Model(model.model, model.revision, model.offline), read, form, pool)
+        with _shown(console) as watch:
+            done = run(job, shards, pool, watch)
+        put_manifest(place, done)
+    for line in told(done, monotonic() - begun):
+        console.note(line)
+    _close(done, console)
+
+
+def place_of(output: OutputOptions) -> str:
+    """Return the place that -o names: pathlib takes the second slash out of s3://bucket."""
+    text = str(output.output)
+    scheme, colon, rest = text.partition(":/")
+    remote = colon and len(scheme) > 1 and scheme.isalnum() and not rest.startswith("/")
+    return f"{scheme}://{rest}" if remote else text
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
+    """Yield what shows people how far a run is, and warns when no worker begins."""
+    begun, late = monotonic(), LATE
+
+    def look(now: RayProgress) -> None:
+        nonlocal late
+        if not now.begun and monotonic() - begun > late:
+            late = inf
+            console.warn(
+                f"no worker has begun in {LATE:.0f} seconds; the cluster may be busy with other "
+                "work (ray status tells)"
+            )
+
+    if not console.watched:
+        yield look
+        return
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from bertcli.cli.display.screen import Screen
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=Screen(stderr=True), transient=True) as bar:
+        task = bar.add_task("waiting for workers", total=None)
+
+        def show(now: RayProgress) -> None:
+            look(now)
+            if not now.begun:
+                return
+            seconds = monotonic() - begun
+            rates = f"{now.records / seconds:,.0f} texts/s  {now.tokens / seconds:,.0f} tokens/s"
+            what = f"{len(now.done)} of {now.shards} shards  {now.records:,} texts  {rates}"
+            bar.update(task, total=now.shards, completed=len(now.done), description=what)
+
+        yield show
+
+
+def _close(done: list[Done], console: Console) -> None:
+    """Warn of what a user should know; exit with 1 when records were skipped."""
+    from bertcli.ray.shards import DEAD
+    from bertcli.ray.summary import totals
+    from bertcli.tokenizing.run import TokenCounts
+
+    counts = totals(done)
+    cut = {name: counts[name] for name in ("records", "truncated", "cut")}
+    console.warn(truncated(TokenCounts(**cut)))
+    if counts["skipped"]:
+        console.warn(skipped(counts["skipped"], f": see the files *{DEAD}"))
+        raise typer.Exit(1)

@@ -1,0 +1,127 @@
+"""`bertcli pretrain prepare`: instances of masked words and next sentences, from text."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions
+from bertcli.cli.options.groups import OUTPUT, record
+from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
+
+if TYPE_CHECKING:
+    from bertcli.training.instances import Recipe
+
+
+@dataclass(frozen=True)
+class InstanceOptions:
+    """How instances are made; the defaults are those of the BERT paper."""
+
+    PANEL: ClassVar = "Instances"
+
+    max_length: Annotated[
+        int, typer.Option(metavar="N", min=5, help="Length of a sequence, special tokens included.")
+    ] = 128
+    short_seq_prob: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            min=0,
+            max=1,
+            help="Share of sequences that aim at a random, shorter length.",
+        ),
+    ] = 0.1
+    masked_lm_prob: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            min=0,
+            max=1,
+            help="Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay.",
+        ),
+    ] = 0.15
+    max_predictions: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="At most so many tokens to predict in a sequence."),
+    ] = 20
+    dupe_factor: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Go through the corpus so often, with other pairs and masks each time.",
+        ),
+    ] = 5
+    whole_word: Annotated[
+        bool, typer.Option("--whole-word", help="Mask all pieces of a word, or none.")
+    ] = False
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Of all that is random: the same seed gives the same bytes.",
+            envvar="BERTCLI_SEED",
+        ),
+    ] = 0
+
+    def recipe(self) -> "Recipe":
+        """Return them as the library has them."""
+        from bertcli.training.instances import Recipe
+
+        return record(Recipe, self)
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How the instances are stored."""
+
+    PANEL: ClassVar = OUTPUT
+
+    shard_size: Annotated[int, typer.Option(metavar="N", min=1, help="Instances in a file.")] = (
+        32768
+    )
+    format: Annotated[
+        Literal["safetensors", "parquet"],
+        typer.Option("--format", "-f", help="Format of the files."),
+    ] = "safetensors"
+
+
+def pretrain_prepare(
+    corpus: PretrainCorpusOptions,
+    model: ModelOptions,
+    options: InstanceOptions,
+    shards: ShardOptions,
+    folder: FolderOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Make training instances from text: pairs of sentences, half of them random, and masks.
+
+    A text file has a sentence a line, and a blank line between documents.
+
+    [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
+    """
+    from bertcli.training.prepare import OURS, Making, Vocabulary
+    from bertcli.training.whole_folder import whole_folder
+
+    console = messages.console()
+    reader = corpus.reader(console)
+    recipe = options.recipe()
+    making = Making(
+        reader,
+        Vocabulary.of(model.tokenizer(console, parse_special=False), model.folder().path, recipe),
+        recipe,
+        shards.shard_size,
+        shards.format,
+        read=partial(console.track, reader=reader, beside_output=False),
+        made=partial(console.count, what="documents"),
+    )
+    reading: list[str | Path] = [*reader.source.paths, model.folder().path]
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
+        making.fill(place)
+    for line in making.statistics.lines():
+        console.note(line)
+    for warning in making.statistics.warnings():
+        console.warn(warning)
+    console.close(making.statistics.instances, reader)

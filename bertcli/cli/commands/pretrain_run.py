@@ -1,0 +1,89 @@
+"""`bertcli pretrain run`: BertForPreTraining from prepared instances."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import ConsoleOptions
+from bertcli.cli.options.groups import record
+from bertcli.cli.options.pretrain_run import (
+    DeviceOptions,
+    EvaluationOptions,
+    JobOptions,
+    RecipeOptions,
+    SavingOptions,
+    StartOptions,
+)
+from bertcli.errors import BertcliError
+
+if TYPE_CHECKING:
+    from bertcli.training.ranks import Ranks
+    from bertcli.training.run import TrainingRun
+
+
+def pretrain_run(
+    job: JobOptions,
+    start: StartOptions,
+    recipe: RecipeOptions,
+    evaluation: EvaluationOptions,
+    saving: SavingOptions,
+    where: DeviceOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Train a BERT on prepared instances: masked words and next sentences.
+
+    The result is a folder that bertcli and transformers both load. A run that was killed goes on
+    with --resume, with the same numbers. Several processes: torchrun.
+
+    [bold]bertcli pretrain run instances --config mini -o bert-mini --epochs 10[/bold]
+
+    [bold]torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine[/bold]
+    """
+    console = messages.console()
+    from bertcli.inference.devices import dtype_of, slow, use_threads
+    from bertcli.training.jobs import TrainingJob
+    from bertcli.training.options import TrainingOptions
+    from bertcli.training.ranks import joined
+
+    use_threads(where.threads)
+    dtype = "float32" if where.dtype == "auto" else where.dtype
+    options = record(TrainingOptions, recipe, evaluation, saving, where, dtype=dtype)
+    wanted = record(TrainingJob, job, start, evaluation, saving)
+    with joined(where.device) as ranks, _speaking(ranks):
+        from bertcli.training.run import TrainingRun
+
+        console = console if ranks.first else Console(quiet=True)
+        if why := slow(dtype_of(options.dtype), ranks.device):
+            console.warn(why)
+        run = TrainingRun(wanted, options, ranks)
+        for note in run.notes:
+            console.note(note)
+        _train(run, console)
+
+
+@contextmanager
+def _speaking(ranks: "Ranks") -> Iterator[None]:
+    """Let one process a machine say what is wrong where all of them find it."""
+    try:
+        yield
+    except BertcliError as error:
+        if ranks.silent and type(error) is not BertcliError:
+            raise typer.Exit(error.exit_code) from None
+        raise
+
+
+def _train(run: "TrainingRun", console: Console) -> None:
+    from bertcli.cli.display.training import watching
+
+    with watching(run, console) as show:
+        try:
+            for event in run.events():
+                show(event)
+        except KeyboardInterrupt:
+            console.note(
+                f"interrupted: {run.checkpoints.kept()}; the same command with --resume goes on"
+            )
+            raise

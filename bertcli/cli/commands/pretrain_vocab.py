@@ -1,0 +1,89 @@
+"""`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertcli.cli.options.common import ConsoleOptions
+from bertcli.cli.options.groups import record
+from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
+
+if TYPE_CHECKING:
+    from bertcli.training.vocabulary import Wanted
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """What the vocabulary shall be like."""
+
+    size: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="So many tokens, special and unused ones included."),
+    ] = 30522
+    min_frequency: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="A piece must occur so often to be a token."),
+    ] = 2
+    limit_alphabet: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Keep so many characters, the commonest; Chinese needs more."
+        ),
+    ] = 1000
+    cased: Annotated[
+        bool,
+        typer.Option("--cased/--uncased", help="Keep case and accents, or remove both."),
+    ] = False
+    unused: Annotated[
+        bool,
+        typer.Option(
+            "--unused/--no-unused",
+            help="Keep ids 1 to 99 free, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
+        ),
+    ] = True
+    max_length: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Longest sequence of the model to come (model_max_length).",
+        ),
+    ] = 512
+
+    def wanted(self) -> "Wanted":
+        """Return it as the library has it."""
+        from bertcli.training.vocabulary import Wanted
+
+        return record(Wanted, self)
+
+
+def pretrain_vocab(
+    corpus: PretrainCorpusOptions,
+    options: VocabularyOptions,
+    folder: FolderOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Make a WordPiece vocabulary from text.
+
+    The folder has vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers
+    alike. The same text gives the same bytes.
+
+    [bold]bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer[/bold]
+    """
+    from bertcli.records.records import texts_of
+    from bertcli.training.vocabulary import OURS, WordCounts, train, write
+    from bertcli.training.whole_folder import whole_folder
+
+    console = messages.console()
+    reader = corpus.reader(console)
+    words = WordCounts(options.wanted())
+    reading = reader.source.paths
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
+        blocks = console.track(reader.blocks(), reader, beside_output=False)
+        words.add(texts_of(chain.from_iterable(blocks)))
+        tokens = train(words)
+        write(tokens, words.wanted, place)
+    console.note(words.said(tokens))
+    console.close(len(tokens), reader)

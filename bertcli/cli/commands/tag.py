@@ -1,0 +1,57 @@
+"""`bertcli tag`: names, places and the like in texts, with their spans."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from bertcli.cli.commands.task_run import open_head, write
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.inputs import InputOptions
+from bertcli.cli.options.task import StrideOptions
+
+
+@dataclass(frozen=True)
+class EntityOptions:
+    """What an entity is."""
+
+    aggregation: Annotated[
+        Literal["none", "simple", "first", "average", "max"],
+        typer.Option(
+            help="none: tokens; simple: neighbours with one label; the others give each word one "
+            "label before.",
+            envvar="BERTCLI_AGGREGATION",
+        ),
+    ] = "simple"
+    ignore_labels: Annotated[
+        str, typer.Option(metavar="L1,L2,...", help="Labels that are left out.")
+    ] = "O"
+
+
+def tag(
+    source: InputOptions,
+    model: ModelOptions,
+    entities: EntityOptions,
+    length: StrideOptions,
+    compute: ComputeOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Find the entities in texts: their label, score, and characters.
+
+    [bold]bertcli tag "Angela lives in Berlin." --model dslim/bert-base-NER[/bold]
+
+    [bold]bertcli tag -i articles.jsonl --stride 32 --model dslim/bert-base-NER -o tags.jsonl[/bold]
+
+    Entities are those of the text. Its pair, if it has one, is read along as context.
+    """
+    console = messages.console()
+    form, reader = output.form(ROWS), source.reader(console)
+    head = open_head("BertForTokenClassification", model, length, compute, console)
+    from bertcli.tasks.tag import TagTask
+
+    ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
+    task = TagTask(head, entities.aggregation, ignored)
+    console.detail(f"labels: {', '.join(head.labels)}")
+    write(task.stream(reader), output, form, console, "--stride N tags all of them")

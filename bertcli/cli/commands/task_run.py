@@ -1,0 +1,80 @@
+"""What the commands for task heads share: opening the model, and writing what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import empty, special_tokens, truncated
+from bertcli.cli.options.common import ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.groups import record
+from bertcli.hub import MODEL_FILES
+
+if TYPE_CHECKING:
+    from bertcli.cli.options.groups import Group
+    from bertcli.tasks.head import Head, Stream
+
+
+def open_head(
+    kind: str, model: ModelOptions, length: Group, compute: ComputeOptions, console: Console
+) -> Head[Any]:
+    """Return the model with the head of this class; torch is imported here."""
+    folder = model.folder(MODEL_FILES)
+    from bertcli.inference.devices import use_threads
+    from bertcli.models import heads
+    from bertcli.tasks.head import Head, Settings
+
+    threads = use_threads(compute.threads)
+    settings = record(Settings, length, compute)
+    head = Head[Any].open(folder, getattr(heads, kind), settings, console.warn)
+    console.detail(
+        f"model: {folder.path} ({folder.source}); {kind}, device {head.encoder.device}, "
+        f"threads {threads}, max_length {head.max_length}"
+    )
+    return head
+
+
+def write(
+    stream: Stream, output: OutputOptions, form: str, console: Console, advice: str = ""
+) -> None:
+    """Write the results of a pass and say what a user should know of it.
+
+    ``advice`` tells what may be done about texts that were cut.
+    """
+    from bertcli.tasks.results import fields_written, lined, tabular
+
+    if form != "table":
+        names = fields_written(stream.blank, flat=form != "jsonl") - stream.consumed
+        stream.reader.source = replace(stream.reader.source, taken=names)
+    batches = console.track(
+        stream,
+        stream.reader,
+        beside_output=output.on_terminal,
+        truncated=lambda: stream.tally.truncated,
+    )
+    if form == "table":
+        from bertcli.cli.display.screen import drawing
+        from bertcli.cli.display.tasks import results_table
+
+        with drawing() as draw:
+            for batch in batches:
+                draw(results_table(batch))
+    else:
+        lines = form == "jsonl"
+        told = stream.blank, stream.reader, stream.consumed
+        rows_of = lined(batches) if lines else tabular(batches, *told)
+        with output.open(form, stream.reader.source.paths) as put:
+            for rows in rows_of:
+                put(rows)
+    _report(stream, console, advice)
+
+
+def _report(stream: Stream, console: Console, advice: str) -> None:
+    tally = stream.tally
+    console.warn(truncated(tally, stream.max_length, advice and f" ({advice})"))
+    if not stream.masks:
+        console.warn(special_tokens(tally))
+    console.note(empty(tally))
+    console.close(tally.records, stream.reader)

@@ -1,0 +1,228 @@
+"""`bertcli tokenize`: texts to token ids, and all else that a tokenizer knows of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bertcli.cli.commands.on_ray import on_ray
+from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import special_tokens, too_long, truncated
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.engine import TokenizeEngineOptions
+from bertcli.cli.options.groups import record
+from bertcli.cli.options.inputs import InputOptions
+from bertcli.cli.options.tokenize import FieldOptions, LayoutOptions, ModeOptions
+from bertcli.errors import UsageError
+from bertcli.files.tables import Made, TableHeader
+from bertcli.files.writers import TENSORS
+from bertcli.records.records import Record
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.line_output import LINES, TABULAR, Task, TokenOutput
+from bertcli.tokenizing.run import TokenizeRun, ids_row
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertcli.ray.cluster import Pool
+    from bertcli.ray.jobs import Model, ShardJob
+    from bertcli.records.records import Source
+
+
+def tokenize(
+    source: InputOptions,
+    model: ModelOptions,
+    layout: LayoutOptions,
+    fields: FieldOptions,
+    mode: ModeOptions,
+    output: OutputOptions,
+    engine: TokenizeEngineOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Turn texts into token ids.
+
+    [bold]bertcli tokenize "I love NLP!"[/bold]
+
+    [bold]cat texts.txt | bertcli tokenize --max-length 128 -o ids.jsonl.gz[/bold]
+    """
+    console = messages.console()
+    if engine.engine == "ray":
+        make = partial(_job, layout, fields, mode, output)
+        on_ray(make, source, model, output, engine, console)
+        return
+    engine.refuse_ray_options()
+    tokenizer = model.tokenizer(console, parse_special=layout.parse_special)
+    if mode.from_tokens:
+        _ids_of_tokens(source, fields, output, tokenizer, console)
+        return
+    form = _form(mode, output, fields)
+    shape = _layout(layout, fields, mode, _columns(mode, fields, form))
+    _check(shape, tokenizer, console)
+    task = Task(shape, fields.extra(), form, mode.count)
+    shown = mode.stats or form == "table"  # neither has the fields that records carry
+    reader = source.reader(console, taken=frozenset() if shown else task.fields)
+    run = task.run(reader, tokenizer, layout.window)
+    made = TokenOutput(run, task, engine.processes())
+    windows: Any = console.track(
+        run if mode.stats else made,
+        reader,
+        beside_output=output.on_terminal and not mode.stats,  # which come at the end
+        truncated=lambda: run.tally.truncated,
+    )
+    if mode.stats:
+        _stats(run, windows, output, form, layout.max_length)
+    elif form == "table":
+        from bertcli.cli.display.tables import show_tokens
+
+        show_tokens(windows, tokenizer)
+    else:
+        with output.open(made.form, reader.source.paths) as put:
+            made.write(windows, put)
+    _report(run, console)
+
+
+def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
+    """Fail for options that cannot work before anything is read; warn of those without effect."""
+    tokenizer.cut_at(shape)
+    if shape.stride and not shape.overflowing:
+        console.warn(
+            "--stride is of windows, which --overflowing writes; without it, it does nothing"
+        )
+    if shape.max_length and "do_not" in shape.truncation and shape.padding != "max_length":
+        console.detail(
+            f"--max-length has no effect with --padding {shape.padding} and without --truncation"
+        )
+    if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
+        console.warn("--offset-unit is of what --offsets writes; without it, it does nothing")
+
+
+def _job(
+    layout: LayoutOptions,
+    fields: FieldOptions,
+    mode: ModeOptions,
+    output: OutputOptions,
+    model: Model,
+    source: Source,
+    form: str,
+    pool: Pool,
+) -> ShardJob:
+    """Return what a worker is told."""
+    from bertcli.ray.jobs import TokenizeJob
+
+    if mode.from_tokens or mode.count or mode.stats:
+        raise UsageError("--engine ray writes tokens", "leave out --from-tokens, --count, --stats")
+    task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
+    return record(
+        TokenizeJob,
+        layout,
+        output,
+        model=model,
+        source=replace(source, taken=task.fields),
+        form=form,
+        layout=task.layout,
+        extra=task.extra,
+    )
+
+
+def _layout(
+    layout: LayoutOptions, fields: FieldOptions, mode: ModeOptions, columns: tuple[str, ...]
+) -> Layout:
+    if mode.stats:  # of the texts as they are: --max-length only says where they would be cut
+        return Layout(columns, special_tokens=layout.special_tokens)
+    return layout.layout(fields, columns)
+
+
+def _form(mode: ModeOptions, output: OutputOptions, fields: FieldOptions) -> str:
+    """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
+    if mode.count:
+        return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
+    if mode.stats:
+        return output.form(("table", "jsonl"))
+    form = output.form((*ROWS, *TENSORS))
+    wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
+    if form in TENSORS and any(wordy):
+        raise UsageError(f"{form} holds ids and masks, not tokens or offsets", "use -f parquet")
+    return form
+
+
+def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, ...]:
+    if mode.count or mode.stats:
+        return ("input_ids",)
+    if form == "table":
+        from bertcli.cli.display.tables import TABLE_COLUMNS
+
+        return TABLE_COLUMNS
+    return fields.columns()
+
+
+def _stats(
+    run: TokenizeRun, batches: Any, output: OutputOptions, form: str, cut_at: int | None
+) -> None:
+    from bertcli.tokenizing.statistics import CorpusStats
+
+    stats = CorpusStats(run.tokenizer, cut_at)
+    if form == "table":
+        from bertcli.cli.display.tables import stats_view
+
+        for batch in batches:
+            stats.add(batch)
+        with _screen() as draw:
+            draw(stats_view(stats.summary()))
+        return
+    paths = run.reader.source.paths
+    with output.open(form, paths) as write:  # now, so that what cannot be written fails at once
+        for batch in batches:
+            stats.add(batch)
+        write([stats.summary()])
+
+
+def _ids_of_tokens(
+    source: InputOptions,
+    fields: FieldOptions,
+    output: OutputOptions,
+    tokenizer: Tokenizer,
+    console: Console,
+) -> None:
+    """Write the ids of tokens: those of the arguments, or of each line."""
+    form, records = output.form(("txt", *ROWS, *TENSORS)), 0
+    if source.pair or source.pairs:
+        raise UsageError("--from-tokens takes tokens of one text, not pairs", "leave out --pair")
+    names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
+    reader = source.reader(console, pre_split=True, taken=names)
+    given = (Record(list(source.texts), line=1),) if source.texts else reader
+    paths = reader.source.paths
+    with _screen() if form == "table" else output.open(form, paths) as write:
+        for one in given:
+            ids, unknown = tokenizer.ids_of(one.text)
+            records += 1
+            if unknown:
+                console.warn(f"not in the vocabulary, so [UNK]: {' '.join(unknown[:10])}")
+            if form == "table":
+                from bertcli.cli.display.tables import ids_table
+
+                write(ids_table(one.text, ids))
+            else:
+                shown = {"tokens": tokenizer.tokens_of(ids)} if fields.tokens else {}
+                write([ids_row(one, {"input_ids": ids} | shown)])
+        if not records and form not in ("table", *LINES):
+            columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
+            write([TableHeader({name: Made() for name in columns})])
+    console.close(records, reader)
+
+
+def _screen() -> Any:
+    from bertcli.cli.display.screen import drawing
+
+    return drawing()
+
+
+def _report(run: TokenizeRun, console: Console) -> None:
+    """Say what a user should know of the run."""
+    tally = run.tally
+    if run.layout.truncation == "do_not_truncate":
+        console.warn(too_long(tally, run.tokenizer.limit))
+    console.warn(truncated(tally, run.tokenizer.cut_at(run.layout)))
+    console.warn(special_tokens(tally))
+    if run.layout.padding == "longest" and tally.records > run.window:
+        console.note(f"--padding longest worked on {run.window} records at a time (--window)")
+    console.close(tally.records, run.reader)

@@ -1,0 +1,108 @@
+"""An attention map on the terminal: rows look at columns, in colours and per cent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from bertcli.files.printable import printable
+from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.plots.colours import colour, readable_on
+
+LABEL = 14  # characters of a token beside its row
+HIGH = 10  # and above its column
+SHADES = " ░▒▓█"  # where there are no colours
+SENTENCES = ("cyan", "yellow")
+
+
+def attention_view(screen: Console, found: AttentionMaps) -> None:
+    """Print a map for each layer: that of the only head, or the mean of all that were chosen."""
+    for layer, heads in found.maps.items():
+        only = next(iter(heads)) if len(heads) == 1 else None
+        which = f"mean of {len(heads)} heads" if only is None else f"head {only}"
+        title = Text.assemble((f"layer {layer}", "bold"), f" of 0-{found.layers - 1}, {which}: ")
+        screen.print(title.append("each row looks at the columns", "dim"))
+        for line in _lines(screen, found, found.mean[layer]):
+            screen.print(line, no_wrap=True, overflow="crop")
+        if (fits := _measure(screen, found).fits) < len(found.tokens):
+            note = f"the first {fits} of {len(found.tokens)} tokens: -o attention.html shows all"
+            screen.print(Text(note, "dim"))
+
+
+class _Measure(NamedTuple):
+    """Widths in characters, and how many tokens there is room for."""
+
+    label: int
+    cell: int
+    fits: int
+
+
+def _measure(screen: Console, found: AttentionMaps) -> _Measure:
+    label = min(LABEL, max(map(cell_len, found.tokens)))
+    room, length = max(screen.width - label - 2, 1), len(found.tokens)
+    cell = next((wide for wide in (3, 2) if wide * length <= room), 1)
+    return _Measure(label, cell, min(length, room // cell))
+
+
+def _lines(screen: Console, found: AttentionMaps, weights: Any) -> Iterator[Text]:
+    """Yield the header, a line for each token, and what the colours mean."""
+    label, cell, fits = _measure(screen, found)
+    coloured = screen.color_system is not None and not screen.no_color
+    high = min(HIGH, max(map(len, found.tokens[:fits])))
+    for level in range(high):
+        line = Text(" " * (label + 2))
+        for at in range(fits):
+            token = _short(found.tokens[at], high).rjust(high)
+            line.append(_right(token[level], cell), _tone(found, at))
+        yield line
+    for row in range(fits):
+        token = _right(_short(found.tokens[row], label), label)
+        line = Text.assemble((token, _tone(found, row)))
+        line.append(" ▏", SENTENCES[found.sentences[row] % 2])
+        for at in range(fits):
+            _add_cell(line, float(weights[row, at]), cell, coloured)
+        yield line
+    yield _legend(label, cell, coloured)
+
+
+def _add_cell(line: Text, weight: float, cell: int, coloured: bool) -> None:
+    percent = round(100 * weight)
+    shown = f"{percent or '':>{cell}}" if cell > 2 else ""
+    if coloured:
+        back = colour(weight)
+        front, back_name = ("#{:02x}{:02x}{:02x}".format(*one) for one in (readable_on(back), back))
+        line.append(shown.rjust(cell), Style(color=front, bgcolor=back_name))
+    else:
+        shade = SHADES[round(weight**0.5 * (len(SHADES) - 1))]
+        line.append(shown if cell > 2 else shade * cell)
+
+
+def _legend(label: int, cell: int, coloured: bool) -> Text:
+    line = Text(" " * (label + 2))
+    if cell > 2 and not coloured:
+        return line.append("per cent; blank is less than half of one", "dim")
+    for weight in (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0):
+        _add_cell(line, weight, 2, coloured)
+        line.append(f" {weight:.0%}  ", "dim")
+    return line
+
+
+def _tone(found: AttentionMaps, at: int) -> str:
+    return "dim" if found.special[at] else SENTENCES[found.sentences[at] % 2]
+
+
+def _short(token: str, most: int) -> str:
+    token = printable(token)
+    return token if len(token) <= most else token[: most - 1] + "…"
+
+
+def _right(text: str, width: int) -> str:
+    """Move a text to the right of its place; some characters take two columns."""
+    while cell_len(text) > width:
+        text = "·" if len(text) == 1 else text[1:]
+    return " " * (width - cell_len(text)) + text

@@ -1,0 +1,263 @@
+"""What `bertcli inspect` shows to people, drawn with Rich; in a pipe the same without colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.json import JSON
+from rich.table import Table
+from rich.text import Text
+
+from bertcli.cli.display.screen import plain, screen_of_stdout
+from bertcli.files.printable import printable
+from bertcli.inspection import FolderReport, parts, tokenizer_details
+
+if TYPE_CHECKING:
+    from bertcli.cli.options.inspect import ViewOptions
+    from bertcli.inspection.verify import VerifyCheck
+    from bertcli.models.module_tree import Node
+
+PARTS = {  # colour, and what stands for it where there are no colours
+    "embeddings": ("cyan", "█"),
+    "layers": ("blue", "▒"),
+    "pooler": ("magenta", "▓"),
+    "head": ("yellow", "░"),
+}
+SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
+
+
+def show_model(report: FolderReport, views: ViewOptions) -> bool:
+    """Show the views of a model, and return whether all checks went well that were asked for."""
+    with screen_of_stdout() as screen:
+        if not views.some():
+            summary(screen, report)
+        if views.config:
+            config(screen, report)
+        if views.tokenizer:
+            tokenizer(screen, tokenizer_details(report.folder.path))
+        if views.tensors:
+            tensors(screen, parts.tensors(report))
+        if views.tree:
+            tree(screen, parts.tree(report))
+    if not views.verify:
+        return True
+    with screen_of_stdout() as screen:
+        return checks(screen, parts.checks(report))
+
+
+def size(nbytes: int) -> str:
+    """Return bytes in the unit that fits."""
+    value, unit = float(nbytes), "bytes"
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{nbytes:,} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
+
+
+def summary(screen: Console, report: FolderReport) -> None:
+    """Show a model on one screen."""
+    screen.print(plain(report.folder.name, "bold"))
+    where = f"{report.folder.path} ({report.folder.source})"
+    screen.print(plain(where, "dim"), soft_wrap=True)
+    screen.print()
+    table = pairs()
+    for name, value in _facts(report, plain=not screen.color_system or screen.no_color):
+        table.add_row(name, value)
+    screen.print(table)
+    warnings(screen, report.warnings)
+
+
+def warnings(screen: Console, found: Iterable[str]) -> None:
+    """Show what may be wrong."""
+    for warning in found:
+        screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))]))
+
+
+def _facts(report: FolderReport, *, plain: bool) -> Iterator[tuple[str, Any]]:
+    config, fit = report.config, report.fit
+    heads = config.num_attention_heads
+    kind = "decoder" if config.is_decoder else "encoder"
+    yield "architecture", Text.assemble((printable(report.architecture), "bold"), f", {kind}")
+    yield (
+        "",
+        (
+            f"{config.num_hidden_layers} layers, {heads} heads of {config.head_size}, "
+            f"hidden {config.hidden_size}, feed-forward {config.intermediate_size} "
+            f"({config.hidden_act})"
+        ),
+    )
+    scheme = config.position_embedding_type
+    yield "", f"{config.max_position_embeddings} positions ({scheme}), {_types(report)}"
+    if fit.heads:
+        yield "heads", ", ".join(fit.heads)
+    elif report.weights.tensors is not None:
+        yield "heads", "none"
+    yield "parameters", _parameters(report)
+    yield "", _bar(report.parameters["parts"], plain=plain)
+    yield "weights", _weights(report)
+    yield from _tokenizer(report)
+    yield from _sentence(report)
+
+
+def _types(report: FolderReport) -> str:
+    extra = "".join(f", {n} {name}" for name, n in report.config.extra_embeddings.items())
+    return f"{report.config.type_vocab_size} token types{extra}"
+
+
+def _parameters(report: FolderReport) -> Text:
+    counts = report.parameters
+    return Text.assemble(
+        (f"{counts['total']:,}", "bold"), f"  BERT without pooler: {counts['without_pooler']:,}"
+    )
+
+
+def _bar(parts: Mapping[str, int], *, plain: bool) -> Group:
+    """Draw the parts of a model as one bar, and name them below."""
+    total, width = sum(parts.values()), 48
+    bar, names = Text(), Text()
+    for part, numbers in parts.items():
+        share = numbers / total
+        colour, sign = PARTS[part]
+        sign = sign if plain else "█"
+        bar.append(sign * max(1, round(width * share)), colour)
+        names.append(f"{sign} ", colour)
+        names.append(f"{part} {share:.0%}  " if share >= 0.01 else f"{part} {share:.1%}  ")
+    return Group(bar, names)
+
+
+def _weights(report: FolderReport) -> str:
+    weights, dtypes = report.weights, report.fit.dtypes
+    if weights.format == "none":
+        return "none"
+    files = weights.files[0].name
+    if len(weights.files) > 1:
+        files += f" and {len(weights.files) - 1} more"
+    kinds = ", ".join(sorted(dtypes, key=lambda one: -dtypes[one]))
+    tensors = f", {len(weights.tensors)} tensors" if weights.tensors is not None else ""
+    return f"{files}, {size(weights.nbytes)}{tensors}{', ' if kinds else ''}{kinds}"
+
+
+def _tokenizer(report: FolderReport) -> Iterator[tuple[str, Any]]:
+    found = report.tokenizer
+    if found is None:
+        yield "tokenizer", "none"
+        return
+    case = {True: "lower-cases", False: "keeps case", None: "case: unknown"}[found.lower_case]
+    limit = f", at most {found.limit} tokens" if found.limit else ""
+    yield "tokenizer", f"{found.vocabulary_size:,} tokens, {case}{limit} ({found.file})"
+    yield (
+        "",
+        Text("  ").join(
+            Text.assemble((printable(token), "cyan"), f" {index}")
+            for token, index in found.special_tokens.items()
+        ),
+    )
+
+
+def _sentence(report: FolderReport) -> Iterator[tuple[str, str]]:
+    found = report.sentence
+    if not found.modules:
+        yield "sentences", "nothing is said of pooling: embed takes the mean"
+        return
+    pooling = " + ".join(found.pooling or ("no",))
+    length = f", at most {found.max_length} tokens" if found.max_length else ""
+    yield "sentences", f"{pooling} pooling, {'' if found.normalize else 'not '}normalised{length}"
+    others = [part for part in found.modules if part not in ("Transformer", "Pooling", "Normalize")]
+    if others:
+        yield "", f"also: {', '.join(others)}"
+    if found.prompts:
+        yield "", f"prompts: {', '.join(found.prompts)}"
+
+
+def config(screen: Console, report: FolderReport) -> None:
+    """Show the config as JSON."""
+    screen.print(JSON(report.config.to_json()), soft_wrap=True)
+
+
+def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
+    """Show a tokenizer, fact by fact."""
+    table = pairs()
+    for name, value in details.items():
+        if isinstance(value, dict):
+            value = "  ".join(f"{key} {one}" for key, one in value.items()) or "none"
+        elif isinstance(value, bool) or value is None:
+            value = {True: "yes", False: "no", None: "not said"}[value]
+        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    screen.print(table)
+
+
+def tensors(screen: Console, found: Sequence[Mapping[str, Any]]) -> None:
+    """Show tensors, a line each, whatever the width of the screen."""
+    rows = [(printable(one["name"]), one["dtype"], by(one["shape"]), one["bytes"]) for one in found]
+    widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
+    for name, dtype, shape, nbytes in rows:
+        line = Text(f"{name:<{widths[0]}}  ")
+        line.append(f"{dtype:<{widths[1]}}  ", "cyan")
+        line.append(f"{shape:>{widths[2]}}  ").append(f"{nbytes:>13,} bytes", "dim")
+        screen.print(line, soft_wrap=True)
+    total = sum(row[3] for row in rows)
+    screen.print(Text(f"{len(rows)} tensors, {size(total)}", "bold"))
+
+
+def tree(screen: Console, root: Node) -> None:
+    """Show modules as a tree: name, class, shapes, and the parameters below."""
+    from rich.tree import Tree
+
+    drawn = Tree(_module(root), guide_style="dim")
+    _branch(drawn, root)
+    screen.print(drawn, soft_wrap=True)
+
+
+def _branch(drawn: Any, node: Node) -> None:
+    for child in node.children:
+        _branch(drawn.add(_module(child)), child)
+
+
+def _module(node: Node) -> Text:
+    line = Text()
+    if node.name:
+        line.append(node.name, "bold").append(": ")
+    line.append(f"{node.times} x {node.kind}" if node.times > 1 else node.kind, "cyan")
+    line.append(f"({node.detail})" if node.detail else "", "dim")
+    for name, shape in node.shapes.items():
+        line.append(f"  {name} {by(shape)}")
+    if node.parameters:
+        each = " each" if node.times > 1 else ""
+        line.append(f"  {node.parameters:,}{each}", "dim")
+    return line
+
+
+def checks(screen: Console, found: Iterable[VerifyCheck]) -> bool:
+    """Show each check as it is done, and return whether all went well."""
+    sound = True
+    for one in found:
+        check(screen, one)
+        sound = sound and one.ok is not False
+    return sound
+
+
+def check(screen: Console, done: VerifyCheck) -> None:
+    """Show one check."""
+    sign, style = SIGNS[done.ok]
+    line = Text.assemble((f"{sign:<6}", style), printable(done.what))
+    line.append(f"  {printable(done.detail)}" if done.detail else "", "dim")
+    screen.print(line, soft_wrap=True)
+
+
+def by(shape: Iterable[Any]) -> str:
+    """Return a shape as 2 x 3."""
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def pairs(rows: Iterable[tuple[str | Text, Any]] = ()) -> Table:
+    """Return facts as a table: a name, and what is so."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", min_width=12, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table

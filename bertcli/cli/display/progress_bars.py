@@ -1,0 +1,162 @@
+"""Progress bars: what a person sees of a long run. Rich is imported where one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from bertcli.files.streams import size_on_disk
+
+if TYPE_CHECKING:
+    from bertcli.inference.progress import Progress
+    from bertcli.records.records import Reader
+    from bertcli.tokenizing.run import TokenCounts
+
+QUIET_SECONDS = 1.0  # work shorter than this shows no bar
+
+
+class ProgressBar:
+    """A line on stderr: counts, the share that is done, the time that is left."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        from bertcli.cli.display.screen import Screen
+
+        self.progress = Progress(
+            TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
+            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
+            console=Screen(stderr=True),
+            transient=True,
+            expand=True,
+        )
+        self.task = self.progress.add_task("", total=None, counts="", left="")
+        self.progress.start()
+
+    def update(self, counts: str, share: float | None, seconds: float) -> None:
+        """Show how far the run is after so many seconds; a share of None is unknown."""
+        left = "" if not share else clock(seconds * (1 - share) / share)
+        total = None if share is None else 1.0
+        self.progress.update(
+            self.task, completed=share or 0.0, total=total, counts=counts, left=left
+        )
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        self.progress.stop()
+
+
+def clock(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+class ReadingBar:
+    """Of a run that is as far as its input is read."""
+
+    def __init__(self, reader: Reader, truncated: Callable[[], int]) -> None:
+        self.reader, self.truncated, self.start = reader, truncated, monotonic()
+        self.size = size_on_disk(reader.source.paths)
+        self.bar: ProgressBar | None = None
+
+    def show(self, records: int) -> None:
+        """Show so many records."""
+        seconds = monotonic() - self.start
+        if seconds <= QUIET_SECONDS:
+            return
+        self.bar = self.bar or ProgressBar()
+        counts = f"{records:,} texts  {records / seconds:,.0f} texts/s"
+        if truncated := self.truncated():
+            counts += f"  {truncated:,} truncated"
+        self.bar.update(counts, self.reader.bytes_read / self.size if self.size else None, seconds)
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self.bar:
+            self.bar.stop()
+
+
+class CountingBar:
+    """Of a run over items of a known number."""
+
+    def __init__(self, total: int, what: str) -> None:
+        self.total, self.what, self.start = total, what, monotonic()
+        self.bar: ProgressBar | None = None
+
+    def show(self, done: int) -> None:
+        """Show so many items."""
+        seconds = monotonic() - self.start
+        if seconds <= QUIET_SECONDS:
+            return
+        self.bar = self.bar or ProgressBar()
+        counts = f"{done:,} {self.what}  {done / seconds:,.0f} {self.what}/s"
+        self.bar.update(counts, done / max(1, self.total), seconds)
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self.bar:
+            self.bar.stop()
+
+
+class ModelBar:
+    """Of a run that takes a model: it moves with every batch, and shows the end of the file too."""
+
+    def __init__(
+        self, progress: Progress, reader: Reader, tally: Callable[[], TokenCounts]
+    ) -> None:
+        self.progress, self.reader, self.tally = progress, reader, tally
+        self.size = size_on_disk(reader.source.paths)
+        self.bar: ProgressBar | None = None
+        self.writing, self.truncated = 0.0, 0
+
+    def show(self) -> None:
+        """Show what the progress says."""
+        progress = self.progress
+        if progress.seconds <= QUIET_SECONDS:
+            return
+        self.bar = self.bar or ProgressBar()
+        if not progress.texts and progress.hashed[1]:
+            done, size = progress.hashed
+            counts = f"hashing the input: {done / 1e9:,.1f} of {size / 1e9:,.1f} GB"
+            self.bar.update(counts, min(1.0, done / size), progress.seconds)
+            return
+        if progress.written:
+            self.writing = self.writing or monotonic()
+            counts = f"writing {progress.written:,} of {progress.total:,} rows"
+            share = min(1.0, progress.written / progress.total)
+            self.bar.update(counts, share, monotonic() - self.writing)
+            return
+        done, tally = progress.before + progress.texts, self.tally()
+        if done >= tally.records:  # a window is tokenized, and counted, before its first batch
+            self.truncated = tally.truncated
+        counts = f"{done:,} texts  {progress.rates}"
+        if self.truncated:
+            counts += f"  {self.truncated:,} truncated"
+        self.bar.update(counts, self._share(), progress.seconds)
+
+    def _share(self) -> float | None:
+        """Return which part of the tokens of this run is done; None when nobody can know.
+
+        The tokens that were not read yet are those of texts as long as the others, and as many as
+        the rest of the files has room for.
+        """
+        reader, tally, progress = self.reader, self.tally(), self.progress
+        if reader.source.texts:
+            texts = float(len(reader.source.texts))
+        elif self.size and reader.bytes_read:
+            texts = reader.records * max(1.0, self.size / reader.bytes_read)
+        else:
+            texts = 0.0
+        if not (texts and tally.records):
+            return None
+        tokens = (texts - progress.before) * tally.tokens / tally.records
+        return min(1.0, progress.tokens / tokens) if tokens > 0 else 1.0
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self.bar:
+            self.bar.stop()

@@ -1,0 +1,1 @@
+"""Groups of options, each with its panel."""

@@ -1,0 +1,164 @@
+"""The options that commands share: model, output and messages."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.display.console import Console, stdout_is_terminal
+from bertcli.cli.options.groups import MODEL, OUTPUT
+from bertcli.errors import UsageError
+from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+ROWS = ("table", "jsonl", "csv", "tsv", "parquet")  # formats of what is written in rows
+
+# Options that several groups have.
+SpecialTokens = Annotated[
+    bool, typer.Option("--special-tokens/--no-special-tokens", help="Add [CLS] and [SEP].")
+]
+ParseSpecial = Annotated[
+    bool,
+    typer.Option(
+        "--parse-special/--no-parse-special",
+        help='Whether a literal "[SEP]" in a text becomes that token.',
+        envvar="BERTCLI_PARSE_SPECIAL",
+    ),
+]
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    return [name for name in known_models() if name.startswith(incomplete)]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and where it may come from."""
+
+    PANEL: ClassVar = MODEL
+
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A folder, or a hub id such as bert-base-uncased.",
+            envvar="BERTCLI_MODEL",
+            autocompletion=_complete_model,
+        ),
+    ] = DEFAULT_MODEL
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION"),
+    ] = None
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Never touch the network.", envvar="BERTCLI_OFFLINE")
+    ] = False
+
+    def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
+        """Return where these files of the model are, fetched when they are not there."""
+        return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
+
+    def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
+        """Return the tokenizer of the model."""
+        folder = self.folder()
+        console.detail(f"model: {folder.path} ({folder.source})")
+        tokenizer = Tokenizer.load(folder.path, parse_special=parse_special)
+        for warning in tokenizer.warnings:
+            console.warn(warning)
+        return tokenizer
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where the result goes, and in what form."""
+
+    PANEL: ClassVar = OUTPUT
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="File to write (default, and -: stdout); its suffix sets the format. It appears "
+            "whole or not at all.",
+        ),
+    ] = None
+    format: Annotated[
+        Literal[
+            "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
+        ],
+        typer.Option(
+            "--format", "-f", help="auto: for people on a terminal, JSONL in a pipe or file."
+        ),
+    ] = "auto"
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (
+        False
+    )
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether the result goes to a terminal."""
+        return self.output is None and stdout_is_terminal()
+
+    def __post_init__(self) -> None:
+        if self.output == Path("-"):
+            object.__setattr__(self, "output", None)  # stdout, as `-i -` is stdin
+
+    def form(self, allowed: Sequence[str], *, piped: str = "jsonl", terminal: str = "table") -> str:
+        """Return the format to write: as asked, by the suffix, or by who reads stdout.
+
+        Raises UsageError for one that is not ``allowed``.
+        """
+        return allowed_form(self._form(piped, terminal), allowed)
+
+    def _form(self, piped: str, terminal: str) -> str:
+        from bertcli.files.writers import format_of
+
+        if self.format == "table" and self.output is not None:
+            raise UsageError("a table is for a terminal, not for a file", "leave out --output")
+        if self.format != "auto":
+            return self.format
+        if self.output is not None:
+            return format_of(self.output)
+        return terminal if stdout_is_terminal() else piped
+
+    def open(
+        self, form: str, inputs: Sequence[str | Path] = ()
+    ) -> AbstractContextManager[Callable[..., None]]:
+        """Open the writer of a format; OutputError when it would write to one of the inputs."""
+        from bertcli.files.writers import TENSORS, open_writer
+
+        if self.on_terminal and form in (*TENSORS, "parquet"):
+            raise UsageError(f"{form} is not for a terminal", "give -o FILE, or pipe it on")
+        return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
+
+
+def allowed_form(form: str, allowed: Sequence[str]) -> str:
+    """Return the format. Raises UsageError when it is not among those of a command."""
+    if form not in allowed:
+        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
+    return form
+
+
+@dataclass(frozen=True)
+class ConsoleOptions:
+    """What is said on stderr."""
+
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="No notes, warnings or progress.", envvar="BERTCLI_QUIET"
+        ),
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say what was chosen and found.")
+    ] = False
+
+    def console(self) -> Console:
+        """Return what writes messages to stderr."""
+        return Console(quiet=self.quiet, verbose=self.verbose)

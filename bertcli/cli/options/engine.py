@@ -1,0 +1,107 @@
+"""The options that say on what engine a command runs."""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from bertcli.ray.cluster import Pool
+
+MOST_PROCESSES = 8  # of tokenize: one process reads for all of them, and writes what they return
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """One process here, or the workers of a cluster."""
+
+    PANEL: ClassVar = "Engine"
+
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(
+            help="ray: folders and globs of files in, a folder of files out, by the workers of a "
+            "Ray cluster.",
+            envvar="BERTCLI_ENGINE",
+        ),
+    ] = "local"
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="auto, host:port or ray://host:port (default: $RAY_ADDRESS, else this machine).",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Workers of the cluster (default: as many as fit)."),
+    ] = None
+    cpus_per_worker: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="CPUs, and threads, of a worker of the cluster."),
+    ] = None
+
+    def pool(self) -> "Pool":
+        """Return the workers that are asked for."""
+        raise NotImplementedError
+
+    def refuse_ray_options(self) -> None:
+        """Raise UsageError for options that only a cluster follows."""
+        for name, value in vars(self).items():
+            if name not in ("engine", *self.LOCAL) and value is not None:
+                raise UsageError(f"--{name.replace('_', '-')} is of --engine ray", "add that")
+
+    LOCAL: ClassVar[tuple[str, ...]] = ()  # options that the local engine follows as well
+
+
+@dataclass(frozen=True)
+class EmbedEngineOptions(EngineOptions):
+    """The engine of what takes a model."""
+
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", min=0, help="GPUs of a worker (default: 1 where the cluster has any)."
+        ),
+    ] = None
+
+    def pool(self) -> "Pool":
+        """Return the workers that are asked for."""
+        from bertcli.ray.cluster import Pool
+
+        return Pool(self.workers, self.cpus_per_worker, self.gpus_per_worker)
+
+
+@dataclass(frozen=True)
+class TokenizeEngineOptions(EngineOptions):
+    """The engine of what takes a tokenizer only."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Processes that share a large input, for JSONL and counts (default: one a core, "
+            "at most 8; none for a small input); with ray, workers of the cluster.",
+            envvar="BERTCLI_WORKERS",
+        ),
+    ] = None
+
+    LOCAL: ClassVar[tuple[str, ...]] = ("workers",)
+
+    def pool(self) -> "Pool":
+        """Return the workers that are asked for: one CPU each, as tokenizing takes no more."""
+        from bertcli.ray.cluster import Pool
+
+        return Pool(self.workers or None, self.cpus_per_worker or 1, 0.0)
+
+    def processes(self) -> int:
+        """Return how many processes may share the work; on a single core there is no use in any."""
+        if self.workers is not None:
+            return self.workers
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        return min(cores, MOST_PROCESSES) if cores > 1 else 0

@@ -1,0 +1,159 @@
+"""The options that say where texts come from."""
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.groups import INPUT, record
+from bertcli.errors import UsageError
+from bertcli.files.streams import LARGEST_RECORD
+from bertcli.records.records import Reader, Source
+
+InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
+
+
+# Options that several groups have.
+TextField = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column or key of the text (default: text).",
+        envvar="BERTCLI_TEXT_FIELD",
+    ),
+]
+IdField = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Column or key of the id (default: id).", envvar="BERTCLI_ID_FIELD"
+    ),
+]
+KeepFields = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[NAMES]",
+        help="Carry the other fields of the input to the output: all, or those named, a,b,c. One "
+        "named as a field of the output is an error.",
+    ),
+]
+OnError = Annotated[
+    Literal["fail", "skip"],
+    typer.Option(
+        help="Stop at a record that cannot be read, or report and skip it (exit code 1).",
+        envvar="BERTCLI_ON_ERROR",
+    ),
+]
+MaxRecordBytes = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Largest record, in bytes as read (unpacked); a larger one cannot be read.",
+        envvar="BERTCLI_MAX_RECORD_BYTES",
+    ),
+]
+Encoding = Annotated[str, typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING")]
+EncodingErrors = Annotated[
+    Literal["strict", "replace"],
+    typer.Option(
+        help="Bad bytes are an error, or become U+FFFD and are counted.",
+        envvar="BERTCLI_ENCODING_ERRORS",
+    ),
+]
+
+Files = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="PATH",
+        help="File to read, more than once if need be; - is stdin. .gz and .zst are unpacked.",
+    ),
+]
+Null = Annotated[bool, typer.Option("--null", "-0", help="NUL ends a text, not a line end.")]
+
+
+def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
+    """Return the files to read: those named, or stdin when nothing else is ``given``.
+
+    Raises UsageError when stdin is a terminal: nobody means to type a corpus.
+    """
+    if files or given:
+        return tuple(files or ())
+    if sys.stdin is not None and sys.stdin.isatty():
+        raise UsageError(
+            "nothing to read", "give texts as arguments, name a file with --input, or pipe them in"
+        )
+    return ("-",)
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """Where records come from."""
+
+    PANEL: ClassVar = INPUT
+
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT...", help="Texts; without any, --input or stdin is read."),
+    ] = None
+    input: Files = None
+    input_format: Annotated[
+        InputFormat, typer.Option(help="auto goes by the suffix; stdin is txt.")
+    ] = "auto"
+    pair: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Second sentence for a single TEXT.")
+    ] = None
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="File of sentence pairs: TSV of two columns without a header; or .csv, .jsonl, "
+            ".parquet; - is stdin.",
+        ),
+    ] = None
+    text_field: TextField = None
+    pair_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column or key of the second sentence (default: pair).",
+            envvar="BERTCLI_PAIR_FIELD",
+        ),
+    ] = None
+    id_field: IdField = None
+    keep_fields: KeepFields = None
+    null: Null = False
+    pre_split: Annotated[
+        bool,
+        typer.Option(
+            "--pre-split", help="Texts are split into words: JSON lists, or by white space."
+        ),
+    ] = False
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def reader(self, console: Console, **changes: Any) -> Reader:
+        """Return the reader of the texts, files or stdin that were given."""
+        if self.pairs is not None and (self.input or self.texts):
+            raise UsageError("--pairs stands alone", "give texts, --input or --pairs")
+        if self.pair and len(self.pair) > 1:
+            raise UsageError(
+                f"--pair was given {len(self.pair)} times, but BERT takes at most two sentences",
+                "give one TEXT and one --pair",
+            )
+        files = self.input if self.pairs is None else [self.pairs]
+        paths = source_paths(files, given=bool(self.texts))
+        asked: dict[str, Any] = {
+            "texts": tuple(self.texts or ()),
+            "pair": self.pair[0] if self.pair else None,
+            "paths": paths,
+            "are_pairs": self.pairs is not None,
+            "format": self.input_format,
+            "keep": self.keep_fields,
+        }
+        return Reader(record(Source, self, **(asked | changes)), console.warn)

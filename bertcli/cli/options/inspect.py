@@ -1,0 +1,146 @@
+"""The options of `bertcli inspect`, in groups."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from bertcli.cli.options.common import ModelOptions
+from bertcli.errors import ModelError, UsageError
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, known_models
+from bertcli.inspection import FILE_SUFFIXES
+
+DRAWN = ("svg", "png", "pdf")  # with matplotlib
+PICTURES = ("html", *DRAWN, "json")
+# A pattern in place of a name: a model without a tokenizer can be inspected all the same.
+FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in known_models() if name.startswith(incomplete)]
+
+
+def _view(name: str, about: str) -> Any:
+    return typer.Option(name, help=about)
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """What is inspected."""
+
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL|FILE]",
+            help="A folder, a hub id, or a file of vectors: "
+            ".npy .npz .safetensors .jsonl .parquet (default: --model).",
+            autocompletion=_complete,
+        ),
+    ] = None
+
+    def file(self) -> Path | None:
+        """Return the file to inspect; None when it is a model."""
+        if self.target is None or os.path.isdir(os.path.expanduser(self.target)):
+            return None
+        path = Path(os.path.expanduser(self.target))
+        named = self.target.lower().endswith(FILE_SUFFIXES)
+        return path if named or os.path.isfile(path) else None
+
+    def folder(self, model: ModelOptions) -> ModelFolder:
+        """Return the folder of the model; that of a folder is taken whatever is in it."""
+        usual = (DEFAULT_MODEL, os.environ.get("BERTCLI_MODEL"))
+        if self.target is not None and model.model not in (self.target, *usual):
+            raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
+        name = self.target if self.target is not None else model.model
+        place = os.path.expanduser(name)
+        if os.path.islink(place) and not os.path.exists(place):
+            raise ModelError(f"{name}: broken or circular symlink")
+        return replace(model, model=name).folder(() if os.path.isdir(place) else FILES)
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What is shown."""
+
+    PANEL: ClassVar = "Instead of the summary"
+
+    json: Annotated[bool, _view("--json", "All of it as one JSON object.")] = False
+    tree: Annotated[bool, _view("--tree", "The modules, with shapes and parameters.")] = False
+    tensors: Annotated[bool, _view("--tensors", "Name, shape, type and bytes of each tensor.")] = (
+        False
+    )
+    config: Annotated[bool, _view("--config", "The config.")] = False
+    tokenizer: Annotated[bool, _view("--tokenizer", "The tokenizer.")] = False
+    verify: Annotated[
+        bool, _view("--verify", "Load everything, check hashes and that all numbers are finite.")
+    ] = False
+
+    def some(self) -> bool:
+        """Tell whether a part is asked for by name."""
+        return self.tree or self.tensors or self.config or self.tokenizer or self.verify
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """Which attention maps are shown, and where."""
+
+    PANEL: ClassVar = "Attention"
+
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Show what each token of this text looks at. On the terminal: the last layer, "
+            "mean of its heads.",
+        ),
+    ] = None
+    pair: Annotated[str | None, typer.Option(help="The second sentence.")] = None
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="L[,L...]",
+            help="Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.",
+        ),
+    ] = None
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="H[,H...]",
+            help="Heads, counted from 0; all. Several are averaged on the terminal.",
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="A page to explore (.html), a figure (.svg, .png, .pdf), or the numbers (.json).",
+        ),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (
+        False
+    )
+
+    def check(self, views: ViewOptions, file: Path | None) -> None:
+        """Refuse options that mean nothing together, before anything is read."""
+        given = (self.pair, self.layers, self.heads, self.output)
+        if self.attention is None and any(value is not None for value in given):
+            raise UsageError("--pair, --layers, --heads and --output are for --attention TEXT")
+        if self.attention is not None and views.some():
+            raise UsageError("--attention shows nothing else", "ask for one of them at a time")
+        if self.output is not None and self.form() not in PICTURES:
+            known = ", ".join(f".{name}" for name in PICTURES)
+            raise UsageError(
+                f"{self.output}: attention has no such format", f"-o can end in {known}"
+            )
+        if self.attention is not None and file:
+            raise UsageError(
+                f"{file} is a file, and has no attention (--attention)", "name a model"
+            )
+
+    def form(self) -> str:
+        """Return the format that the name of the output asks for."""
+        return self.output.suffix.lower()[1:] if self.output else ""

@@ -1,0 +1,76 @@
+"""The options that the commands of `bertcli pretrain` share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.groups import INPUT, OUTPUT, record
+from bertcli.cli.options.inputs import (
+    Encoding,
+    EncodingErrors,
+    InputFormat,
+    MaxRecordBytes,
+    OnError,
+    TextField,
+    source_paths,
+)
+from bertcli.files.streams import LARGEST_RECORD
+from bertcli.records.records import Reader, Source
+
+
+@dataclass(frozen=True)
+class PretrainCorpusOptions:
+    """Which files of text, and what is in them."""
+
+    PANEL: ClassVar = INPUT
+
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CORPUS...",
+            help="Files of text; without any, and for -, stdin. .gz and .zst are unpacked.",
+        ),
+    ] = None
+    input_format: Annotated[
+        InputFormat,
+        typer.Option(
+            help="auto goes by the suffix; stdin is txt. A record of a format other than txt is a "
+            "document: its text has a sentence a line, or is a list of sentences."
+        ),
+    ] = "auto"
+    text_field: TextField = None
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def reader(self, console: Console) -> Reader:
+        """Return the reader of the corpus."""
+        source = record(
+            Source,
+            self,
+            paths=source_paths(self.corpus, given=False),
+            format=self.input_format,
+            sentences=True,
+        )
+        return Reader(source, console.warn)
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """The folder to write."""
+
+    PANEL: ClassVar = OUTPUT
+
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder to write. It appears whole or not at all."
+        ),
+    ]
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
+    ] = False

@@ -1,0 +1,196 @@
+"""The options of the commands for task heads: lengths, and inputs that are not texts or pairs."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import ParseSpecial
+from bertcli.cli.options.groups import INPUT, LAYOUT, record
+from bertcli.cli.options.inputs import (
+    Encoding,
+    EncodingErrors,
+    Files,
+    IdField,
+    InputFormat,
+    KeepFields,
+    MaxRecordBytes,
+    Null,
+    OnError,
+    source_paths,
+)
+from bertcli.errors import UsageError
+from bertcli.files.streams import LARGEST_RECORD
+from bertcli.records.records import Reader, Source
+
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=3,
+        help="Tokens that a text is cut to, or of a window (default: the model's).",
+        envvar="BERTCLI_MAX_LENGTH",
+    ),
+]
+TopK = Annotated[
+    int, typer.Option("--top-k", "-k", metavar="N", min=1, help="So many of the best.")
+]
+
+
+@dataclass(frozen=True)
+class MaskOptions:
+    """How long texts with masks are."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: MaxLength = None
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """How long texts are."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: MaxLength = None
+    parse_special: ParseSpecial = True
+
+
+@dataclass(frozen=True)
+class StrideOptions:
+    """How long texts or their windows are."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: MaxLength = None
+    stride: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Work on long texts in windows that share N tokens."),
+    ] = None
+    parse_special: ParseSpecial = True
+
+
+@dataclass(frozen=True)
+class TaskFileOptions:
+    """Where records come from that are not one text or two."""
+
+    PANEL: ClassVar = INPUT
+
+    input: Files = None
+    input_format: Annotated[InputFormat, typer.Option(help="auto goes by the suffix.")] = "auto"
+    id_field: IdField = None
+    keep_fields: KeepFields = None
+    null: Null = False
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def source(self, *, given: bool, objects: bool, **changes: Any) -> Source:
+        """Return the source: files or stdin, unless texts are ``given``.
+
+        Stdin is JSONL where records are ``objects``.
+        """
+        paths = source_paths(self.input, given=given)
+        jsonl = objects and self.input_format == "auto" and paths == ("-",)
+        asked: dict[str, Any] = {
+            "paths": paths,
+            "format": "jsonl" if jsonl else self.input_format,
+            "keep": self.keep_fields,
+        }
+        return record(Source, self, **(asked | changes))
+
+
+@dataclass(frozen=True)
+class QuestionOptions:
+    """Questions and contexts."""
+
+    question: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Asked of the context, or of each text that is read."),
+    ] = None
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Where the answer stands, to every question read."),
+    ] = None
+    question_field: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Column or key of the question.", rich_help_panel=INPUT),
+    ] = "question"
+    context_field: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Column or key of the context.", rich_help_panel=INPUT),
+    ] = "context"
+
+    @property
+    def both(self) -> bool:
+        """Whether there is nothing else to read."""
+        return self.question is not None and self.context is not None
+
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+        """Return the reader of questions, of contexts, or of both."""
+        texts = (self.question,) if self.both else ()
+        flags = {self.question_field: "--question-field", self.context_field: "--context-field"}
+        changes: dict[str, Any] = {
+            "texts": texts,
+            "text_field": self.question_field,
+            "flags": flags,
+            "single": not self.both,
+        }
+        if self.both:
+            changes["pair"] = self.context
+        elif self.question is not None:
+            changes["text_field"] = self.context_field
+        elif self.context is None:
+            changes |= {"pair_field": self.context_field, "single": False}
+        objects = self.question is None and self.context is None
+        return Reader(files.source(given=self.both, objects=objects, **changes), console.warn)
+
+
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """Prompts and choices."""
+
+    PANEL: ClassVar = INPUT
+
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROMPT CHOICE...",
+            help="A prompt and its choices; without any, --input or stdin is read.",
+        ),
+    ] = None
+    prompt_field: Annotated[
+        str, typer.Option(metavar="NAME", help="Column or key of the prompt.")
+    ] = "prompt"
+    choices_field: Annotated[
+        str, typer.Option(metavar="NAME", help="Column or key of the list of choices.")
+    ] = "choices"
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The choices among the arguments."""
+        return tuple(self.texts or ())[1:]
+
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+        """Return the reader of prompts, whose extra fields hold the choices."""
+        if self.texts and len(self.given) < 2:
+            raise UsageError(
+                f"it takes at least two choices, not {len(self.given)}",
+                "give a prompt and then its choices, or a file with --input",
+            )
+        kept = files.keep_fields
+        changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}
+        if not self.texts:
+            changes["text_field"] = self.prompt_field
+            changes["flags"] = {
+                self.prompt_field: "--prompt-field",
+                self.choices_field: "--choices-field",
+            }
+            changes["keep"] = kept if kept == "*" else _named(kept, self.choices_field)
+        return Reader(files.source(given=bool(self.texts), objects=True, **changes), console.warn)
+
+
+def _named(names: str | None, further: str) -> str:
+    return ",".join(filter(None, (names, further)))

@@ -1,0 +1,160 @@
+"""The options of `bertcli tokenize` alone."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.options.common import ParseSpecial, SpecialTokens
+from bertcli.cli.options.groups import LAYOUT, record
+from bertcli.errors import UsageError
+from bertcli.tokenizing.columns import Layout, strategies
+
+Padding = Literal["longest", "max_length", "do_not_pad", "true", "false"]
+Truncation = Literal[
+    "longest_first", "only_first", "only_second", "do_not_truncate", "true", "false"
+]
+Side = Literal["left", "right"]
+
+
+def _flag(name: str, about: str) -> Any:
+    return typer.Option(name, help=about)
+
+
+@dataclass(frozen=True)
+class FieldOptions:
+    """Which fields a record has."""
+
+    PANEL: ClassVar = "Fields"
+
+    token_type_ids: Annotated[
+        bool, _flag("--token-type-ids/--no-token-type-ids", "0 for the text, 1 for its pair.")
+    ] = True
+    attention_mask: Annotated[
+        bool, _flag("--attention-mask/--no-attention-mask", "1 for tokens, 0 for padding.")
+    ] = True
+    tokens: Annotated[bool, _flag("--tokens", "The tokens.")] = False
+    offset_mapping: Annotated[bool, _flag("--offsets", "Where each token stands in its text.")] = (
+        False
+    )
+    offset_unit: Annotated[
+        Literal["char", "byte", "utf16"], typer.Option(help="What offsets count.")
+    ] = "char"
+    word_ids: Annotated[bool, _flag("--word-ids", "Which word each token is of.")] = False
+    sequence_ids: Annotated[bool, _flag("--sequence-ids", "0 for the text, 1 for its pair.")] = (
+        False
+    )
+    special_tokens_mask: Annotated[
+        bool, _flag("--special-tokens-mask", "1 for [CLS], [SEP] and [PAD].")
+    ] = False
+    length: Annotated[bool, _flag("--length", "The number of tokens.")] = False
+    text: Annotated[bool, _flag("--text", "The text and its pair.")] = False
+    overflowing: Annotated[
+        bool, _flag("--overflowing", "A record for every window of a text that is too long.")
+    ] = False
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns that are written."""
+        names = (
+            "token_type_ids",
+            "attention_mask",
+            "special_tokens_mask",
+            "tokens",
+            "offset_mapping",
+            "word_ids",
+            "sequence_ids",
+        )
+        return ("input_ids", *(name for name in names if getattr(self, name)))
+
+    def extra(self) -> tuple[str, ...]:
+        """Return the fields that are written and are not columns."""
+        chosen = {
+            "length": self.length,
+            "text": self.text,
+            "overflow_to_sample_mapping": self.overflowing,
+        }
+        return tuple(name for name, wanted in chosen.items() if wanted)
+
+
+@dataclass(frozen=True)
+class LayoutOptions:
+    """How long the sequences are made."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Length to cut or pad to; alone, it turns truncation on. Default: the model's.",
+            envvar="BERTCLI_MAX_LENGTH",
+        ),
+    ] = None
+    truncation: Annotated[
+        Truncation | None,
+        typer.Option(
+            metavar="WHAT",
+            help="Cut what is too long: longest_first (or true), only_first, only_second, "
+            "do_not_truncate (false). Default: do not.",
+            envvar="BERTCLI_TRUNCATION",
+        ),
+    ] = None
+    truncation_side: Annotated[
+        Side | None, typer.Option(help="Where it is cut (default: right).")
+    ] = None
+    padding: Annotated[
+        Padding | None,
+        typer.Option(
+            metavar="HOW",
+            help="Fill up with [PAD]: longest (or true), max_length, do_not_pad (false). "
+            "Default: do not.",
+            envvar="BERTCLI_PADDING",
+        ),
+    ] = None
+    padding_side: Annotated[
+        Side | None, typer.Option(help="Where it is filled up (default: right).")
+    ] = None
+    pad_to_multiple_of: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Pad to a multiple of this.")
+    ] = None
+    stride: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Tokens that neighbouring windows share (--overflowing)."
+        ),
+    ] = 0
+    special_tokens: SpecialTokens = True
+    parse_special: ParseSpecial = True
+    window: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Records that --padding longest makes equally long together."
+        ),
+    ] = 10_000
+
+    def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
+        """Return the layout that these options ask for."""
+        padding, truncation = strategies(
+            self.padding, self.truncation, self.max_length, overflowing=fields.overflowing
+        )
+        return record(Layout, self, fields, columns=columns, padding=padding, truncation=truncation)
+
+
+@dataclass(frozen=True)
+class ModeOptions:
+    """What is made of the tokens."""
+
+    PANEL: ClassVar = "Instead of tokens"
+
+    from_tokens: Annotated[
+        bool, _flag("--from-tokens", "The arguments are tokens: print their ids.")
+    ] = False
+    count: Annotated[bool, _flag("--count", "Only the number of tokens.")] = False
+    stats: Annotated[
+        bool, _flag("--stats", "One summary: lengths, unknown words, what would be cut.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.from_tokens + self.count + self.stats > 1:
+            raise UsageError("--from-tokens, --count and --stats exclude each other")

@@ -1,0 +1,125 @@
+"""What a user may choose of how vectors are made, and what a model's folder says where he does not.
+
+    Options(pooling="mean+max")            # two poolings, one behind the other
+    Options(pooling="none")                # a vector a token
+    Options(words="mean")                  # a vector a word
+
+Nothing here needs torch, so a wrong choice is told before a model is looked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bertcli.embedding.sentence_config import MODES, Sentence
+from bertcli.embedding.word_pooling import WORD_POOLINGS
+from bertcli.errors import UsageError
+from bertcli.records.records import Record, Text
+
+POOLINGS = tuple(MODES.values())  # these may be put one behind the other
+ALONE = ("auto", "pooler", "none")
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """What a user may choose. None, or auto, means what the model's folder says."""
+
+    pooling: str = "auto"  # several are joined by "+", as in mean+max
+    words: str | None = None  # how the tokens of a word become one vector
+    layers: tuple[int, ...] = (-1,)
+    combine: str = "mean"
+    normalize: bool | None = None
+    dim: int | None = None
+    max_length: int | None = None
+    on_truncate: str = "warn"
+    stride: int = 0
+    prompt: str | None = None
+    prompt_name: str | None = None
+    special_tokens: bool = True
+    parse_special: bool = True
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_tokens: int | None = None
+    window: int = 4096
+
+    def __post_init__(self) -> None:
+        check_pooling(self.pooling)
+        if self.pooling == "pooler" and len(self.layers) > 1:
+            raise UsageError(
+                "--pooling pooler takes one layer", "it was trained on the last one, --layers -1"
+            )
+        if self.words is None:
+            return
+        if self.words not in WORD_POOLINGS:
+            known = ", ".join(WORD_POOLINGS)
+            raise UsageError(f"unknown --word-vectors {self.words!r}", f"one of {known}")
+        if self.pooling not in ("auto", "none"):
+            raise UsageError(
+                f"--word-vectors and --pooling {self.pooling} exclude each other",
+                f"--word-vectors {self.words} says how tokens become a word; leave out --pooling",
+            )
+
+    @property
+    def per_token(self) -> bool:
+        """Whether a text has a vector for each of its tokens or words, and not just one."""
+        return self.pooling == "none" or self.words is not None
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The poolings whose vectors are put one behind the other, in this order."""
+        return tuple(self.pooling.split("+"))
+
+
+def check_pooling(pooling: str) -> None:
+    """Raise UsageError unless this names poolings, or one of those that stand alone."""
+    if pooling in ALONE:
+        return
+    for mode in pooling.split("+"):
+        if mode in POOLINGS:
+            continue
+        problem = f"{mode} cannot be joined to others" if mode in ALONE else f"unknown {mode!r}"
+        raise UsageError(
+            f"--pooling {pooling}: {problem}",
+            f"{', '.join(POOLINGS)}, also joined as in mean+max; or {', '.join(ALONE)}",
+        )
+
+
+def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
+    """Return the options with what the folder says in place of auto and None.
+
+    What it says of the length and the dimensions of a vector is meant for those of whole texts.
+    """
+    prompt = sentence.prompt(options.prompt, options.prompt_name)
+    if options.per_token:
+        return replace(options, pooling="none", normalize=bool(options.normalize), prompt=prompt)
+    pooling = options.pooling
+    if pooling == "auto":
+        pooling = "+".join(sentence.pooling or ("mean",))
+    return replace(
+        options,
+        pooling=pooling,
+        normalize=sentence.normalize if options.normalize is None else options.normalize,
+        dim=options.dim or sentence.dim,
+        prompt=prompt,
+    )
+
+
+def reads_first(options: EmbedOptions, sentence: Sentence) -> bool:
+    """Say whether vectors are made of first tokens alone."""
+    skips = bool(options.prompt) and not sentence.include_prompt
+    return options.pooling in ("cls", "pooler") and not skips
+
+
+def prepared(record: Record, prompt: str, *, lower: bool) -> Record:
+    """Return a record with the prompt before its text, all of it in lower case if asked for."""
+    if not (prompt or lower):
+        return record
+    text, pair = record.text, record.pair
+    text = [*prompt.split(), *text] if isinstance(text, list) else prompt + text
+    if lower:
+        text, pair = _lower(text), None if pair is None else _lower(pair)
+    return record._replace(text=text, pair=pair)
+
+
+def _lower(text: Text) -> Text:
+    return [word.lower() for word in text] if isinstance(text, list) else text.lower()

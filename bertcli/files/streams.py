@@ -1,0 +1,354 @@
+"""Bytes in: files, pipes and compressed files, cut into numbered lines and decoded.
+
+A block holds the lines that one read brought: a file gives large blocks at full speed, and a slow
+pipe gives each line as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from bertcli.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+CHUNK = 1 << 18  # bytes a read; large enough for full speed, small next to the memory of a window
+LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
+
+
+class Block(NamedTuple):
+    """Whole lines, without their ends: the number of the first and its offset in the stream."""
+
+    number: int
+    offset: int
+    lines: list[bytes]
+
+
+class Derived(io.RawIOBase):
+    """A readable stream over ``more``, which returns the next bytes, and b"" at the end."""
+
+    def __init__(self, more: Callable[[], bytes], file: IO[bytes]) -> None:
+        self.more = more
+        self.file = file
+        self.ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Say yes: this is for reading."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill the buffer with what is ready, asking for more when nothing is."""
+        self.ready = self.ready or memoryview(self.more())
+        target = memoryview(buffer)
+        size = min(len(target), len(self.ready))
+        target[:size], self.ready = self.ready[:size], self.ready[size:]
+        return size
+
+    def close(self) -> None:
+        """Close the stream below as well."""
+        if not self.closed:
+            self.file.close()
+        super().close()
+
+
+def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the contents of frames; unlike zstandard's own reader, a file cut off is an error."""
+    import zstandard
+
+    frame, rest, begun = zstandard.ZstdDecompressor().decompressobj(), b"", False
+    while packed := rest or file.read(CHUNK):
+        try:
+            out = frame.decompress(packed)
+        except zstandard.ZstdError as broken:
+            raise EOFError(str(broken)) from None
+        rest, begun = frame.unused_data, not frame.eof
+        if frame.eof:
+            frame = zstandard.ZstdDecompressor().decompressobj()
+        if out:
+            yield out
+    if begun:
+        raise EOFError("the file ends in the middle of a frame")
+
+
+def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    offset = 0
+    while True:
+        chunk = file.read(CHUNK)
+        start = offset - len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as bad:
+            raise undecodable(name, bad, encoding, start + bad.start) from None
+        except UnicodeError as bad:  # it has no byte order mark
+            raise InputError(
+                f"{name}: not {encoding}: {bad}", "name the right --encoding, such as utf-16-le"
+            ) from None
+        if text:
+            yield text.encode("utf-8", "surrogatepass")
+        if not chunk:
+            return
+        offset += len(chunk)
+
+
+def _stream(parts: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
+    return io.BufferedReader(Derived(lambda: next(parts, b""), file), CHUNK)
+
+
+def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> IO[bytes]:
+    """Return the stream as UTF-8; for encodings whose line end is not one byte (UTF-16, UTF-32)."""
+    return _stream(_to_utf8(file, name, encoding, errors), file)
+
+
+def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int) -> InputError:
+    """Return the error for bytes that are not text in this encoding."""
+    return InputError(
+        f"{where}: byte {offset} (0x{bad.object[bad.start]:02x}) is not valid {encoding}",
+        "name the right --encoding, or use --encoding-errors replace",
+    )
+
+
+def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> IO[bytes]:
+    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst."""
+    try:
+        raw: Any = _stdin() if path == "-" else open(path, "rb", buffering=0)  # noqa: SIM115
+    except OSError as failed:
+        raise unreadable(path, failed) from None
+
+    def more() -> bytes:
+        chunk: bytes = raw.read(CHUNK) or b""
+        count(len(chunk))
+        return chunk
+
+    file: IO[bytes] = io.BufferedReader(Derived(more, raw), CHUNK)
+    match Path(path).suffix.lower():
+        case ".gz":
+            import gzip
+
+            unpacked = gzip.GzipFile(fileobj=file)
+            return _stream(iter(partial(unpacked.read1, CHUNK), b""), file)
+        case ".zst":
+            return _stream(_unpack_zstd(file), file)
+    return file
+
+
+@contextmanager
+def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
+    """Yield the path of a file that can be read anywhere: stdin and packed files are copied."""
+    if path != "-" and Path(path).suffix.lower() not in (".gz", ".zst"):
+        yield path
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "copy")
+        with open_bytes(path, count) as stream, _scratch(place) as copy:
+            while chunk := _read(stream, "stdin" if path == "-" else path):
+                copy(chunk)
+        yield str(place)
+
+
+@contextmanager
+def _scratch(place: Path) -> Iterator[Callable[[bytes], Any]]:
+    """Yield what writes to a temporary file; a failure says that it is one."""
+
+    def write(chunk: bytes) -> None:
+        left = memoryview(chunk)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError as failed:
+            raise OutputError(
+                f"{place.parent}: no room to unpack the input: {failed.strerror or failed}",
+                "make room there, or name another folder in TMPDIR",
+            ) from None
+
+    with place.open("wb", buffering=0) as file:
+        yield write
+
+
+def unreadable(path: str, failed: OSError) -> InputError:
+    """Return the error for a file that cannot be opened or read."""
+    if isinstance(failed, FileNotFoundError):
+        return InputError(f"{path}: no such file", "check the path; - is stdin")
+    if isinstance(failed, IsADirectoryError):
+        return InputError(f"{path}: is a folder", "give the files in it, with one --input each")
+    return InputError(f"{path}: {failed.strerror or failed}")
+
+
+def too_large(where: str, limit: int) -> InputError:
+    """Return the error for a record of more bytes than are read."""
+    return InputError(
+        f"{where}: the record is larger than {limit:,} bytes",
+        "raise --max-record-bytes (where the command has it), or split the record",
+    )
+
+
+def _stop(error: InputError) -> None:
+    raise error
+
+
+def blocks(
+    stream: IO[bytes],
+    name: str,
+    separator: bytes = b"\n",
+    limit: int = LARGEST_RECORD,
+    skip: Callable[[InputError], None] = _stop,
+    passed: Callable[[bytes], object] = len,
+) -> Iterator[Block]:
+    """Yield the lines of a stream as they come in; the last one needs no separator.
+
+    A line of more than ``limit`` bytes is never held whole: ``skip`` is told of it, and when that
+    returns, the line is left out; ``passed`` is shown its bytes piece by piece. Raises InputError
+    when a compressed file is broken.
+    """
+    number, offset, line = 1, 0, _OpenLine(limit, skip, passed)
+    while chunk := _read(stream, name):
+        *lines, rest = chunk.split(separator)
+        if lines and line.large:
+            passed(end := lines.pop(0))
+            number, offset = number + 1, offset + line.size + len(end) + len(separator)
+            line.begin()
+        elif lines:
+            lines[0] = b"".join([*line.chunks, lines[0]])
+            line.begin()
+        for block, large in _around(Block(number, offset, lines), separator, limit):
+            if large:
+                skip(too_large(f"{name}:{block.number}", limit))
+                passed(block.lines[0])
+            else:
+                yield block
+        number += len(lines)
+        offset += sum(map(len, lines)) + len(lines) * len(separator)
+        line.add(rest, f"{name}:{number}")
+    last = b"".join(line.chunks)
+    if last and not (number == 1 and last == codecs.BOM_UTF8):
+        yield Block(number, offset, [last])
+
+
+class _OpenLine:
+    """The line whose end has not been read: its chunks, or none once it is too large."""
+
+    def __init__(
+        self,
+        limit: int,
+        skip: Callable[[InputError], None],
+        passed: Callable[[bytes], object],
+    ) -> None:
+        self.limit, self.skip, self.passed = limit, skip, passed
+        self.begin()
+
+    def begin(self) -> None:
+        self.chunks: list[bytes] = []
+        self.size, self.large = 0, False
+
+    def add(self, chunk: bytes, where: str) -> None:
+        self.size += len(chunk)
+        if chunk:
+            self.chunks.append(chunk)
+        if self.size > self.limit:
+            if not self.large:
+                self.skip(too_large(where, self.limit))
+                self.large = True
+            for passed in self.chunks:
+                self.passed(passed)
+            self.chunks = []
+
+
+def _around(block: Block, separator: bytes, limit: int) -> Iterator[tuple[Block, bool]]:
+    """Yield the block cut at lines that are too large, and whether a piece is such a line."""
+    number, offset, lines = block
+    large = [at for at, line in enumerate(lines) if len(line) > limit]
+    if lines and not large:
+        yield block, False
+        return
+    ends = sorted({0, len(lines), *large, *(at + 1 for at in large)})
+    for start, stop in pairwise(ends):
+        yield Block(number + start, offset, some := lines[start:stop]), start in large
+        offset += sum(map(len, some)) + len(some) * len(separator)
+
+
+class LineDecoder:
+    """Bytes of lines -> text, with the place of a bad byte."""
+
+    def __init__(self, name: str, encoding: str, errors: str, *, separator: bytes = b"\n") -> None:
+        self.name, self.encoding, self.errors = name, encoding, errors
+        self.separator = separator
+        self.line_end = "\r" if separator == b"\n" else ""  # what may stand before the separator
+        self.replaced = 0
+
+    def lines(self, block: Block) -> list[str] | None:
+        """Return all lines of a block at once; None when they need a closer look."""
+        whole = self.separator.join(block.lines)
+        if block.number == 1:
+            whole = whole.removeprefix(codecs.BOM_UTF8)
+        try:
+            text = whole.decode(self.encoding)
+        except UnicodeDecodeError:
+            return None
+        lines = text.split(self.separator.decode())
+        if self.line_end and self.line_end in text:
+            return [line.removesuffix(self.line_end) for line in lines]
+        return lines
+
+    def __call__(self, block: Block, index: int) -> str:
+        """Return line ``index`` of the block, without a carriage return at its end."""
+        line = block.lines[index]
+        if block.number + index == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        try:
+            text = line.decode(self.encoding)
+        except UnicodeDecodeError as bad:
+            if self.errors == "strict":
+                before = sum(len(earlier) + 1 for earlier in block.lines[:index])
+                before += len(block.lines[index]) - len(line)
+                where = f"{self.name}:{block.number + index}"
+                raise undecodable(
+                    where, bad, self.encoding, block.offset + before + bad.start
+                ) from None
+            text = line.decode(self.encoding, self.errors)
+            self.replaced += text.count("\ufffd")
+        return text.removesuffix(self.line_end)
+
+
+def ends_lines_with_one_byte(encoding: str) -> bool:
+    """Tell whether a text in this encoding can be cut at newline bytes before it is decoded."""
+    return "a\n".encode(encoding) == b"a\n"
+
+
+def _read(stream: IO[bytes], name: str) -> bytes:
+    try:
+        chunk: bytes = stream.read1(CHUNK)  # type: ignore[attr-defined]
+    except (EOFError, zlib.error) as broken:
+        raise InputError(
+            f"{name}: the compressed data is broken or cut off: {broken}",
+            "nothing after this point can be read; fetch or write the file again",
+        ) from None
+    except OSError as failed:  # gzip.BadGzipFile is one too
+        raise unreadable(name, failed) from None
+    return chunk
+
+
+def _stdin() -> Any:
+    """Return stdin without its buffer, whose lock a thread that reads would hold at the end."""
+    if sys.stdin is None:
+        return io.BytesIO()
+    return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+
+
+def size_on_disk(paths: tuple[str, ...]) -> int | None:
+    """Return the bytes of all files together; None when one of them is a pipe."""
+    if any(not os.path.isfile(path) for path in paths):
+        return None
+    return sum(os.path.getsize(path) for path in paths)

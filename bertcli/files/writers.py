@@ -1,0 +1,289 @@
+"""Rows out: one writer a format, to a file that appears whole or not at all, or to stdout.
+
+    with open_writer(Path("ids.parquet"), "parquet") as write:
+        write([{"input_ids": [101, 102]}])
+
+A writer takes the rows of a window at a time. Where there is none, a `tables.Header` tells the
+columns of the empty file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+from bertcli.errors import OutputError, PipeClosed
+from bertcli.files.printable import printable
+from bertcli.files.same_file import refuse_inputs, refuse_stdout
+from bertcli.files.side_files import making, opener
+from bertcli.records.records import PACKED
+from bertcli.tokenizing.columns import Numbers, Written
+
+Row = dict[str, Any]
+Write = Callable[[Sequence[Any]], None]  # takes rows
+Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".npy": "npy",
+    ".npz": "npz",
+    ".safetensors": "safetensors",
+    ".parquet": "parquet",
+    ".txt": "txt",
+}
+TENSORS = ("npy", "npz", "safetensors")
+
+
+def format_of(path: Path) -> str:
+    """Return the format that a file name asks for. Raises OutputError for an unknown suffix."""
+    name = path.with_suffix("") if path.suffix.lower() in PACKED else path
+    if name.suffix.lower() not in SUFFIXES:
+        raise OutputError(
+            f"{path}: the suffix names no format", f"one of {', '.join(SUFFIXES)}, or give --format"
+        )
+    return SUFFIXES[name.suffix.lower()]
+
+
+@contextmanager
+def open_writer(
+    path: Path | None, form: str, *, overwrite: bool = False, inputs: Sequence[str | Path] = ()
+) -> Iterator[Write]:
+    """Yield a function that writes rows in this format to a file, or to stdout for None.
+
+    Raises OutputError when the file exists already, is one of the ``inputs``, or cannot be written.
+    """
+    if path is None:
+        refuse_stdout(inputs)
+    else:
+        refuse_inputs(inputs, [path])
+    with open_output(path, overwrite=overwrite) as output, writer_of(form)(output.file) as write:
+        yield write
+
+
+def writer_of(form: str) -> Format:
+    """Return the writer of a format."""
+    match form:
+        case "jsonl":
+            return jsonl
+        case "finished":
+            return finished
+        case "csv" | "tsv":
+            from bertcli.files.tables import delimited
+
+            return lambda file: delimited(file, tabs=form == "tsv")
+        case "parquet":
+            from bertcli.files.tables import parquet
+
+            return parquet
+        case "npy" | "npz" | "safetensors":
+            from bertcli.files import id_arrays as arrays
+
+            return arrays.writer_of(form)
+        case _:
+            return txt
+
+
+@contextmanager
+def jsonl(file: IO[bytes]) -> Iterator[Write]:
+    """One JSON object a line."""
+
+    def write(rows: Sequence[Row]) -> None:
+        file.write("".join([to_json(row) for row in rows]).encode())
+        file.flush()
+
+    yield write
+
+
+@contextmanager
+def finished(file: IO[bytes]) -> Iterator[Write]:
+    """Lines that need nothing but writing, as bytes."""
+
+    def write(lines: Sequence[Any]) -> None:
+        file.write(b"".join(lines))
+        file.flush()
+
+    yield write
+
+
+@contextmanager
+def txt(file: IO[bytes]) -> Iterator[Write]:
+    """Plain lines: the values of a row, separated by tabs."""
+
+    def write(rows: Sequence[Row]) -> None:
+        file.write("".join([to_text(row) for row in rows]).encode())
+        file.flush()
+
+    yield write
+
+
+def to_text(row: Row) -> str:
+    """Return a row as a plain line."""
+    return "\t".join(map(_plain, row.values())) + "\n"
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class _NumberTexts(dict[int, str]):
+    """Numbers written once: looking one up is faster than writing it again."""
+
+    def __missing__(self, number: int) -> str:
+        self[number] = str(number)
+        return self[number]
+
+
+_text_of = _NumberTexts().__getitem__
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def to_json(row: Row) -> str:
+    """Return a row as a line of JSON. Only what we made ourselves goes round the encoder.
+
+    Raises OutputError for NaN and infinity, which JSON cannot hold.
+    """
+    parts = []
+    for name, value in row.items():
+        if isinstance(value, Numbers):
+            text = f"[{','.join(map(_text_of, value))}]"
+        elif isinstance(value, Written):
+            text = value.json
+        else:
+            try:
+                text = _encode(value)
+            except ValueError as bad:
+                raise OutputError(f"field {name!r} cannot be written as JSON: {bad}") from None
+        parts.append(_key(name) + text)
+    return "{" + ",".join(parts) + "}\n"
+
+
+@lru_cache
+def _key(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False) + ":"
+
+
+@dataclass
+class Output:
+    """A file to write to."""
+
+    file: IO[bytes]
+
+
+class _Shown:
+    """A terminal that data are written to: lines of UTF-8, a whole number of them at a time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.flush = file, file.flush
+
+    def write(self, lines: bytes) -> None:
+        """Show lines without what would steer the terminal; blanks and ends of lines stay."""
+        text = lines.decode("utf-8", "replace")
+        self.file.write(re.sub(r"[^\t\r\n]+", lambda found: printable(found[0]), text).encode())
+
+
+@contextmanager
+def open_output(
+    path: Path | None, *, overwrite: bool = False, drawn: bool = False
+) -> Iterator[Output]:
+    """Yield the file to write to: under its name only when all went well. None is stdout.
+
+    A pipe gets the data as they are, a terminal what is `printable` of them; what is ``drawn`` for
+    a terminal is that already.
+    """
+    name = str(path) if path else "stdout"
+    try:
+        if path is None and sys.stdout is None:
+            raise OutputError("stdout is closed", "give -o FILE, or leave stdout open")
+        if path is None:
+            stdout: Any = sys.stdout.buffer
+            if sys.stdout.isatty() and not drawn:
+                stdout = _Shown(stdout)
+            yield Output(stdout)
+            sys.stdout.buffer.flush()
+        else:
+            with (
+                _replacing(path, overwrite=overwrite) as output,
+                _packed(path, output.file) as output.file,
+            ):
+                yield output
+    except BrokenPipeError:
+        drop_stdout()
+        raise PipeClosed from None
+    except OSError as failed:
+        if path is None:
+            drop_stdout()
+        raise OutputError(
+            f"{name}: cannot be written: {failed.strerror or failed}", _hint(failed)
+        ) from None
+
+
+@contextmanager
+def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
+    """Write beside the target and move over it at the end; a device or pipe is written as it is."""
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        with open(path, "wb") as file:
+            yield Output(file)
+        return
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path}: exists already", "give --overwrite, or another name")
+    target = Path(os.path.realpath(path))  # a link stays one
+    beside = making(target)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    try:
+        with open(beside, "xb", opener=opener(mode)) as file:
+            if mode is not None:  # what replaces a private file is private
+                os.chmod(beside, mode)
+            yield Output(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Compress for a name ending in .gz or .zst; no time stamp, so equal rows give equal bytes."""
+    match path.suffix.lower():
+        case ".gz":
+            import gzip
+
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                yield packed  # type: ignore[misc]
+        case ".zst":
+            import zstandard
+
+            with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as packed:
+                yield packed
+        case _:
+            yield file
+
+
+def drop_stdout() -> None:
+    """Let what is still buffered go nowhere, or the interpreter would complain of it at its end."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _hint(failed: OSError) -> str:
+    match failed.errno:
+        case errno.ENOENT:
+            return "make the folder first"
+        case errno.ENOSPC | errno.EFBIG | errno.EDQUOT:
+            return "make room, or choose another place"
+        case _:
+            return "choose another place"

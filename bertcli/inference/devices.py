@@ -1,0 +1,112 @@
+"""Where and in which number format the model runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from bertcli.errors import BertcliError, UsageError
+from bertcli.models.bert import BertModel
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.float32,  # of what is no matrix product
+}
+
+
+def available() -> list[str]:
+    """Return the names of the devices that are here, the fastest kind first."""
+    found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    if torch.xpu.is_available():
+        found += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
+    return [*found, "cpu"]
+
+
+def devices(names: str) -> list[torch.device]:
+    """Return the devices that ``--device`` names: auto, or a list like ``cuda:0,cuda:1``.
+
+    ``auto`` and a kind without a number are its first device, ``cuda:all`` is every one of a kind.
+    A device may be named twice. Raises UsageError for one that is not there.
+    """
+    here = available()
+    if names == "auto":
+        return [torch.device(here[0])]
+    found = []
+    for name in names.split(","):
+        kind, _, number = name.partition(":")
+        if number == "all" and (every := [one for one in here if one.partition(":")[0] == kind]):
+            found += [torch.device(one) for one in every]
+            continue
+        whole = name if name in here else f"{name}:0"
+        if whole not in here:
+            raise UsageError(f"device {name!r} is not there", f"--device can be: {', '.join(here)}")
+        found.append(torch.device(whole))
+    return found
+
+
+def put(model: BertModel, device: torch.device) -> BertModel:
+    """Move a model to a device. Raises BertcliError when there is no room for it."""
+    try:
+        return model.to(device)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise BertcliError(
+            f"out of memory on {device}: the model itself does not fit",
+            "use another --device, --dtype bfloat16, or a smaller model",
+        ) from None
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the number format of the computation; auto is float32."""
+    return DTYPES["float32" if name == "auto" else name]
+
+
+def slow(dtype: torch.dtype, device: torch.device) -> str:
+    """Return why a format is slow on a device; an empty string when it is not."""
+    if device.type != "cpu":
+        return ""
+    if dtype == torch.float16:
+        return "float16 is slow on a CPU; bfloat16 may be faster"
+    flags = _cpu_flags()
+    if dtype == torch.bfloat16 and flags and not flags & {"avx512_bf16", "amx_bf16"}:
+        return "this CPU has no bfloat16 arithmetic: expect it to be slower than float32"
+    return ""
+
+
+def device_and_dtype(
+    names: str, dtype: str, warn: Callable[[str], None]
+) -> tuple[torch.device, torch.dtype]:
+    """Return the first device that is named and the number format, with a warning if it is slow."""
+    device, found = devices(names)[0], dtype_of(dtype)
+    if message := slow(found, device):
+        warn(message)
+    return device, found
+
+
+def refuse_several(names: str, instead: str) -> None:
+    """Raise UsageError where one device computes and a list is named."""
+    if len(devices(names)) > 1:
+        raise UsageError(f"--device {names} names several devices, and one is taken here", instead)
+
+
+def use_threads(count: int | None) -> int:
+    """Set the number of threads of one operation and return it; None leaves torch's choice."""
+    if count is not None:
+        torch.set_num_threads(count)
+    return torch.get_num_threads()
+
+
+def _cpu_flags() -> set[str]:
+    """Return what Linux says the CPU can do; nothing elsewhere."""
+    if not os.path.exists("/proc/cpuinfo"):
+        return set()
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("flags"):
+                return set(line.split(":", 1)[1].split())
+    return set()

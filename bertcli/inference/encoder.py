@@ -1,0 +1,246 @@
+"""Token ids to vectors: the model, run over batches of a token budget.
+
+A batch is packed, without padding, on a CPU; elsewhere it is padded, of texts of similar length. In
+both cases what comes out is packed: the states of all tokens, one text after the other, `[T, D]`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertcli.errors import BertcliError, UsageError
+from bertcli.models.attention import Attend, Distance, packed, padded
+from bertcli.models.bert import BertModel
+from bertcli.models.calibration_sample import SAMPLE, drawn
+from bertcli.models.packed import positions, starts
+from bertcli.models.surgery import prepare
+from bertcli.records.records import Record
+from bertcli.records.windows import batches
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+# Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
+# the memory made for one batch serve the next. Else both pile up, to gigabytes.
+EVEN = 64
+
+
+class Tokens(NamedTuple):
+    """One text as the model takes it."""
+
+    ids: tuple[int, ...]
+    types: tuple[int, ...]
+
+
+COMPANY = Tokens((0,), (0,))
+QUERIES = 4  # of a text of which only the first token asks
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read off the model: which layers, put together how."""
+
+    layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
+    combine: str = "mean"
+    first: bool = False  # the first token of each text only, [CLS]
+
+    def indices(self, depth: int) -> list[int]:
+        """Return the layers counted from 0, the embedding output, up to ``depth``."""
+        found = [layer if layer >= 0 else depth + 1 + layer for layer in self.layers]
+        for asked, layer in zip(self.layers, found, strict=True):
+            if not 0 <= layer <= depth:
+                raise UsageError(
+                    f"there is no layer {asked} (--layers)",
+                    f"this model has layers 0 to {depth}, or -1 to 0",
+                )
+        return found
+
+    def of(self, states: Sequence[Tensor]) -> Tensor:
+        """Put the states [..., D] of the layers together: [..., D], concatenated or [..., k, D]."""
+        match self.combine:
+            case "mean":
+                return torch.stack(list(states)).mean(0) if len(states) > 1 else states[0]
+            case "sum":
+                return torch.stack(list(states)).sum(0)
+            case "concat":
+                return torch.cat(list(states), -1)
+            case "stack":
+                return torch.stack(list(states), -2)
+            case unknown:
+                raise UsageError(f"unknown --layer-combine {unknown!r}")
+
+
+class BatchLayout(NamedTuple):
+    """A batch in the layout of the device."""
+
+    states: Iterator[Tensor]  # of each layer: [T, hidden] or [B, L, hidden]
+    real: Any  # the index of what the batch was not filled up with
+    tokens: Any  # the index of all tokens in them
+    first: Any  # the index of the first token of each text
+    asking: Attend  # the kernel for these first tokens as the queries
+
+
+# packed states [T, D] of texts of these lengths, 1 each when `Reading.first` -> what is kept of
+# them, a tensor a text
+Finish = Callable[[Tensor, Sequence[int]], Sequence[Tensor] | Tensor]
+
+
+@dataclass
+class Encoder:
+    """A model on a device. ``budget`` shrinks when memory runs out."""
+
+    model: BertModel
+    reading: Reading
+    budget: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    warn: Callable[[str], None] = lambda message: None
+    tick: Callable[[int, int], None] = lambda texts, tokens: None  # told of each batch
+    linear: str = "plain"  # how `model.surgery.prepare` made its linear layers
+
+    def __post_init__(self) -> None:
+        self.layers = self.reading.indices(len(self.model.encoder.layer))
+        self.model.eval()
+
+    @property
+    def kernel(self) -> str:
+        """How texts of several lengths are put together."""
+        return "packed" if self.device.type == "cpu" else "padded"
+
+    @torch.inference_mode()
+    def run(self, texts: Sequence[Tokens], finish: Finish) -> list[Tensor]:
+        """Return what ``finish`` makes of each text's states, in order; equal texts run once."""
+        counts = Counter(texts)
+        distinct = list(counts)
+        found: dict[Tokens, Tensor] = {}
+        lengths = [len(text.ids) for text in distinct]
+        waiting = deque(batches(lengths, self.budget))
+        while waiting:
+            picked = waiting.popleft()
+            batch = [distinct[index] for index in picked]
+            try:
+                states, kept = self._states(self._in_company(batch))
+            except (torch.OutOfMemoryError, MemoryError):
+                self._shrink(len(picked))
+                rest = [index for some in (picked, *waiting) for index in some]
+                smaller = batches([lengths[index] for index in rest], self.budget)
+                waiting = deque([rest[at] for at in some] for some in smaller)
+                continue
+            vectors = finish(states, kept)
+            for text, vector in zip(batch, vectors, strict=False):  # less the company
+                found[text] = vector.float().cpu()
+            self.tick(
+                sum(counts[text] for text in batch),
+                sum(counts[text] * len(text.ids) for text in batch),
+            )
+        return [found[text] for text in texts]
+
+    def _in_company(self, batch: Sequence[Tokens]) -> Sequence[Tokens]:
+        """Return the batch, with a second text where a product would have a single row.
+
+        That of the only token, or the only [CLS], is added up in another order than several rows:
+        vectors would depend on the batch, in their last bits.
+        """
+        single = len(batch) == 1 and (self.reading.first or len(batch[0].ids) == 1)
+        return [*batch, COMPANY] if single and self.kernel == "packed" else batch
+
+    def _states(self, batch: Sequence[Tokens]) -> tuple[Tensor, list[int]]:
+        """Run the model over one batch: what is read off it, packed, and how many of each text."""
+        lengths = [len(text.ids) for text in batch]
+        laid = (self._packed if self.kernel == "packed" else self._padded)(batch, lengths)
+        only_first, top = self.reading.first, max(self.layers)
+        picked = laid.first if only_first else laid.tokens
+        wanted: dict[int, Tensor] = {}
+        for index, state in enumerate(laid.states):
+            if index in self.layers:
+                wanted[index] = state[picked].reshape(-1, state.shape[-1])
+            if only_first and index == top - 1:
+                wanted[top] = self._first(top, state, laid)
+            if top in wanted:
+                break
+        found = self.reading.of([wanted[index] for index in self.layers])
+        return found, [1] * len(lengths) if only_first else lengths
+
+    def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
+        """Run a layer for the first token of each text only, [n, hidden]."""
+        layer = self.model.encoder.layer[index - 1]
+        kv = layer.attention.self.kv(below[laid.real])
+        made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
+        return made.reshape(-1, made.shape[-1])
+
+    def _packed(self, batch: Sequence[Tokens], lengths: list[int]) -> BatchLayout:
+        total = sum(lengths)
+        idle = -total % EVEN if total > EVEN else 0
+        ids = [index for text in batch for index in text.ids] + [0] * idle
+        types = [kind for text in batch for kind in text.types] + [0] * idle
+        all_lengths = [*lengths, *[1] * idle]
+        direction = self.model.direction
+        states = self.model.states(
+            torch.tensor(ids),
+            types=torch.tensor(types),
+            at=positions(all_lengths),
+            kernels=direction(packed(all_lengths)),
+        )
+        asking = repeated(direction(packed(lengths, padded(at=0), queries=QUERIES)))
+        return BatchLayout(
+            states, slice(total), slice(total), torch.tensor(starts(lengths)), asking
+        )
+
+    def _padded(self, batch: Sequence[Tokens], lengths: list[int]) -> BatchLayout:
+        width = max(lengths)
+        ids = torch.tensor([[*text.ids, *[0] * (width - len(text.ids))] for text in batch])
+        types = torch.tensor([[*text.types, *[0] * (width - len(text.types))] for text in batch])
+        keep = torch.arange(width) < torch.tensor(lengths)[:, None]
+        ids, types, keep = (x.to(self.device) for x in (ids, types, keep))
+        direction = self.model.direction
+        states = self.model.states(ids, types=types, kernels=direction(padded(keep)))
+        every, asking = slice(None), direction(padded(keep, at=0))
+        return BatchLayout(states, every, keep, (every, slice(1)), asking)
+
+    def _shrink(self, texts: int) -> None:
+        """Halve the budget after memory ran out; give up when one text alone is too much."""
+        if texts == 1:
+            raise BertcliError(
+                f"out of memory on {self.device} with a batch of {self.budget} tokens",
+                "use a smaller --max-length, another --device, or a smaller model",
+            )
+        self.budget //= 2
+        self.warn(f"out of memory on {self.device}: batches of {self.budget} tokens from here on")
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def repeated(kernel: Attend) -> Attend:
+    """Make the kernel for one query a text of one that takes QUERIES a text: it asks them all.
+
+    A single query is computed in another order by the number of texts and threads.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        return kernel(q.repeat_interleave(QUERIES, 0), k, v, distance, drop)[::QUERIES]
+
+    return attend
+
+
+def first_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return the states of the first token of each text, [n, D]."""
+    return states[torch.tensor(starts(lengths), device=states.device)]
+
+
+def budget_of(asked: int | None, device: torch.device) -> int:
+    """Return the tokens of a batch: few enough for a CPU's cache, or many for a GPU."""
+    return asked or (4096 if device.type == "cpu" else 1 << 16)
+
+
+def make_fast(model: BertModel, dtype: str, device: torch.device, tokenizer: Tokenizer) -> str:
+    """Prepare a loaded model for inference with ``--dtype``, and say what its products are."""
+    if dtype != "int8":
+        return prepare(model, dtype, device)
+    encoded = tokenizer.encode([Record(text) for text in SAMPLE], Layout())
+    sample = [item.columns["input_ids"] for item in encoded]
+    sample += drawn(model.config.vocab_size, sample[0])
+    return prepare(model, dtype, device, sample)

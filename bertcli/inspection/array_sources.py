@@ -1,0 +1,258 @@
+"""Files of vectors as blocks of rows: NPY, NPZ, safetensors, JSON lines and Parquet.
+
+A block is a numpy array [rows, width] of at most a few megabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from bertcli.checkpoints.safetensors_header import read_header as read_safetensors
+from bertcli.errors import InputError
+from bertcli.files.npy import read_blocks, read_header
+from bertcli.files.streams import blocks as line_blocks
+from bertcli.files.streams import open_bytes
+from bertcli.files.typed_json import BadJsonError, parse
+from bertcli.files.zips import open_zip
+
+ROWS = 256  # vectors of JSON lines that are measured together
+NUMPY_OF = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
+    "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError)  # what a broken archive raises
+CUT_OFF = "fetch or write the file again"
+LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
+SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
+
+
+class ArrayPart(NamedTuple):
+    """An array, or a piece of one, in a file: `shape` is None where only reading it tells."""
+
+    name: str
+    dtype: str
+    shape: list[Any] | None
+    blocks: Iterable[Any]
+    rows: bool = True  # whether the blocks' rows are vectors
+
+
+@dataclass
+class FileFields:
+    """What a file of records has beside arrays; filled while it is read."""
+
+    records: int | None = None
+    kinds: dict[str, str] = field(default_factory=dict)  # field -> its type
+    warnings: list[str] = field(default_factory=list)
+
+
+def npy(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the array of an NPY file."""
+    with path.open("rb") as file:
+        yield _array(file, os.fstat(file.fileno()).st_size, "", str(path))
+        if file.read(1):
+            fields.warnings.append("there are bytes after the end of the array")
+
+
+def npz(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the arrays of an NPZ file."""
+    try:
+        with open_zip(path) as archive:
+            for entry in archive.infolist():
+                name = entry.filename
+                with archive.open(name) as file:
+                    where = f"{path}: {name}"
+                    yield _array(file, entry.file_size, name.removesuffix(".npy"), where)
+    except (*UNREADABLE, RuntimeError, ValueError) as broken:
+        raise InputError(f"{path}: not a readable NPZ file: {broken}", CUT_OFF) from None
+
+
+def safetensors(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the tensors of a safetensors file."""
+    tensors = read_safetensors(path)
+    with path.open("rb") as file:
+        for tensor in tensors:
+            file.seek(tensor.start)
+            kind = NUMPY_OF.get(tensor.dtype)
+            blocks = _rows(file, kind, tensor.shape, str(path)) if kind else ()
+            if tensor.dtype == "BF16":
+                blocks = map(_widened, blocks)
+            rows = len(tensor.shape) > 1
+            yield ArrayPart(tensor.name, tensor.dtype, list(tensor.shape), blocks, rows)
+
+
+def jsonl(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
+    waiting: dict[str, list[list[float]]] = {}
+    fields.records = 0
+    with open_bytes(str(path)) as stream:
+        for block in line_blocks(stream, str(path)):
+            for number, line in enumerate(block.lines, block.number):
+                if not line.strip():
+                    continue
+                fields.records += 1
+                for name, value in _object(line, f"{path}:{number}").items():
+                    vectors = [] if name in SPANS else _vectors(value)
+                    if any(map(_overflows, vectors)):
+                        raise InputError(f"{path}:{number}: field {name!r} holds too large numbers")
+                    _note_kind(fields, name, value, numeric=bool(vectors))
+                    if vectors:
+                        yield from _together(waiting, name, vectors)
+    for name, rows in waiting.items():
+        if rows:
+            yield _measured(name, rows)
+
+
+def parquet(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the columns of lists of numbers in a Parquet file."""
+    try:
+        import pyarrow as arrow
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise InputError(
+            f"{path}: reading Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
+        ) from None
+    try:
+        with ParquetFile(path) as file:
+            fields.records = file.metadata.num_rows
+            fields.kinds = {column.name: str(column.type) for column in file.schema_arrow}
+            lists = [
+                column.name
+                for column in file.schema_arrow
+                if column.name not in SPANS and _is_vector(arrow, column.type)
+            ]
+            for batch in file.iter_batches(batch_size=ROWS, columns=lists) if lists else ():
+                for name in lists:
+                    column = _innermost(arrow, batch.column(name))
+                    rows = [row for row in _numpy_rows(column) if row is not None]
+                    yield ArrayPart(name, str(column.type.value_type), None, _stacked(rows))
+    except (arrow.ArrowException, UnicodeDecodeError) as broken:
+        raise InputError(f"{path}: not a readable Parquet file: {broken}", CUT_OFF) from None
+
+
+def _array(file: IO[bytes], size: int, name: str, where: str) -> ArrayPart:
+    """Read the header of an NPY file of `size` bytes; what follows is read as it is asked for."""
+    try:
+        dtype, shape, by_columns, _ = head = read_header(file)
+    except ValueError as broken:
+        raise InputError(f"{where}: not a readable NPY array: {broken}", CUT_OFF) from None
+    if dtype.hasobject:
+        raise InputError(f"{where}: holds Python objects, which are not read: they may run code")
+    if head.end > size:
+        raise InputError(f"{where}: cut off: {size:,} bytes, not {head.end:,}", CUT_OFF)
+    known = dtype.kind in "fiub"
+    blocks = _rows(file, dtype, shape, where) if known else ()
+    return ArrayPart(name, str(dtype), list(shape), blocks, len(shape) > 1 and not by_columns)
+
+
+def _rows(file: IO[bytes], dtype: Any, shape: tuple[int, ...], where: str) -> Iterator[Any]:
+    """Yield an array's numbers, [rows, width]: a row is the last axis, or one number of a list."""
+    width = shape[-1] if len(shape) > 1 else 1
+    try:
+        yield from read_blocks(file, dtype, prod(shape) // width if width else 0, width)
+    except ValueError as wide:
+        raise InputError(f"{where}: {wide}") from None
+    except EOFError as cut:
+        raise InputError(f"{where}: cut off: it {cut}", CUT_OFF) from None
+
+
+def _widened(bits: Any) -> Any:
+    """Turn bfloat16, which numpy lacks, into float32: its upper half."""
+    import numpy
+
+    return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = parse(line)
+    except BadJsonError as bad:
+        raise InputError(f"{where}: not valid JSON: {bad}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: expected a JSON object, found {type(found).__name__}")
+    return found
+
+
+def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
+    """Return the vectors in a value: a list of numbers, or lists of them, so deep; else none."""
+    if not (deep > 1 and isinstance(value, list) and value and isinstance(value[0], list)):
+        return [value] if _is_numbers(value) else []
+    found = [_vectors(row, deep - 1) for row in value]
+    return [vector for vectors in found for vector in vectors] if all(found) else []
+
+
+def _overflows(row: list[float]) -> bool:
+    return any(type(number) is int and abs(number) > LARGEST for number in row)
+
+
+def _is_numbers(row: Any) -> bool:
+    """Allow null, which stands for a number that is none: JSON has no NaN."""
+    return isinstance(row, list) and bool(row) and {*map(type, row)} <= {int, float, type(None)}
+
+
+def _note_kind(fields: FileFields, name: str, value: Any, *, numeric: bool) -> None:
+    kind = "numbers" if numeric else type(value).__name__.replace("NoneType", "null")
+    known = fields.kinds.get(name, kind)
+    fields.kinds[name] = kind if known in (kind, "null") or kind == "null" else "mixed"
+
+
+def _together(
+    waiting: dict[str, list[list[float]]], name: str, vectors: list[list[float]]
+) -> Iterator[ArrayPart]:
+    """Collect vectors of one length, and yield them when they are many or another length comes."""
+    rows = waiting.setdefault(name, [])
+    for vector in vectors:
+        if rows and (len(rows) == ROWS or len(vector) != len(rows[0])):
+            yield _measured(name, rows.copy())
+            rows.clear()
+        rows.append(vector)
+
+
+def _measured(name: str, rows: list[list[float]]) -> ArrayPart:
+    import numpy
+
+    return ArrayPart(name, "JSON", None, [numpy.array(rows, dtype=numpy.float64)])
+
+
+def _is_list(arrow: Any, kind: Any) -> bool:
+    types = arrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_vector(arrow: Any, kind: Any) -> bool:
+    """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
+    if not _is_list(arrow, kind):
+        return False
+    inner, types = kind.value_type, arrow.types
+    return (
+        _is_vector(arrow, inner) or bool(types.is_floating(inner)) or bool(types.is_integer(inner))
+    )
+
+
+def _innermost(arrow: Any, column: Any) -> Any:
+    """Return the lists of numbers in a column that may hold lists of them."""
+    while _is_list(arrow, column.type.value_type):
+        column = column.flatten()
+    return column
+
+
+def _numpy_rows(column: Any) -> list[Any]:
+    return [
+        None if row.as_py() is None else row.values.to_numpy(zero_copy_only=False) for row in column
+    ]
+
+
+def _stacked(rows: list[Any]) -> Iterator[Any]:
+    """Yield rows as one block, or as one block each when they differ in length."""
+    import numpy
+
+    if len({len(row) for row in rows}) == 1:
+        yield numpy.stack(rows)
+    else:
+        yield from (row[None] for row in rows)

@@ -1,0 +1,73 @@
+"""What the tokenizer of a folder does to a text before the model sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertcli.errors import ModelError
+from bertcli.hub import sha256
+from bertcli.tokenizing.model_files import PREFIX, read_settings
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TokenizerInfo:
+    """What a tokenizer does to a text before the model sees it."""
+
+    file: str
+    vocabulary_size: int
+    largest_id: int
+    lower_case: bool | None  # None where its normalizer does not say
+    special_tokens: dict[str, int]
+    limit: int | None
+
+
+def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | None, str]:
+    """Read the tokenizer; one that is missing or broken is a warning, as the rest has worth."""
+    try:
+        found = Tokenizer.load(folder)
+        lower = getattr(found.core.normalizer, "lowercase", None)
+        if lower is None:
+            lower = read_settings(folder).switch("do_lower_case")
+    except ModelError as failed:
+        warnings.append(str(failed))
+        return None, str(failed)
+    warnings.extend(found.warnings)
+    info = TokenizerInfo(
+        file="tokenizer.json" if (folder / "tokenizer.json").exists() else "vocab.txt",
+        vocabulary_size=found.vocabulary_size,
+        largest_id=max(found.core.get_vocab().values(), default=-1),
+        lower_case=lower,
+        special_tokens=found.special_ids(),
+        limit=found.limit,
+    )
+    return info, ""
+
+
+def tokenizer_details(folder: Path) -> dict[str, Any]:
+    """Return more of a tokenizer than a summary needs; ModelError when there is none, or broken."""
+    found = Tokenizer.load(folder)
+    core, vocabulary = found.core, found.core.get_vocab()
+    file = folder / ("tokenizer.json" if (folder / "tokenizer.json").exists() else "vocab.txt")
+    return {
+        "file": file.name,
+        "sha256": sha256(file),
+        "model": type(core.model).__name__,
+        "normalizer": type(core.normalizer).__name__,
+        "vocabulary_size": len(vocabulary),
+        "words": sum(not token.startswith(PREFIX) for token in vocabulary),
+        "continuations": sum(token.startswith(PREFIX) for token in vocabulary),
+        "unused": sum(token.startswith("[unused") for token in vocabulary),
+        "added_tokens": {
+            token.content: index for index, token in core.get_added_tokens_decoder().items()
+        },
+        "roles": found.roles,
+        "special_tokens": found.special_ids(),
+        "lower_case": getattr(core.normalizer, "lowercase", None),
+        "strip_accents": getattr(core.normalizer, "strip_accents", None),
+        "limit": found.limit,
+        "truncation_side": found.truncation_side,
+        "padding_side": found.padding_side,
+    }

@@ -1,0 +1,192 @@
+"""A file of vectors as one report: shapes, types, norms, what is not a number, and its manifest.
+
+    inspect_file(Path("out.npy")).arrays[0]["norm"]   # {"min": 1.0, "mean": 1.0, "max": 1.0}
+
+A file is read once, in blocks, so one of any size needs the memory of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from bertcli.errors import BertcliError, InputError
+from bertcli.files.side_files import manifest_beside
+from bertcli.files.typed_json import read_object
+from bertcli.inspection.array_sources import (
+    CUT_OFF,
+    UNREADABLE,
+    ArrayPart,
+    FileFields,
+    jsonl,
+    npy,
+    npz,
+    parquet,
+    safetensors,
+)
+from bertcli.inspection.number_statistics import NumberStatistics
+from bertcli.vectors.reading import ARRAY
+
+SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
+    ".npy": npy,
+    ".npz": npz,
+    ".safetensors": safetensors,
+    ".jsonl": jsonl,
+    ".ndjson": jsonl,
+    ".parquet": parquet,
+}
+NUMPY_NAMES = {  # what safetensors and Arrow call a type -> what numpy does, and the manifest
+    "halffloat": "float16", "float": "float32", "double": "float64",
+    "F16": "float16", "F32": "float32", "F64": "float64", "BOOL": "bool",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+}  # fmt: skip
+UNTYPED = ("JSON",)  # numbers as text have no type
+PACKED = (".gz", ".zst")  # JSON lines may be packed
+FILE_SUFFIXES = (
+    *SOURCES,
+    *(f".jsonl{end}" for end in PACKED),
+    *(f".ndjson{end}" for end in PACKED),
+)
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """All that `bertcli inspect` knows of a file."""
+
+    path: Path
+    format: str
+    nbytes: int
+    fields: FileFields
+    arrays: list[dict[str, Any]]
+    manifest: dict[str, Any] | None
+    warnings: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "file": str(self.path),
+            "format": self.format,
+            "bytes": self.nbytes,
+            "records": self.fields.records,
+            "fields": self.fields.kinds,
+            "arrays": self.arrays,
+            "manifest": self.manifest,
+            "warnings": self.warnings,
+        }
+
+
+def inspect_file(path: Path) -> FileReport:
+    """Read a file of vectors to its end. InputError when it is not what it says."""
+    suffix = suffix_of(path)
+    if suffix not in SOURCES:
+        raise InputError(
+            f"{path}: inspect does not know this kind of file", f"known: {', '.join(FILE_SUFFIXES)}"
+        )
+    try:
+        if not path.is_file():
+            what = "is not a file" if path.exists() else "no such file"
+            raise InputError(f"{path}: {what}", "check the path")
+        size = path.stat().st_size
+    except OSError as failed:  # a link in a circle
+        raise InputError(f"{path}: {failed.strerror}") from None
+    if size == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
+        raise InputError(f"{path}: the file is empty", CUT_OFF)
+    fields = FileFields()
+    tallies: dict[str, tuple[ArrayPart, NumberStatistics]] = {}
+    try:
+        for part in SOURCES[suffix](path, fields):
+            _, tally = tallies.setdefault(part.name, (part, NumberStatistics(rows=part.rows)))
+            for block in part.blocks:
+                tally.add(block)
+    except OSError as failed:
+        raise InputError(f"{path}: {failed.strerror or failed}") from None
+    except UNREADABLE as broken:
+        raise InputError(f"{path}: broken or cut off: {broken}", CUT_OFF) from None
+    arrays = [_described(part, tally) for part, tally in tallies.values()]
+    warnings = [text for found in arrays for text in _concerns(found)] + fields.warnings
+    manifest = _manifest(path, warnings)
+    if manifest is not None:
+        warnings += _contradictions(manifest, arrays, flat=fields.records is not None)
+    return FileReport(path, suffix[1:], size, fields, arrays, manifest, warnings)
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that tells the format: that of the contents for a packed file."""
+    name = path.name.lower()
+    packed = next((end for end in PACKED if name.endswith(end)), "")
+    suffix = Path(name.removesuffix(packed)).suffix
+    return suffix if not packed or SOURCES.get(suffix) is jsonl else packed
+
+
+def recorded_sha256(manifest: Mapping[str, Any]) -> str | None:
+    """Return the SHA-256 of the file that its manifest records."""
+    output = manifest.get("output")
+    places = (manifest, output if isinstance(output, dict) else {})
+    found = [place["sha256"] for place in places if isinstance(place.get("sha256"), str)]
+    return found[0] if found else None
+
+
+def _described(part: ArrayPart, tally: NumberStatistics) -> dict[str, Any]:
+    shape = part.shape if part.shape is not None else tally.shape()
+    return {"name": part.name, "dtype": part.dtype, "shape": shape} | tally.summary()
+
+
+def _concerns(found: Mapping[str, Any]) -> Iterator[str]:
+    name = f"{found['name']}: " if found["name"] else ""
+    for kind, label in (("nan", "NaN"), ("inf", "infinite")):
+        if found[kind]:
+            yield f"{name}{found[kind]:,} of {found['numbers']:,} numbers are {label}"
+    if found["norm"] and found["norm"]["min"] == 0:
+        yield f"{name}there are vectors of length 0"
+
+
+def _manifest(path: Path, warnings: list[str]) -> dict[str, Any] | None:
+    """Read the manifest beside a file; a broken one is a warning."""
+    place = manifest_beside(path)
+    try:
+        found = read_object(place, InputError)
+    except InputError as broken:
+        warnings.append(str(broken))
+        return None
+    return dict(found) or None
+
+
+def _contradictions(
+    manifest: Mapping[str, Any], arrays: list[dict[str, Any]], *, flat: bool
+) -> Iterator[str]:
+    """Compare with the manifest; in ``flat`` arrays the vectors of a record are rows."""
+    vectors = [one for one in arrays if len(arrays) == 1 or one["name"] == ARRAY]
+    if len(vectors) != 1:
+        return
+    arrays = vectors
+    said, found = manifest.get("shape"), arrays[0]["shape"]
+    if said is not None and found not in (said, _rows(said) if flat else said):
+        yield f"the manifest says shape {said}, the file has {found}"
+    said, found = manifest.get("dtype"), arrays[0]["dtype"]
+    if said is not None and found not in UNTYPED and said != NUMPY_NAMES.get(found, found):
+        yield f"the manifest says dtype {said}, the file has {found}"
+
+
+def _rows(shape: Any) -> Any:
+    """Return the shape of the same vectors, one a row: [n, layers, D] -> [n * layers, D]."""
+    if not isinstance(shape, list) or len(shape) < 3:
+        return shape
+    return [prod(shape[:-1]), shape[-1]]
+
+
+def check_sha256(report: FileReport) -> tuple[bool | None, str]:
+    """Compare the file with the hash in its manifest: whether it is equal (None: unknown), why."""
+    from bertcli.hub import sha256
+
+    wanted = recorded_sha256(report.manifest or {})
+    try:
+        found = sha256(report.path)
+    except OSError as failed:
+        raise BertcliError(f"{report.path}: {failed.strerror}") from None
+    if wanted is None:
+        return None, f"sha256 {found} (no manifest to compare with)"
+    return found == wanted, f"sha256 {found}" + ("" if found == wanted else f", not {wanted}")

@@ -1,0 +1,302 @@
+"""BERT itself, parts first, the whole last.
+
+Letters as in attention.py: a hidden state is `[..., hidden]`, where `...` is `[B, L]` (padded) or
+`[T]` (packed). Every attribute that holds parameters has the checkpoint's name, so a checkpoint's
+names are the map of this file. Source: BERT: Pre-training of Deep Bidirectional Transformers, and
+the classes of the same names in transformers' modeling_bert.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from bertcli.errors import ModelError
+from bertcli.models.activations import activation
+from bertcli.models.attention import Attend, bidirectional, causal, masked
+from bertcli.models.config import BertConfig
+from bertcli.models.layer_calls import Call, chunked, directly
+from bertcli.models.positions import NoDistance, distances, positions
+
+KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
+Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one a layer
+
+
+class Absent(nn.Module):
+    """Stands where this model has nothing, and says so when it is called."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, *inputs: object) -> Tensor:
+        """Refuse with a ModelError."""
+        raise ModelError(f"this model has no {self.what}")
+
+    def extra_repr(self) -> str:
+        """Show in `print(model)` what is absent."""
+        return self.what
+
+
+class CrossAttentionMemory(NamedTuple):
+    """What the cross-attention of one layer reads, and the kernel it reads it with."""
+
+    kv: KV
+    attend: Attend
+
+
+class BertEmbeddings(nn.Module):
+    """The sum of word, token type, position and any extra embeddings, normalised. Section 3.2."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        width, pad = config.hidden_size, config.pad_token_id
+        if pad is not None and not 0 <= pad < config.vocab_size:
+            raise ModelError(f"pad_token_id {pad} is outside the vocabulary of {config.vocab_size}")
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
+        self.position_embeddings = positions(config)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        tables = {name: nn.Embedding(size, width) for name, size in config.extra_embeddings.items()}
+        try:
+            self.extra = nn.ModuleDict(tables)
+        except KeyError as taken:  # torch has such a name itself
+            raise ModelError(f"extra_embeddings has a name that cannot be: {taken}") from None
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        ids: Tensor,
+        types: Tensor | None = None,
+        at: Tensor | None = None,
+        extra: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Embed ids [..., L], or take vectors [..., L, hidden] in place of the word embeddings.
+
+        `types` (0 by default), `at` (the positions, 0 to L-1 by default) and each of `extra` are
+        ids [..., L]. ValueError unless `extra` names exactly the tables that the model has.
+        """
+        extra = extra or {}
+        if set(extra) != set(self.extra):
+            raise ValueError(f"extra ids for {sorted(self.extra)} expected, got {sorted(extra)}")
+        words = ids if ids.is_floating_point() else self.word_embeddings(ids)
+        if types is None:
+            types = torch.zeros((), dtype=torch.long, device=words.device)
+        if at is None:
+            at = torch.arange(words.shape[-2], device=words.device)
+        total = words + self.token_type_embeddings(types) + self.position_embeddings(at)
+        for name, table in self.extra.items():
+            total = total + table(extra[name])
+        return self.dropout(self.LayerNorm(total.to(words.dtype)))
+
+
+class BertSelfAttention(nn.Module):
+    """Queries, keys and values of every head. Attention Is All You Need, section 3.2.2."""
+
+    def __init__(self, config: BertConfig, heads: int, distance: nn.Module) -> None:
+        super().__init__()
+        self.head_size = config.head_size
+        self.query = nn.Linear(config.hidden_size, heads * self.head_size)
+        self.key = nn.Linear(config.hidden_size, heads * self.head_size)
+        self.value = nn.Linear(config.hidden_size, heads * self.head_size)
+        self.distance_embedding = distance
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """Split [..., H*D] into [..., H, D]; H is read off, as pruning changes it."""
+        return x.unflatten(-1, (-1, self.head_size))
+
+    def kv(self, x: Tensor) -> KV:
+        """Make the keys and values of x."""
+        return self.heads(self.key(x)), self.heads(self.value(x))
+
+    def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
+        """Let each token of x look at `kv`, by default those of x itself; [..., H*D]."""
+        k, v = self.kv(x) if kv is None else kv
+        drop = self.dropout.p if self.training else 0.0
+        q = self.heads(self.query(x))
+        return attend(q, k, v, self.distance_embedding, drop).flatten(-2)
+
+
+class Residual(nn.Module):
+    """A projection back to the hidden size, added to where it came from, normalised."""
+
+    def __init__(self, config: BertConfig, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        """Add what was computed, y [..., width], to its input, x [..., hidden]."""
+        return self.LayerNorm(self.dropout(self.dense(y)) + x)
+
+
+class BertSelfOutput(Residual):
+    """The end of an attention block: width is H*D."""
+
+
+class BertOutput(Residual):
+    """The end of a feed-forward block: width is the intermediate size."""
+
+
+class BertAttention(nn.Module):
+    """An attention block: look, project, add, normalise."""
+
+    def __init__(self, config: BertConfig, heads: int, distance: nn.Module) -> None:
+        super().__init__()
+        self.self = BertSelfAttention(config, heads, distance)
+        self.output = BertSelfOutput(config, heads * config.head_size)
+
+    def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
+        """Map [..., hidden] to [..., hidden]."""
+        return self.output(self.self(x, attend, kv), x)
+
+
+class BertIntermediate(nn.Module):
+    """The wide half of a feed-forward block."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = activation(config.hidden_act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., intermediate]."""
+        return self.activation(self.dense(x))
+
+
+class BertLayer(nn.Module):
+    """Attention, cross-attention in some decoders, feed-forward. Section 3."""
+
+    def __init__(self, config: BertConfig, index: int) -> None:
+        super().__init__()
+        self.attention = BertAttention(config, config.heads(index), distances(config))
+        self.crossattention: nn.Module = Absent("cross-attention")
+        if config.add_cross_attention and not config.is_decoder:
+            raise ModelError("add_cross_attention needs is_decoder as well")
+        if config.add_cross_attention:
+            self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
+        self.intermediate = BertIntermediate(config)
+        self.output = BertOutput(config, config.intermediate_size)
+        self.call: Call = directly
+        if size := config.chunk_size_feed_forward:
+            self.call = partial(chunked, size)
+
+    def forward(
+        self,
+        x: Tensor,
+        attend: Attend,
+        memory: CrossAttentionMemory | None = None,
+        kv: KV | None = None,
+    ) -> Tensor:
+        """Map [..., hidden] to [..., hidden].
+
+        With `kv`, made by `attention.self.kv`, x may be some of the tokens only, such as the first.
+        """
+        x = self.attention(x, attend, kv)
+        if memory is not None:
+            x = self.crossattention(x, memory.attend, memory.kv)
+        return self.call(self.feed_forward, x)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Widen, bend, narrow, add; [..., hidden]."""
+        return self.output(self.intermediate(x), x)
+
+
+class BertEncoder(nn.Module):
+    """The stack of layers. Set `call` to `calls.recomputing` to train with less memory."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        layers = (BertLayer(config, i) for i in range(config.num_hidden_layers))
+        self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
+        self.call: Call = directly
+
+    def states(
+        self,
+        x: Tensor,
+        kernels: Kernels,
+        memories: Sequence[CrossAttentionMemory | None] | None = None,
+    ) -> Iterator[Tensor]:
+        """Yield x and then what each layer makes of it; layers that nobody asks for do not run."""
+        each = [kernels] * len(self.layer) if callable(kernels) else kernels
+        memories = [None] * len(self.layer) if memories is None else memories
+        yield x
+        for layer, attend, memory in zip(self.layer, each, memories, strict=True):
+            x = self.call(layer, x, attend, memory)
+            yield x
+
+    def forward(
+        self,
+        x: Tensor,
+        kernels: Kernels,
+        memories: Sequence[CrossAttentionMemory | None] | None = None,
+    ) -> Tensor:
+        """Run all layers; [..., hidden]."""
+        for state in self.states(x, kernels, memories):
+            x = state
+        return x
+
+
+class BertPooler(nn.Module):
+    """A tanh layer over the first token of a text, [CLS]. Section 3.1."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, first: Tensor) -> Tensor:
+        """Map the first tokens [..., hidden] to [..., hidden]."""
+        return torch.tanh(self.dense(first))
+
+
+class BertModel(nn.Module):
+    """BERT: ids to hidden states. The pooler is part of it, but is called by whoever wants it."""
+
+    def __init__(self, config: BertConfig, pooler: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = BertEmbeddings(config)
+        self.encoder = BertEncoder(config)
+        self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
+        self.direction = causal if config.is_decoder else bidirectional
+
+    def states(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        types: Tensor | None = None,
+        at: Tensor | None = None,
+        extra: Mapping[str, Tensor] | None = None,
+        kernels: Kernels | None = None,
+    ) -> Iterator[Tensor]:
+        """Yield the embeddings and then each layer's hidden states, [..., hidden], as asked for.
+
+        `ids`, `types`, `at` and `extra` are as in BertEmbeddings; `keep` [B, L] is 1 for tokens
+        and 0 for padding; [B, L, L] is 1 where a token may look, and then that alone counts, in a
+        decoder too. `kernels` replace the one that `keep` makes: both are a ValueError.
+        """
+        if kernels is None:
+            kernels = masked(keep, self.direction)
+        elif keep is not None:
+            raise ValueError("kernels bring their own mask: give `keep` to the kernel")
+        return self.encoder.states(self.embeddings(ids, types, at, extra), kernels)
+
+    def forward(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        types: Tensor | None = None,
+        at: Tensor | None = None,
+        extra: Mapping[str, Tensor] | None = None,
+        kernels: Kernels | None = None,
+    ) -> Tensor:
+        """Give the last hidden states, [..., hidden]; arguments as in `states`."""
+        for state in self.states(ids, keep, types, at, extra, kernels):
+            last = state
+        return last

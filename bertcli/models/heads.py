@@ -1,0 +1,243 @@
+"""BERT with the layers of one task on top: hidden states in, logits out.
+
+`logits` takes hidden states [..., L, hidden] from anywhere, so a caller who has only the first
+tokens, or only the masked ones, hands over those. Losses live elsewhere. Names, and which heads
+have a pooler, are those of the classes of the same names in transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from bertcli.errors import ModelError
+from bertcli.models.activations import activation
+from bertcli.models.bert import BertModel, Kernels
+from bertcli.models.config import BertConfig
+
+
+class BertWithHead(nn.Module):
+    """The frame that all heads share: `forward` is `logits` of BERT's last hidden states."""
+
+    def __init__(self, config: BertConfig, pooler: bool) -> None:
+        super().__init__()
+        self.bert = BertModel(config, pooler)
+
+    def forward(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        types: Tensor | None = None,
+        at: Tensor | None = None,
+        extra: Mapping[str, Tensor] | None = None,
+        kernels: Kernels | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Give the logits; arguments as in `BertModel.states`."""
+        return self.logits(self.bert(ids, keep, types, at, extra, kernels))
+
+    def logits(self, hidden: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Turn hidden states [..., L, hidden] into logits."""
+        raise NotImplementedError
+
+    def tie(self) -> None:
+        """Make the weights that are one weight one again, after `load_state_dict(assign=True)`."""
+
+
+def _dropout(config: BertConfig) -> nn.Dropout:
+    own = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
+
+
+# --- predicting words ---
+
+
+class BertPredictionHeadTransform(nn.Module):
+    """The layer before the vocabulary."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = activation(config.hidden_act)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., hidden]."""
+        return self.LayerNorm(self.activation(self.dense(x)))
+
+
+class BertLMPredictionHead(nn.Module):
+    """Scores of every word of the vocabulary. Section 3.1, Task #1."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = BertPredictionHeadTransform(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., vocabulary]."""
+        return self.decoder(self.transform(x))
+
+
+class Predictions(nn.Module):
+    """The name `cls.predictions` that checkpoints give to the head that predicts words."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = BertLMPredictionHead(config)
+        self.tied = config.tie_word_embeddings
+
+    def tie(self, words: nn.Embedding) -> None:
+        """Share the word embeddings, unless the config says that this decoder is its own."""
+        if self.tied:
+            self.predictions.decoder.weight = words.weight
+            self.predictions.decoder.bias = self.predictions.bias
+
+
+class PredictionsAndPair(Predictions):
+    """The names `cls.predictions` and `cls.seq_relationship` of the two heads of pretraining."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+
+class BertForMaskedLM(BertWithHead):
+    """Which words the masked tokens were."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=False)
+        self.cls = Predictions(config)
+        self.tie()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every word at every token, [..., L, vocabulary]."""
+        return self.cls.predictions(hidden)
+
+    def tie(self) -> None:
+        """Share the word embeddings with the decoder."""
+        self.cls.tie(self.bert.embeddings.word_embeddings)
+
+
+class BertLMHeadModel(BertForMaskedLM):
+    """Which word comes next: causal when the config says `is_decoder`."""
+
+
+class BertForPreTraining(BertWithHead):
+    """Which words were masked, and whether the second sentence follows the first."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=True)
+        self.cls = PredictionsAndPair(config)
+        self.tie()
+
+    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Score every word at every token, [..., L, vocabulary], and the pair, [..., 2]."""
+        pooled = self.bert.pooler(hidden[..., 0, :])
+        return self.cls.predictions(hidden), self.cls.seq_relationship(pooled)
+
+    def tie(self) -> None:
+        """Share the word embeddings with the decoder."""
+        self.cls.tie(self.bert.embeddings.word_embeddings)
+
+
+# --- judging the whole text ---
+
+
+class BertForNextSentencePrediction(BertWithHead):
+    """Whether the second sentence follows the first. Section 3.1, Task #2."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=True)
+        self.cls = nn.ModuleDict({"seq_relationship": nn.Linear(config.hidden_size, 2)})
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score 'follows' and 'is random', [..., 2]."""
+        return self.cls["seq_relationship"](self.bert.pooler(hidden[..., 0, :]))
+
+
+class BertForSequenceClassification(BertWithHead):
+    """Which class a text or a pair belongs to, or one score. Section 4.1."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=True)
+        self.dropout = _dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every label, [..., labels]."""
+        return self.classifier(self.dropout(self.bert.pooler(hidden[..., 0, :])))
+
+
+class BertForMultipleChoice(BertWithHead):
+    """Which of several continuations fits: ids are [B, choices, L]. Section 4.4."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=True)
+        self.dropout = _dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every choice, [..., choices]."""
+        return self.classifier(self.dropout(self.bert.pooler(hidden[..., 0, :]))).squeeze(-1)
+
+
+# --- judging each token ---
+
+
+class BertForTokenClassification(BertWithHead):
+    """Which class each token belongs to. Section 5.3."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=False)
+        self.dropout = _dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every label at every token, [..., L, labels]."""
+        return self.classifier(self.dropout(hidden))
+
+
+class BertForQuestionAnswering(BertWithHead):
+    """Where in the second sentence the answer to the first starts and ends. Section 4.2."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=False)
+        if config.num_labels != 2:
+            raise ModelError(f"an answer has a start and an end, not {config.num_labels} labels")
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+
+    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Score every token as the start and as the end, each [..., L]."""
+        start, end = self.qa_outputs(hidden).unbind(-1)
+        return start, end
+
+
+ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {
+    made.__name__: made
+    for made in (
+        BertModel,
+        BertForMaskedLM,
+        BertLMHeadModel,
+        BertForPreTraining,
+        BertForNextSentencePrediction,
+        BertForSequenceClassification,
+        BertForMultipleChoice,
+        BertForTokenClassification,
+        BertForQuestionAnswering,
+    )
+}
+
+
+def architecture(config: BertConfig) -> type[BertModel] | type[BertWithHead]:
+    """Find the class that config.json names first; BertModel when it names none.
+
+    ModelError for a name that is not here.
+    """
+    name = next(iter(config.architectures), "BertModel")
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ModelError(f"the architecture {name} is unknown", hint=f"known: {known}")
+    return ARCHITECTURES[name]

@@ -1,0 +1,256 @@
+"""Changes to a built model. The forward passes do not know of them.
+
+Letters as in attention.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertcli.errors import ModelError, UsageError
+from bertcli.models.attention import Attend
+from bertcli.models.bert import (
+    KV,
+    BertAttention,
+    BertIntermediate,
+    BertModel,
+    BertPooler,
+    BertSelfAttention,
+    Residual,
+)
+from bertcli.models.calibration_sample import inputs_of, one_thread
+from bertcli.models.cpu_products import Plain, Prepacked, cannot_prepack, linear
+from bertcli.models.int8 import EightBit, EightBitFeedForward, cannot_multiply
+
+Product: TypeAlias = Plain | Prepacked | EightBit
+
+
+def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
+    """Cut heads out: layer -> heads, both counted as in the model before any pruning.
+
+    `model.config.pruned_heads` then names all that are gone, so that the model can be saved and
+    built again. ValueError for a layer or head that never was, or when a layer would have none.
+    Source: Are Sixteen Heads Really Better than One?, section 4.
+    """
+    gone = {layer: set(cut) for layer, cut in model.config.pruned_heads.items()}
+    after = {layer: gone.get(layer, set()) | set(cut) for layer, cut in heads.items()}
+    for layer, cut in after.items():
+        _refuse(model, layer, cut)
+    for layer, cut in after.items():
+        left = [h for h in range(model.config.num_attention_heads) if h not in gone.get(layer, ())]
+        keep = [place for place, head in enumerate(left) if head not in cut]
+        _keep_heads(model.encoder.layer[layer].attention, keep)
+    pruned = {layer: tuple(sorted(cut)) for layer, cut in (gone | after).items() if cut}
+    model.config = replace(model.config, pruned_heads=pruned)
+
+
+def _refuse(model: BertModel, layer: int, cut: set[int]) -> None:
+    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    if layer not in range(layers) or not cut <= set(range(heads)):
+        raise ValueError(f"layer {layer}, heads {sorted(cut)}: there are {layers} x {heads}")
+    if len(cut) == heads:
+        raise ValueError(f"layer {layer} would be left without heads")
+
+
+def _keep_heads(attention: BertAttention, keep: list[int]) -> None:
+    inner = attention.self
+    rows = torch.cat([torch.arange(inner.head_size) + place * inner.head_size for place in keep])
+    for name in ("query", "key", "value"):
+        setattr(inner, name, _cut(getattr(inner, name), rows, dim=0))
+    attention.output.dense = _cut(attention.output.dense, rows, dim=1)
+
+
+def _cut(layer: nn.Linear, kept: Tensor, dim: int) -> nn.Linear:
+    kept = kept.to(layer.weight.device)
+    weight = layer.weight.detach().index_select(dim, kept)
+    bias = layer.bias.detach()
+    bias = bias.index_select(0, kept) if dim == 0 else bias.clone()
+    return linear(weight, bias)
+
+
+class FusedSelfAttention(nn.Module):
+    """A BertSelfAttention that makes queries, keys and values in one multiplication."""
+
+    def __init__(self, parts: BertSelfAttention) -> None:
+        super().__init__()
+        three = (parts.query, parts.key, parts.value)
+        weight = torch.cat([one.weight.detach() for one in three])
+        self.qkv: nn.Module = linear(weight, torch.cat([one.bias.detach() for one in three]))
+        self.head_size = parts.head_size
+        self.distance_embedding = parts.distance_embedding
+        self.dropout = parts.dropout
+
+    def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
+        """Let each token of x look at `kv`, by default those of x itself; [..., H*D]."""
+        q, k, v = self.heads(x)
+        drop = self.dropout.p if self.training else 0.0
+        k, v = (k, v) if kv is None else kv
+        return attend(q, k, v, self.distance_embedding, drop).flatten(-2)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Make queries, keys and values, each [..., H, D]."""
+        return self.qkv(x).unflatten(-1, (3, -1, self.head_size)).unbind(-3)
+
+    def kv(self, x: Tensor) -> KV:
+        """Make the keys and values of x."""
+        _, k, v = self.heads(x)
+        return k, v
+
+
+def fuse_qkv(model: BertModel) -> None:
+    """Fuse the projections of every self-attention, for speed; for inference, after loading.
+
+    The parameters lose the checkpoint's names, so save before.
+    """
+    for layer in model.encoder.layer:
+        layer.attention.self = FusedSelfAttention(layer.attention.self).train(layer.training)
+
+
+class PreparedIntermediate(nn.Module):
+    """A BertIntermediate over a prepared product, which bends as well when it is the exact GELU."""
+
+    def __init__(self, parts: BertIntermediate, product: Product) -> None:
+        super().__init__()
+        self.product = product
+        self.activation = parts.activation
+        self.bent = self._bent
+        if parts.activation is F.gelu and not isinstance(product, EightBit):
+            self.bent = product.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., intermediate]."""
+        return self.bent(x)
+
+    def _bent(self, x: Tensor) -> Tensor:
+        return self.activation(self.product(x))
+
+
+class PreparedResidual(nn.Module):
+    """A Residual over a prepared product, which adds as well."""
+
+    def __init__(self, parts: Residual, product: Product) -> None:
+        super().__init__()
+        self.product = product
+        self.LayerNorm = parts.LayerNorm
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        """Add what was computed, y [..., width], to its input, x [..., hidden]."""
+        return self.LayerNorm(self.product.add(y, x))
+
+
+class PreparedPooler(nn.Module):
+    """A BertPooler over a prepared product."""
+
+    def __init__(self, product: Product) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, first: Tensor) -> Tensor:
+        """Map the first tokens [..., hidden] to [..., hidden]."""
+        return self.product(first).tanh()
+
+
+def prepare(
+    model: BertModel, dtype: str, device: torch.device, sample: Sequence[Sequence[int]] = ()
+) -> str:
+    """Make a loaded model fast on a device, for inference only, and say what its products are.
+
+    `dtype` is a name that users give, "auto" included. The numbers stay those of the model as it
+    was, except with "int8", which needs a CPU, float32 weights, and the ids of some texts as a
+    sample: UsageError where it cannot be. Parameters lose their names, so save before.
+    """
+    model.eval()
+    reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
+    made = Plain if reason or device.type != "cpu" else Prepacked
+    if isinstance(model.pooler, BertPooler):
+        model.pooler = PreparedPooler(made(model.pooler.dense))
+    if dtype == "int8":
+        _eight_bit(model, device, sample, made)
+        return "int8"
+    fuse_qkv(model)
+    for layer in model.encoder.layer:
+        layer.attention.self.qkv = made(layer.attention.self.qkv)
+        attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
+        layer.attention.output = PreparedResidual(attended, made(attended.dense))
+        layer.intermediate = PreparedIntermediate(wide, made(wide.dense))
+        layer.output = PreparedResidual(narrow, made(narrow.dense))
+    if made is Prepacked:
+        return "prepacked"
+    return f"plain ({reason})" if device.type == "cpu" else "plain"
+
+
+def _eight_bit(
+    model: BertModel,
+    device: torch.device,
+    sample: Sequence[Sequence[int]],
+    exact: type[Plain] | type[Prepacked],
+) -> None:
+    reason = cannot_multiply() if device.type == "cpu" else f"{device} is not a CPU"
+    if reason:
+        raise UsageError(f"--dtype int8 is not possible: {reason}", "use float32 or bfloat16")
+    with one_thread():
+        inputs = inputs_of(model, sample)
+        for numbers in (*model.parameters(), *inputs.values()):
+            if not torch.linalg.vector_norm(numbers).isfinite():  # nor could it be rounded
+                raise ModelError(
+                    "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
+                    " infinite or huge",
+                    "bertcli inspect --verify checks the weights",
+                )
+        queried = [inputs[layer.attention.self.query] for layer in model.encoder.layer]
+        fuse_qkv(model)
+        for layer, asking in zip(model.encoder.layer, queried, strict=True):
+            attention, wide, narrow = layer.attention, layer.intermediate, layer.output
+            attention.self.qkv = EightBit(attention.self.qkv, asking, exact)
+            dense = attention.output.dense
+            mixing = EightBit(dense, inputs[dense], exact, mixed=True)
+            attention.output = PreparedResidual(attention.output, mixing)
+            entering = inputs[wide.dense], inputs[narrow.dense]
+            layer.intermediate, layer.output = _eight_bit_halves(wide, narrow, entering, exact)
+
+
+def _eight_bit_halves(
+    wide: BertIntermediate,
+    narrow: Residual,
+    inputs: tuple[Tensor, Tensor],
+    exact: type[Plain] | type[Prepacked],
+) -> tuple[nn.Module, nn.Module]:
+    """Return both halves of a feed-forward block; the second is all of it when it can be."""
+    if wide.activation is F.gelu:
+        whole = EightBitFeedForward(wide.dense, narrow.dense, narrow.LayerNorm, inputs, exact)
+        return nn.Identity(), whole
+    first, second = EightBit(wide.dense, inputs[0], exact), EightBit(narrow.dense, inputs[1], exact)
+    return PreparedIntermediate(wide, first), PreparedResidual(narrow, second)
+
+
+def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
+    """Hold weights and compute in bfloat16, float16 or float32; ValueError for integers.
+
+    Half of float32's memory. Ties stay ties.
+    """
+    if not dtype.is_floating_point:
+        raise ValueError(f"{dtype} is not a floating-point type")
+    model.to(dtype)
+
+
+def initialise(model: nn.Module, spread: float) -> None:
+    """Draw fresh weights, as before pretraining: normal with deviation `spread`, cut at twice that.
+
+    Source: initializer_range in Google's BERT.
+    """
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(weight)
+        elif name.endswith("LayerNorm.weight"):
+            nn.init.ones_(weight)
+        else:
+            nn.init.trunc_normal_(weight, std=spread, a=-2 * spread, b=2 * spread)
+    for part in model.modules():
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            nn.init.zeros_(part.weight.data[part.padding_idx])

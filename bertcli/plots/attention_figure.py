@@ -1,0 +1,175 @@
+"""Attention maps as a figure: one map, or many, layers below each other and heads side by side.
+
+Tokens are written at the outer maps only. Lengths are pixels at 96 to the inch; every cell is a
+whole number of them, so that its edges are sharp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertcli.files.printable import printable
+from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.plots.colours import FAINT, INK, SENTENCES, TICKS, shades
+from bertcli.plots.drawing import drawing, encode
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INCH, POINT = 96, 0.75  # pixels to the inch; points to the pixel
+MARGIN, GAP, TITLE = 14, 14, 22
+LABEL_GAP = 8  # between a map and its tokens, with the strip of the sentence inside
+LEGEND, LEGEND_WIDTH, LEGEND_TEXT = 46, 220, "attention weight,\nfrom row to column"
+NARROWEST = 360  # room for the legend
+# Up to so many maps: the largest cell, and the largest map unless its cells would be too small.
+CELLS = ((1, 26, 900), (4, 16, 450), (12, 12, 300), (10**9, 9, 190))
+PIXELS = 20_000_000  # of all maps together in SVG and PDF
+
+
+def attention_picture(found: AttentionMaps, form: str) -> bytes:
+    """Return a file of all maps: svg, png or pdf. UsageError for a PNG that is too large."""
+    with drawing():
+        return encode(_figure(found), form, f"Attention of {found.model}")
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The measures of small multiples."""
+
+    cell: int
+    side: int  # of a map
+    label: float  # size of the tokens' text; 0 without
+    room: int  # for the tokens, left and above
+    columns: int
+    rows: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the figure."""
+        width = self.room + self.columns * (self.side + GAP) - GAP
+        height = self.room + self.rows * (self.side + GAP + TITLE) - GAP + LEGEND
+        return max(width + 2 * MARGIN, NARROWEST), height + 2 * MARGIN
+
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        """Return where a map begins: from the left, and from the top."""
+        x = MARGIN + self.room + column * (self.side + GAP)
+        return x, MARGIN + self.room + TITLE + row * (self.side + GAP + TITLE)
+
+
+def _measure(found: AttentionMaps) -> _Grid:
+    length, count = len(found.tokens), found.count
+    wanted, room = next(sizes for most, *sizes in CELLS if count <= most)
+    cell = max(2, min(wanted, room // length))
+    label = min(13.0, cell * 0.82) if cell >= 8 else 0.0
+    longest = max(_width(token, label) for token in found.tokens) if label else 0.0
+    heads = {len(one) for one in found.maps.values()}
+    square = len(found.maps) > 1 and len(heads) == 1
+    across = count if count <= 3 else round((count * 1.4) ** 0.5)  # wider than high
+    columns = max(heads) if square else min(across, count)
+    space = ceil(longest) + LABEL_GAP + 8 if label else LABEL_GAP
+    return _Grid(cell, cell * length, label, space, columns, ceil(count / columns))
+
+
+def _width(text: str, size: float) -> float:
+    """Return the width of a text of this size."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=size)
+    return float(text_to_path.get_text_width_height_descent(printable(text), font, False)[0])
+
+
+def _figure(found: AttentionMaps) -> Figure:
+    from matplotlib.figure import Figure
+
+    grid = _measure(found)
+    width, height = grid.size
+    figure = Figure(figsize=(width / INCH, height / INCH), dpi=INCH)
+    panels = [(layer, head, m) for layer, heads in found.maps.items() for head, m in heads.items()]
+    for number, (layer, head, weights) in enumerate(panels):
+        row, column = divmod(number, grid.columns)
+        axes = _axes(figure, *grid.place(row, column), grid.side, grid.side)
+        _draw_map(axes, weights, min(2 * grid.cell, _sharpness(found)))
+        _mark_sentences(axes, found.sentences, grid.cell)
+        if grid.label and column == 0:
+            _write_tokens(axes, "y", found, grid.label)
+        if grid.label and row == 0:
+            _write_tokens(axes, "x", found, grid.label)
+        axes.set_title(
+            f"layer {layer} · head {head}",
+            {"fontsize": 11 * POINT, "color": INK},
+            loc="left",
+            y=1.0,
+            pad=(grid.room if row == 0 else LABEL_GAP) * POINT,
+        )
+    _draw_legend(figure)
+    return figure
+
+
+def _axes(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
+    """Add axes at (x, y) from the top left, without lines and ticks."""
+    whole, high = figure.get_size_inches() * INCH
+    axes = figure.add_axes((x / whole, 1 - (y + height) / high, width / whole, height / high))
+    axes.spines[:].set_visible(False)
+    axes.set(xticks=[], yticks=[])
+    axes.tick_params(length=0)
+    return axes
+
+
+def _sharpness(found: AttentionMaps) -> int:
+    """Return how many pixels wide a cell may be in a file of lines and texts.
+
+    One would do, but some viewers blur small images when they enlarge them.
+    """
+    return max(1, int((PIXELS / (found.count * len(found.tokens) ** 2)) ** 0.5))
+
+
+def _draw_map(axes: Axes, weights: Any, times: int) -> None:
+    cells = shades(weights).repeat(times, axis=0).repeat(times, axis=1)
+    length = len(weights)
+    axes.imshow(cells, interpolation="none", aspect="auto", extent=(0, length, length, 0))
+
+
+def _mark_sentences(axes: Axes, sentences: Sequence[int], cell: int) -> None:
+    """Draw coloured strips left of and above a map, one for each sentence."""
+    from matplotlib.patches import Rectangle
+
+    near, wide, gap = 5 / cell, 3 / cell, 1 / cell
+    for which in sorted(set(sentences)):
+        start, count = sentences.index(which), sentences.count(which)
+        long = count - (gap if start + count < len(sentences) else 0)
+        for corner, width, height in (((-near, start), wide, long), ((start, -near), long, wide)):
+            strip = Rectangle(corner, width, height, color=SENTENCES[which % 2], linewidth=0)
+            axes.add_patch(strip).set_clip_on(False)
+
+
+def _write_tokens(axes: Axes, side: Literal["x", "y"], found: AttentionMaps, size: float) -> None:
+    """Write the tokens left of a map (side y), or upright above it (side x)."""
+    axis = axes.yaxis if side == "y" else axes.xaxis
+    axis.set_ticks([at + 0.5 for at in range(len(found.tokens))])
+    axis.set_ticklabels([printable(token) for token in found.tokens], fontsize=size * POINT)
+    axes.tick_params(side, pad=LABEL_GAP * POINT)
+    if side == "x":
+        axes.xaxis.tick_top()
+    for at, label in enumerate(axis.get_ticklabels()):
+        label.set_color(FAINT if found.special[at] else SENTENCES[found.sentences[at] % 2])
+        if side == "x":
+            label.set(rotation=90, rotation_mode="anchor", ha="left", va="center")
+
+
+def _draw_legend(figure: Figure) -> None:
+    """Draw the scale below the maps: colours go by the square root of the weight."""
+    import numpy
+
+    _, high = figure.get_size_inches() * INCH
+    axes = _axes(figure, MARGIN + 3, high - MARGIN - LEGEND + 18, LEGEND_WIDTH, 9)
+    scale = numpy.linspace(0, 1, LEGEND_WIDTH)[None] ** 2
+    axes.imshow(shades(scale), interpolation="none", aspect="auto", extent=(0, 1, 0, 1))
+    labels: dict[str, Any] = {"fontsize": 9 * POINT, "color": INK}
+    axes.set_xticks([tick**0.5 for tick in TICKS], [f"{tick:g}" for tick in TICKS], **labels)
+    axes.tick_params(pad=4)
+    axes.annotate(LEGEND_TEXT, (1, 1), (9, 2), textcoords="offset points", va="top", **labels)

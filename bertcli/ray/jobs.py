@@ -1,0 +1,187 @@
+"""What a worker does to a shard: the same as `bertcli embed` and `bertcli tokenize` to a file.
+
+A job is what a worker is told: plain values that travel. ``open`` makes it ready, once a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bertcli.files.versions import __version__
+from bertcli.files.writers import open_writer
+from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
+from bertcli.records.records import Reader, Source
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.line_output import Task, TokenOutput, Window
+from bertcli.tokenizing.run import WINDOW, TokenCounts
+from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.vectors.journal import Files, put_json
+
+if TYPE_CHECKING:
+    from bertcli.embedding.embedder import Embedder
+    from bertcli.embedding.options import EmbedOptions
+
+About = Mapping[str, Any]
+Seen = Callable[[TokenCounts], None]  # is told how far a shard is
+
+
+class ShardWork(Protocol):
+    """A job that is ready."""
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """What the bytes of an output depend on, besides its input."""
+
+    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        """Make a file, and its manifest, which holds ``about``."""
+
+
+class ShardJob(Protocol):
+    """What is to be done to each shard."""
+
+    @property
+    def source(self) -> Source:
+        """How the files are read."""
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether what an earlier run made is made again."""
+
+    def open(self) -> ShardWork:
+        """Load what is needed."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by its name: every worker finds it where it runs."""
+
+    name: str
+    revision: str | None = None
+    offline: bool = False
+
+    def find(self, files: Any) -> Any:
+        """Return its folder."""
+        return find_model(self.name, files=files, revision=self.revision, offline=self.offline)
+
+
+@dataclass(frozen=True)
+class EmbedJob:
+    """Texts to vectors."""
+
+    model: Model
+    source: Source
+    options: EmbedOptions
+    form: str
+    precision: str = "float32"
+    threads: int | None = None
+    overwrite: bool = False
+
+    def open(self) -> ShardWork:
+        """Load the model."""
+        from bertcli.embedding.embedder import Embedder
+        from bertcli.inference.devices import refuse_several, use_threads
+
+        refuse_several(self.options.device, "--gpus-per-worker spreads the work of an engine")
+        use_threads(self.threads)
+        return _Embedding(self, Embedder.open(self.model.find(MODEL_FILES), self.options))
+
+
+@dataclass(frozen=True)
+class _Embedding:
+    job: EmbedJob
+    embedder: Embedder
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        from bertcli.vectors.run import made_by
+
+        return {**made_by(self.embedder), "precision": self.job.precision}
+
+    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        from bertcli.vectors.run import EmbedRun
+        from bertcli.vectors.target import Target
+
+        again = self.job.overwrite
+        target = Target(
+            output,
+            self.job.form,
+            self.job.precision,
+            resume=not again,
+            overwrite=again,
+            many=self.job.options.per_token,
+            ids=True,
+            every_id=True,
+        )
+        writing = EmbedRun(self.embedder, reader, target, about)
+        for _ in writing:
+            seen(writing.tally)
+
+
+@dataclass(frozen=True)
+class TokenizeJob:
+    """Texts to token ids."""
+
+    model: Model
+    source: Source
+    layout: Layout
+    form: str
+    extra: tuple[str, ...] = ()
+    parse_special: bool = True
+    window: int = WINDOW  # records that are padded together
+    overwrite: bool = False
+
+    def open(self) -> ShardWork:
+        """Load the tokenizer."""
+        folder = self.model.find(TOKENIZER_FILES)
+        tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
+        names = [name for name in TOKENIZER_FILES if (folder.path / name).is_file()]
+        return _Tokenizing(
+            self, tokenizer, {name: sha256(folder.path / name) for name in sorted(names)}
+        )
+
+
+@dataclass(frozen=True)
+class _Tokenizing:
+    job: TokenizeJob
+    tokenizer: Tokenizer
+    files: dict[str, str]
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        job = self.job
+        return {
+            "model": job.model.name,
+            "tokenizer": self.files,
+            "layout": asdict(job.layout),
+            "extra": job.extra,
+            "parse_special": job.parse_special,
+        }
+
+    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        job = self.job
+        task = Task(job.layout, job.extra, job.form)
+        run = task.run(reader, self.tokenizer, job.window)
+        made = TokenOutput(run, task)
+        with open_writer(output, made.form, overwrite=True) as put:
+            made.write(_watched(made, seen), put)
+        put_json(
+            Files.of(output).manifest,
+            {
+                **about,
+                "bertcli": __version__,
+                "output": output.name,
+                "format": job.form,
+                "counts": asdict(run.tally) | {"skipped": reader.skipped},
+                "rows": run.tally.records,
+                "sha256": sha256(output),
+            },
+        )
+
+
+def _watched(made: TokenOutput, seen: Seen) -> Iterator[Window]:
+    for window in made:
+        yield window
+        seen(made.run.tally)

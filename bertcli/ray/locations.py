@@ -1,0 +1,129 @@
+"""Files that may lie elsewhere: listed, fetched, and put back.
+
+A place is a path, or a URL that fsspec or Arrow knows: file://, s3://, gs://, hdfs://, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertcli.errors import InputError
+from bertcli.files.addresses import public
+from bertcli.files.side_files import side_name
+
+LOCAL = "file://"
+ARROW = ("s3", "gs", "hdfs", "abfss")  # which Arrow reads without a package of its own
+
+
+def is_local(place: str) -> bool:
+    """Tell whether a place is a path of this machine."""
+    return "://" not in place or place.startswith(LOCAL)
+
+
+def local_path(place: str) -> Path:
+    """Return the path of a local place."""
+    return Path(place.removeprefix(LOCAL))
+
+
+def listed(pattern: str) -> list[str]:
+    """Return the places that a pattern names, in order: a file, what a folder holds, or a glob.
+
+    Hidden files, and those whose name begins with "_" as Spark's marks do, are not data. Raises
+    InputError when there are none.
+    """
+    with explained(pattern):
+        fs, path = _filesystem(pattern)
+        if any(letter in path for letter in "*?["):
+            found = [name for name in fs.glob(path) if fs.isfile(name)]
+        elif fs.isdir(path):
+            base = path.rstrip("/")
+            found = [name for name in fs.find(base) if not _hidden(name[len(base) :])]
+        else:
+            found = [path] if fs.exists(path) else []
+    if not found:
+        raise InputError(
+            f"{public(pattern)}: names no file",
+            "quote a glob, or the shell expands it; ** crosses folders",
+        )
+    scheme = "" if is_local(pattern) else pattern.split("://")[0] + "://"
+    return [scheme + name for name in sorted(found)]
+
+
+def size(place: str) -> int:
+    """Return the bytes of a file."""
+    with explained(place):
+        fs, path = _filesystem(place)
+        return int(fs.size(path))
+
+
+def exists(place: str) -> bool:
+    """Return whether there is such a file."""
+    with explained(place):
+        fs, path = _filesystem(place)
+        return bool(fs.exists(path))
+
+
+def beside(place: str, end: str) -> str:
+    """Return the place of a file that lies beside another."""
+    folder, slash, name = place.rpartition("/")
+    return folder + slash + side_name(name, end)
+
+
+def read(place: str) -> bytes | None:
+    """Return what a small file holds; None when there is none."""
+    with explained(place):
+        fs, path = _filesystem(place)
+        return fs.cat_file(path) if fs.exists(path) else None
+
+
+def fetch(place: str, folder: Path) -> Path:
+    """Return a file as one of this machine: itself, or a copy in the folder."""
+    if is_local(place):
+        return local_path(place)
+    with explained(place):
+        fs, path = _filesystem(place)
+        copy = folder / path.rsplit("/", 1)[-1]
+        fs.get_file(path, str(copy))
+        return copy
+
+
+def put(file: Path, place: str) -> None:
+    """Copy a file of this machine to a place that is elsewhere."""
+    with explained(place):
+        fs, path = _filesystem(place)
+        fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        fs.put_file(str(file), path)
+
+
+@contextmanager
+def explained(place: str) -> Iterator[None]:
+    """Raise InputError for what file systems say: no such scheme, no package for it, no access."""
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as failed:
+        said = str(failed).strip().split("\n")[0] or type(failed).__name__
+        raise InputError(
+            public(f"{place}: cannot be reached: {said}"), "check the address"
+        ) from None
+
+
+def _filesystem(place: str) -> tuple[Any, str]:
+    """Return the file system of a place, with fsspec's methods, and the path within it."""
+    import fsspec
+
+    scheme = place.split("://")[0] if "://" in place else ""
+    if scheme in ARROW:
+        from fsspec.implementations.arrow import ArrowFSWrapper
+        from pyarrow.fs import FileSystem
+
+        fs, path = FileSystem.from_uri(place)
+        return ArrowFSWrapper(fs), path
+    fs, path = fsspec.core.url_to_fs(place)
+    return fs, path
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in path.split("/") if part)

@@ -1,0 +1,194 @@
+"""Ray Data: a pool of workers over shards, one each, replaced when they die."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bertcli import errors
+from bertcli.errors import BertcliError
+from bertcli.files.typed_json import parse
+from bertcli.ray.cluster import Pool
+from bertcli.ray.jobs import ShardJob
+from bertcli.ray.shards import Shard
+from bertcli.ray.worker import Done, ShardWorker
+from bertcli.tokenizing.run import TokenCounts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Batch = dict[str, np.ndarray]
+
+PAUSE = 0.5  # seconds between looks at how far the workers are
+
+
+@dataclass
+class RayProgress:
+    """How far a run is: shards that are done, and what is known of those that are not."""
+
+    shards: int
+    done: list[Done] = field(default_factory=list)
+    under_way: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+
+    @property
+    def new(self) -> list[Done]:
+        """The shards that this run made."""
+        return [done for done in self.done if not done.passed_over]
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a worker yet."""
+        return bool(self.done or self.under_way)
+
+    @property
+    def records(self) -> int:
+        """The records so far, of this run."""
+        return self._sum("records", 1)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens so far, of this run."""
+        return self._sum("tokens", 2)
+
+    def _sum(self, name: str, place: int) -> int:
+        finished = {done.shard.output for done in self.done}
+        rest = (seen for output, seen in self.under_way.items() if output not in finished)
+        return sum(done.counts[name] for done in self.new) + sum(int(seen[place]) for seen in rest)
+
+
+Watch = Callable[[RayProgress], None]
+
+
+class Meter:
+    """What the workers have told: an actor of its own, so that they never wait for anybody."""
+
+    def __init__(self) -> None:
+        self.shards: dict[str, tuple[str, int, int]] = {}
+
+    def seen(self, output: str, worker: str, records: int, tokens: int) -> None:
+        """Note how far a shard is."""
+        self.shards[output] = worker, records, tokens
+
+    def all(self) -> dict[str, tuple[str, int, int]]:
+        """Return what is known of every shard that was begun."""
+        return self.shards
+
+
+class RayWorker:
+    """A Worker as Ray Data calls it: a batch is one shard; errors travel as rows."""
+
+    def __init__(self, job: ShardJob, meter: Any) -> None:
+        import os
+
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()[:8]
+        name = f"{os.getpid()} on {ray.util.get_node_ip_address()} ({node})"
+
+        def seen(shard: Shard, worker: str, tally: TokenCounts) -> None:
+            meter.seen.remote(shard.output, worker, tally.records, tally.tokens)
+
+        self.worker = ShardWorker(job, name, seen)
+
+    def __call__(self, batch: Batch) -> dict[str, list[str]]:
+        """Make the one shard of a batch."""
+        shard = Shard(str(batch["source"][0]), str(batch["output"][0]))
+        self.worker.seen(shard, self.worker.name, TokenCounts())
+        try:
+            found: dict[str, Any] = asdict(self.worker.make(shard))
+            found["shard"] = shard
+        except BertcliError as error:
+            found = {"kind": type(error).__name__, "error": str(error), "hint": error.hint}
+        return {"found": [json.dumps(found)]}
+
+
+def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> list[Done]:
+    """Make the shards on the cluster that is joined; ``watch`` is told how far the run is.
+
+    Raises BertcliError as soon as a worker does: what is done stays, and the next run goes on.
+    """
+    import ray
+
+    meter = ray.remote(num_cpus=0)(Meter).remote()
+    progress = RayProgress(len(shards))
+    with _looking(meter, progress, watch):
+        try:
+            for found in _results(job, shards, pool, meter):
+                progress.done.append(_read(found))
+                watch(progress)
+        except ray.exceptions.RayError as failed:
+            raise _explained(failed) from None
+    return progress.done
+
+
+def _results(job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any) -> Iterator[str]:
+    """Yield what comes of every shard, as soon as it does."""
+    import logging
+
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # its progress is shown as ours
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    given = ray.data.from_items(
+        [shard._asdict() for shard in shards], override_num_blocks=len(shards)
+    )
+    made = given.map_batches(
+        RayWorker,
+        fn_constructor_args=(job, meter),
+        batch_size=1,
+        # A second shard would wait at a busy worker while another has nothing to do.
+        compute=ray.data.ActorPoolStrategy(size=pool.workers, max_tasks_in_flight_per_actor=1),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+    )
+    for row in made.iter_rows():
+        yield row["found"]
+
+
+@contextmanager
+def _looking(meter: Any, progress: RayProgress, watch: Watch) -> Iterator[None]:
+    """Ask, now and then, how far the shards are that are under way."""
+    import ray
+
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(PAUSE):
+            progress.under_way = ray.get(meter.all.remote())
+            watch(progress)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _read(found: str) -> Done:
+    """Return what a worker sent. Raises the error that it sent instead."""
+    raw = parse(found)
+    if "error" in raw:
+        raise getattr(errors, raw["kind"])(raw["error"], raw["hint"])
+    raw["shard"] = Shard(*raw["shard"])
+    return Done(**raw)
+
+
+def _explained(failed: Exception) -> Exception:
+    """Return an error for people where the cluster, not our code, is at fault."""
+    text = str(failed)
+    if "No module named 'bertcli'" in text:
+        return BertcliError(
+            "the workers of this cluster have no bertcli", "install the same version on every node"
+        )
+    if type(failed).__name__ in ("RayActorError", "ActorDiedError", "NodeDiedError"):
+        return BertcliError(
+            f"workers keep dying: {text.strip().split(chr(10))[0]}",
+            "out of memory? Give fewer --workers; a further run goes on where this one stopped",
+        )
+    return failed

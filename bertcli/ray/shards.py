@@ -1,0 +1,150 @@
+"""Which files are read, and which one is made of each."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from bertcli.errors import InputError, OutputError, UsageError
+from bertcli.files.addresses import public
+from bertcli.files.same_file import refuse_inputs
+from bertcli.files.side_files import beside
+from bertcli.ray.locations import is_local, listed, local_path
+from bertcli.records.records import FORMATS, PACKED, Source
+from bertcli.vectors.journal import Files
+
+DEAD = ".errors.jsonl"  # why records of a shard were skipped
+OURS = ("manifest.json", DEAD, ".index.jsonl")  # what is written beside outputs
+SCHEMAS = 1000  # Parquet files whose fields are compared before anything starts
+
+
+class Shard(NamedTuple):
+    """A file to read and the file to make of it."""
+
+    source: str
+    output: str
+
+
+def plan(source: Source, output: str, form: str) -> list[Shard]:
+    """Return the shards of a source's patterns: one file out, in the same order, for each one in.
+
+    What a folder holds keeps its place in it. Raises InputError for patterns that name nothing, or
+    files that do not go together.
+    """
+    if source.texts or "-" in source.paths:
+        raise UsageError("an engine with workers reads files", "name folders, globs or files: -i")
+    found = list(dict.fromkeys(name for path in source.paths for name in listed(path)))
+    files = [name for name in found if name in source.paths or _is_data(name, source)]
+    if not files:
+        raise InputError(
+            f"{public(', '.join(source.paths))}: no file of records among {len(found)}",
+            f"known suffixes: {', '.join(FORMATS)}; --input-format reads any",
+        )
+    _alike(files, source)
+    names = _names(files)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        same = [file for file, name in zip(files, names, strict=True) if name == twice[0]]
+        raise InputError(f"{' and '.join(same)} would both become {twice[0]}", "rename one of them")
+    folder = output.rstrip("/")
+    shards = [
+        Shard(file, f"{folder}/{name}.{form}") for file, name in zip(files, names, strict=True)
+    ]
+    _refuse_own(shards, folder)
+    return shards
+
+
+def _refuse_own(shards: Sequence[Shard], folder: str) -> None:
+    """Raise OutputError when a source is a file that the run writes or removes."""
+    if not is_local(folder):
+        return
+    sources = [local_path(one.source) for one in shards if is_local(one.source)]
+    outputs = [local_path(one.output) for one in shards]
+    own = [path for one in outputs for path in (one, *Files.of(one).own, beside(one, DEAD))]
+    place = local_path(folder)
+    refuse_inputs(sources, [place, place / "manifest.json", *own])
+
+
+@contextmanager
+def folders(shards: Iterable[Shard]) -> Iterator[None]:
+    """Make the folders that local shards are written to; what stays empty goes again.
+
+    Raises OutputError where that fails.
+    """
+    made: list[Path] = []
+    try:
+        for folder in {local_path(one.output).parent for one in shards if is_local(one.output)}:
+            made += [part for part in (folder, *folder.parents) if not part.exists()]
+            _make(folder)
+        yield
+    finally:
+        for folder in sorted(made, reverse=True):
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as failed:
+        raise OutputError(
+            f"{folder}: cannot be written: {failed.strerror}", "name another folder with -o"
+        ) from None
+
+
+def _is_data(name: str, source: Source) -> bool:
+    """Tell whether a file that a folder or a glob has is one of records."""
+    known = source.format != "auto" or _without(name, PACKED)[1] in FORMATS
+    return known and not name.endswith(OURS)
+
+
+def _without(name: str, suffixes: Sequence[str]) -> tuple[str, str]:
+    """Return a name without a suffix that is one of these, and the last suffix that is left."""
+    path = PurePosixPath(name)
+    path = path.with_suffix("") if path.suffix.lower() in suffixes else path
+    return str(path), path.suffix.lower()
+
+
+def _names(files: Sequence[str]) -> list[str]:
+    """Return the name of each file below what all have in common, without its suffixes."""
+    parents = [str(PurePosixPath(file).parent) for file in files]
+    base = os.path.commonpath(parents) if len(set(parents)) > 1 else parents[0]
+    inner = [os.path.relpath(file, base) for file in (str(PurePosixPath(file)) for file in files)]
+    return [_without(_without(name, PACKED)[0], [*FORMATS])[0] for name in inner]
+
+
+def _alike(files: Sequence[str], source: Source) -> None:
+    """Raise InputError unless all files have one format and, in Parquet, the fields that are read.
+
+    A long run should not find this out at its last file.
+    """
+    formats = {source.format_of(file): file for file in reversed(files)}
+    if len(formats) > 1:
+        examples = " and ".join(f"{form} ({file})" for form, file in sorted(formats.items()))
+        raise InputError(f"the files have several formats: {examples}", "name one kind by a glob")
+    if "parquet" in formats:
+        _same_fields([file for file in files if is_local(file)][:SCHEMAS], source)
+
+
+def _same_fields(files: Sequence[str], source: Source) -> None:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_schema
+
+    wanted = source.text_field or "text"
+    kinds: dict[str, tuple[str, str]] = {}  # of the text field -> (file, fields)
+    for file in files:
+        try:
+            schema = read_schema(local_path(file))
+        except (ArrowException, OSError) as broken:
+            raise InputError(f"{file}: not a readable Parquet file: {broken}") from None
+        kind = str(schema.field(wanted).type) if wanted in schema.names else "no field"
+        kinds.setdefault(kind, (file, ", ".join(schema.names)))
+    if len(kinds) > 1:
+        said = "; ".join(f"{kind} in {file} (of {names})" for kind, (file, names) in kinds.items())
+        raise InputError(f"{wanted!r} differs between the files: {said}", "read them in two runs")

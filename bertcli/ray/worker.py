@@ -1,0 +1,134 @@
+"""One shard, from where it lies to where it goes, by a worker that may be killed at any instant."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from bertcli.errors import BertcliError, OutputError
+from bertcli.files.addresses import public
+from bertcli.files.side_files import beside, manifest_beside
+from bertcli.files.typed_json import BadJsonError, JsonObject, parse
+from bertcli.hub import sha256
+from bertcli.ray import locations as places
+from bertcli.ray.jobs import ShardJob, ShardWork
+from bertcli.ray.shards import DEAD, Shard
+from bertcli.records.records import Reader
+from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.journal import MOST, as_json, refuse_changes
+
+MANIFEST = ".manifest.json"
+COUNTS = (*(one.name for one in fields(TokenCounts)), "skipped")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a shard: a JSON value, as it travels from the worker to who asked for it."""
+
+    shard: Shard
+    counts: dict[str, int]
+    sha256: str | None = None  # of the output; None where there is none, of an empty input
+    passed_over: bool = False  # an earlier run had made it
+    worker: str = ""
+    seconds: float = 0.0
+
+
+class DeadLetters:
+    """The records that were skipped, in a file beside the output that is there when one was."""
+
+    def __init__(self, path: Path, names: tuple[str, str]) -> None:
+        self.path, self.names = path, names
+        self.path.unlink(missing_ok=True)
+
+    def __call__(self, message: str) -> None:
+        """Note one."""
+        said = message.removeprefix("skipped: ").replace(*self.names)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"error": said}, ensure_ascii=False) + "\n")
+
+
+@dataclass
+class ShardWorker:
+    """Makes shards by a job. ``seen`` is told of the records on the way."""
+
+    job: ShardJob
+    name: str
+    seen: Callable[[Shard, str, TokenCounts], None]
+
+    @cached_property
+    def work(self) -> ShardWork:
+        """The job, made ready by the first shard, so that a failure has somebody to tell."""
+        return self.job.open()
+
+    @cached_property
+    def made_by(self) -> dict[str, Any]:
+        """What the bytes of every shard depend on."""
+        return as_json(self.work.made_by)
+
+    def make(self, shard: Shard) -> Done:
+        """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
+        start = monotonic()
+        now = {"by": self.made_by, "source": source_of(shard)}
+        found = None if self.job.overwrite else manifest_of(shard)
+        if passed_over := found is not None and places.exists(shard.output):
+            refuse_changes(public(shard.output), found["shard"], now)
+        else:
+            with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
+                skipped = self._make(shard, Path(scratch), now)
+            found = manifest_of(shard)
+        counts = found["counts"] if found else asdict(TokenCounts()) | {"skipped": skipped}
+        digest = found["sha256"] if found else None
+        return Done(shard, counts, digest, passed_over, self.name, monotonic() - start)
+
+    def _make(self, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
+        """Make it, and return how many records were skipped: without others there is no output."""
+        here = places.is_local(shard.output)
+        place = Path(shard.output)
+        output = places.local_path(shard.output) if here else scratch / "out" / place.name
+        output.parent.mkdir(parents=True, exist_ok=True)
+        path = str(places.fetch(shard.source, scratch))
+        letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
+        reader = Reader(replace(self.job.source, paths=(path,)), letters)
+        try:
+            self.work(
+                reader, output, {"shard": now}, lambda tally: self.seen(shard, self.name, tally)
+            )
+        except BertcliError as error:
+            said = str(error).replace(path, public(shard.source))
+            raise type(error)(said, error.hint) from None
+        if not here:
+            made = sorted(output.parent.iterdir(), key=lambda one: one == manifest_beside(output))
+            for file in made:  # the manifest last: it says that the others are there
+                places.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
+        return reader.skipped
+
+
+def source_of(shard: Shard) -> dict[str, Any]:
+    """Return what tells whether the source of a shard has changed."""
+    found: dict[str, Any] = {"place": public(shard.source), "bytes": places.size(shard.source)}
+    if places.is_local(shard.source):  # elsewhere it would have to be fetched
+        with places.explained(shard.source):
+            found["sha256"] = sha256(places.local_path(shard.source))
+    return found
+
+
+def manifest_of(shard: Shard) -> dict[str, Any] | None:
+    """Return what is written of an output that is whole; None when there is none."""
+    raw = places.read(places.beside(shard.output, MANIFEST))
+    try:
+        value = None if raw is None else parse(raw)
+    except BadJsonError:
+        return None  # another's file, or cut off: the shard is made again
+    found = JsonObject(value if isinstance(value, dict) else {}, shard.output, OutputError)
+    try:
+        shown = dict(found) | {"shard": dict(found.object("shard")), "sha256": found.text("sha256")}
+        counts = {name: found.object("counts").whole(name, most=MOST) for name in COUNTS}
+    except OutputError:
+        return None  # likewise
+    return None if None in (shown["sha256"], *counts.values()) else shown | {"counts": counts}

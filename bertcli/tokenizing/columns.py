@@ -1,0 +1,227 @@
+"""One encoded record as columns, in the names of transformers, and the layout asked of it.
+
+A column has one entry a token. Truncation, windows and padding treat all columns alike.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from bertcli.errors import UsageError
+from bertcli.files.tables import Made
+from bertcli.records.records import Record
+from bertcli.tokenizing.truncation import Window
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Column = Sequence[Any]
+SHARED = 1024  # tokens up to which columns of one number are kept for the next text
+
+# What each column is made of, in the order in which they are shown.
+COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
+    "input_ids": lambda encoding: encoding.ids,
+    "token_type_ids": lambda encoding: encoding.type_ids,
+    "attention_mask": lambda encoding: encoding.attention_mask,
+    "special_tokens_mask": lambda encoding: encoding.special_tokens_mask,
+    "tokens": lambda encoding: encoding.tokens,
+    "offset_mapping": lambda encoding: encoding.offsets,
+    "word_ids": lambda encoding: encoding.word_ids,
+    "sequence_ids": lambda encoding: encoding.sequence_ids,
+    "places": lambda encoding: range(len(encoding.ids)),  # before anything is cut
+}
+
+
+class Numbers(Made):
+    """Whole numbers that a tokenizer made: their JSON is their digits. Never a value of a user."""
+
+
+class Written(Sequence[int]):
+    """Numbers that are already written as JSON, and become a list once somebody asks."""
+
+    json: str
+
+    @property
+    @abstractmethod
+    def numbers(self) -> list[int]:
+        """The numbers themselves."""
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        return self.numbers[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.numbers == list(other)
+
+    def __repr__(self) -> str:
+        return self.json
+
+
+class Repeated(Written):
+    """The same number for every token."""
+
+    def __init__(self, value: int, length: int) -> None:
+        self.value, self.length = value, length
+        self.json = f"[{','.join([str(value)] * length)}]"
+
+    @staticmethod
+    def of(value: int, length: int) -> Repeated:
+        """Return ``length`` times ``value``; equal calls share one object unless it is large."""
+        return _repeated(value, length) if length <= SHARED else Repeated(value, length)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The number, repeated."""
+        return [self.value] * self.length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+_repeated = lru_cache(maxsize=2 * SHARED)(Repeated)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How records become columns. None means what the model folder says."""
+
+    columns: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
+    special_tokens: bool = True
+    max_length: int | None = None
+    truncation: str = "do_not_truncate"
+    truncation_side: str | None = None
+    padding: str = "do_not_pad"
+    padding_side: str | None = None
+    pad_to_multiple_of: int | None = None
+    stride: int = 0
+    overflowing: bool = False
+    offset_unit: str = "char"
+
+    def __post_init__(self) -> None:
+        step, length = self.pad_to_multiple_of, self.max_length
+        cuts, pads = self.truncation != "do_not_truncate", self.padding != "do_not_pad"
+        if cuts and pads and step and length and length % step:
+            raise UsageError(
+                f"--max-length {length} is not a multiple of --pad-to-multiple-of {step}",
+                "texts cut to the one could not be padded to the other",
+            )
+
+
+class Encoded(NamedTuple):
+    """A record's tokens. ``cut`` counts the tokens that truncation took away."""
+
+    record: Record
+    columns: dict[str, Column]
+    cut: int = 0
+    sample: int = 0  # the number of the record in the run, from 0; windows of one record share it
+
+    @property
+    def length(self) -> int:
+        """The number of tokens, special ones and padding included."""
+        return len(self.columns["input_ids"])
+
+
+def strategies(
+    padding: str | None,
+    truncation: str | None,
+    max_length: int | None,
+    *,
+    overflowing: bool = False,
+) -> tuple[str, str]:
+    """Return the strategies that these values mean in transformers.
+
+    "true" is longest, or longest_first; a length alone, with no padding named (not even
+    do_not_pad), asks for truncation.
+    """
+    paddings = {None: "do_not_pad", "false": "do_not_pad", "true": "longest"}
+    truncations = {"false": "do_not_truncate", "true": "longest_first"}
+    if truncation is None:
+        alone = max_length is not None and padding in (None, "false")
+        truncation = "true" if alone or overflowing else "false"
+    return paddings.get(padding, padding or ""), truncations.get(truncation, truncation)
+
+
+def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Encoded:
+    """Return the item filled up with padding tokens at its end, or at its start (side "left")."""
+    size = length - item.length
+    if size <= 0:
+        return item
+    values = {
+        "input_ids": index,
+        "special_tokens_mask": 1,
+        "tokens": token,
+        "offset_mapping": (0, 0),
+        "word_ids": None,
+        "sequence_ids": None,
+    }
+
+    def pad(name: str, column: Column) -> Column:
+        fill = [values.get(name, 0)] * size
+        return [*fill, *column] if side == "left" else [*column, *fill]
+
+    columns = {name: pad(name, column) for name, column in item.columns.items()}
+    return item._replace(columns=columns)
+
+
+def to_unit(offsets: Column, text: str, unit: str) -> Column:
+    """Return offsets counted in UTF-8 bytes or UTF-16 units instead of characters."""
+    if unit == "char" or text.isascii():
+        return offsets
+    at = [0]
+    for character in text:
+        code = ord(character)
+        if unit == "byte":
+            width = 1 + (code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF)
+        else:
+            width = 1 + (code > 0xFFFF)
+        at.append(at[-1] + width)
+    return [(at[start], at[stop]) for start, stop in offsets]
+
+
+def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
+    """Return where the tokens of one sequence stand among special ones."""
+    count = sequences.count(which)
+    start = sequences.index(which) if count else 0
+    return start, start + count
+
+
+def select(
+    column: Column, window: Window, first: tuple[int, int], second: tuple[int, int]
+) -> list[Any]:
+    """Return the special tokens of a column and the part of each sequence in the window."""
+    (start, stop), (begin, end) = window
+    middle = [*column[: first[0]], *column[first[0] + start : first[0] + stop]]
+    if second[1] == 0:
+        return [*middle, *column[first[1] :]]
+    return [
+        *middle,
+        *column[first[1] : second[0]],
+        *column[second[0] + begin : second[0] + end],
+        *column[second[1] :],
+    ]
+
+
+def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
+    """Return offsets in another unit; those of split texts count within each word."""
+    found = list(encoding.offsets)
+    for which, text in enumerate((record.text, record.pair)):
+        if text is None:
+            continue
+        start, stop = span(encoding.sequence_ids, which)
+        if isinstance(text, str):
+            found[start:stop] = to_unit(found[start:stop], text, unit)
+            continue
+        for at in range(start, stop):
+            word = encoding.word_ids[at]
+            found[at : at + 1] = to_unit(found[at : at + 1], text[word or 0], unit)
+    return found

@@ -1,0 +1,66 @@
+"""Lists of token ids to texts or tokens, a window at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bertcli.errors import InputError
+from bertcli.files.tables import Made, TableHeader
+from bertcli.records.records import Reader, Record, carried
+from bertcli.records.windows import windows
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+WINDOW = 1024
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """How ids are shown. ``tokens`` asks for the tokens instead of a text."""
+
+    tokens: bool = False
+    skip_special: bool = False
+    clean_up: bool | None = None  # None is what the folder says
+
+    @property
+    def field(self) -> str:
+        """The field that is written."""
+        return "tokens" if self.tokens else "text"
+
+    def header(self, reader: Reader) -> TableHeader:
+        """Return the row that begins a table of no rows."""
+        known = reader.fields
+        key = {"id": None} if known and known.id is not None else {}
+        rest = dict.fromkeys(known.rest) if known else {}
+        return TableHeader({**key, self.field: Made() if self.tokens else "", **rest})
+
+
+def decoded(
+    reader: Reader, tokenizer: Tokenizer, how: DecodeSettings
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows with ``text`` (or ``tokens``), after the record's id and before its other fields.
+
+    An id outside the vocabulary is an InputError with the record's place, or the record is skipped.
+    """
+    for records in windows(reader.blocks(), WINDOW):
+        yield reader.collect(enumerate(records), lambda _, record: _row(record, tokenizer, how))
+
+
+def _row(record: Record, tokenizer: Tokenizer, how: DecodeSettings) -> dict[str, Any]:
+    ids = record.ids or []
+    row: dict[str, Any] = {} if record.id is None else {"id": record.id}
+    try:
+        if how.tokens:
+            row["tokens"] = Made(tokenizer.tokens_of(ids, skip_special=how.skip_special))
+        else:
+            row["text"] = tokenizer.decode(
+                ids, skip_special=how.skip_special, clean_up=how.clean_up
+            )
+    except IndexError as outside:
+        raise InputError(
+            f"{record.where}: id {outside} is not in the vocabulary of "
+            f"{tokenizer.vocabulary_size} tokens",
+            "are these ids of another model? name it with --model",
+        ) from None
+    return row | carried(row, record)

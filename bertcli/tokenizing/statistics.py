@@ -1,0 +1,109 @@
+"""What a corpus looks like to a tokenizer, in one pass and in constant memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.model_files import PREFIX
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+UNKNOWN_KEPT = 50_000  # distinct unknown words remembered; beyond that the rare ones are dropped
+BARS = 12
+
+
+class CorpusStats:
+    """Counts over encoded records; ``summary`` is the result."""
+
+    def __init__(self, tokenizer: Tokenizer, cut_at: int | None) -> None:
+        self.tokenizer = tokenizer
+        self.cut_at = cut_at if cut_at is not None else tokenizer.limit
+        self.lengths: Counter[int] = Counter()
+        self.tokens = self.special = self.pieces = self.unknown = 0
+        self.unknown_words: Counter[str] = Counter()
+        core = tokenizer.core
+        vocabulary = core.get_vocab()
+        self.continuing = {i for token, i in vocabulary.items() if token.startswith(PREFIX)}
+        self.outside = {i for i, token in core.get_added_tokens_decoder().items() if token.special}
+        self.unk = tokenizer.special_ids()[tokenizer.roles["unk_token"]]
+        self.outside.discard(self.unk)
+
+    def add(self, batch: Sequence[Encoded]) -> None:
+        """Count the records of one window; they need the columns input_ids and word_ids."""
+        for item in batch:
+            ids = list(item.columns["input_ids"])
+            self.lengths[len(ids)] += 1
+            self.special += sum(map(self.outside.__contains__, ids))
+            self.pieces += sum(map(self.continuing.__contains__, ids))
+            unknown = ids.count(self.unk)
+            if unknown:
+                self.unknown += unknown
+                self._remember(item)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the corpus in numbers; lengths include special tokens."""
+        texts = self.lengths.total()
+        total = sum(length * count for length, count in self.lengths.items())
+        words = total - self.special - self.pieces
+        over = sum(n for length, n in self.lengths.items() if self.cut_at and length > self.cut_at)
+        return {
+            "texts": texts,
+            "tokens": total,
+            "words": words,
+            "length": {
+                "min": min(self.lengths, default=0),
+                "mean": round(total / texts, 2) if texts else 0,
+                **{f"p{share}": self._quantile(share / 100) for share in (50, 90, 99)},
+                "max": max(self.lengths, default=0),
+            },
+            "histogram": self._histogram(),
+            "max_length": self.cut_at,
+            "longer": over,
+            "longer_share": round(over / texts, 6) if texts else 0,
+            "unknown": self.unknown,
+            "unknown_share": round(self.unknown / words, 6) if words else 0,
+            "unknown_words": dict(self.unknown_words.most_common(10)),
+            "pieces_per_word": round((total - self.special) / words, 4) if words else 0,
+        }
+
+    def _remember(self, item: Encoded) -> None:
+        """Find the words behind [UNK]: the text at its offsets."""
+        from bertcli.tokenizing.columns import COLUMNS
+
+        record = item.record
+        split = isinstance(record.text, list)
+        encoding = self.tokenizer.core.encode(record.text, record.pair, split, False)
+        columns = {name: COLUMNS[name](encoding) for name in ("offset_mapping", "sequence_ids")}
+        for at, index in enumerate(encoding.ids):
+            if index != self.unk:
+                continue
+            text: Any = record.pair if columns["sequence_ids"][at] == 1 else record.text
+            start, stop = columns["offset_mapping"][at]
+            word = text[encoding.word_ids[at] or 0] if split else text
+            self.unknown_words[word[start:stop]] += 1
+        if len(self.unknown_words) > 2 * UNKNOWN_KEPT:
+            self.unknown_words = Counter(dict(self.unknown_words.most_common(UNKNOWN_KEPT)))
+
+    def _quantile(self, share: float) -> int:
+        """Return the smallest length that this share of the texts does not exceed."""
+        ordered = sorted(self.lengths)
+        counts = accumulate(self.lengths[length] for length in ordered)
+        needed = share * self.lengths.total()
+        return next((at for at, n in zip(ordered, counts, strict=True) if n >= needed), 0)
+
+    def _histogram(self) -> list[dict[str, int]]:
+        """Return bars of equal width up to the 99th percentile, and one for what is beyond."""
+        if not self.lengths:
+            return []
+        low, high, top = min(self.lengths), self._quantile(0.99), max(self.lengths)
+        width = max(1, -(-(high - low + 1) // BARS))
+        edges = [*range(low, high + 1, width)]
+        bars = [{"from": start, "to": start + width - 1, "texts": 0} for start in edges]
+        if bars[-1]["to"] < top:
+            bars.append({"from": bars[-1]["to"] + 1, "to": top, "texts": 0})
+        for length, count in self.lengths.items():
+            bars[min((length - low) // width, len(bars) - 1)]["texts"] += count
+        return bars

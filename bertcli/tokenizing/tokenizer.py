@@ -1,0 +1,348 @@
+"""Text to tokens and back: a model folder's tokenizer, with nothing left to chance.
+
+    tokenizer = Tokenizer.load(Path("bert-base-uncased"))
+    encoded = tokenizer.encode([Record("I love NLP!")], Layout())
+    tokenizer.decode(encoded[0].columns["input_ids"])   # '[CLS] i love nlp! [SEP]'
+
+Splitting into pieces is done by the tokenizers library. Truncation, windows and padding are ours:
+what a tokenizer.json says about them is overridden, and what was cut is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError
+from bertcli.files.typed_json import JsonObject
+from bertcli.records.records import Record, texts_of
+from bertcli.tokenizing.columns import (
+    COLUMNS,
+    Column,
+    Encoded,
+    Layout,
+    Repeated,
+    offsets_in,
+    padded,
+    select,
+    span,
+)
+from bertcli.tokenizing.model_files import (
+    SIDES,
+    add_template,
+    check,
+    load,
+    read_settings,
+    roles_of,
+    sequence_limit,
+)
+from bertcli.tokenizing.special_text import SpecialTextCounter
+from bertcli.tokenizing.truncation import TooShortError, windows
+from bertcli.tokenizing.word_cache import Remembered, WordMemo, state
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as Core
+
+
+FEW = 16  # records for which learning their words is not worth while
+MEMO_COLUMNS = {"input_ids", "token_type_ids", "attention_mask"}
+FAST_COLUMNS = {
+    *MEMO_COLUMNS,
+    "special_tokens_mask",
+    "sequence_ids",
+}  # encode_batch_fast has no more
+
+
+# What clean_up_tokenization_spaces stands for in transformers, in this order.
+CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+
+
+def _cleaned(text: str) -> str:
+    for blanks in CLEAN:
+        text = text.replace(blanks, blanks.strip())
+    return text
+
+
+def _stop(error: BertcliError) -> NoReturn:
+    raise error
+
+
+class Tokenizer:
+    """The tokenizer of one folder. ``limit`` is the longest sequence its model takes."""
+
+    def __init__(self, core: Core, settings: JsonObject, limit: int | None) -> None:
+        self.core = core
+        self.limit = limit
+        self.folder: Path | None = None
+        self.roles = roles_of(settings)
+        self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
+        self.padding_side = settings.choice("padding_side", SIDES) or "right"
+        self.warnings: list[str] = []
+        self.plain = False  # whether every token of a single text has type 0, as in BERT
+        self.memo: WordMemo | None = None
+        self.literals = SpecialTextCounter(core)
+        self.state = state(core)  # of the core, which the memo and the literals are made from
+        self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
+        core.no_truncation()
+        core.no_padding()
+
+    @classmethod
+    def load(cls, folder: Path, *, parse_special: bool = True) -> Tokenizer:
+        """Return the tokenizer of a folder: its tokenizer.json, or else its vocab.txt.
+
+        ``parse_special`` tells whether a literal "[SEP]" in a text becomes that special token.
+        Raises ModelError when a file is missing or broken, or a special token is not there.
+        """
+        settings = read_settings(folder)
+        core, warnings = load(folder, settings)
+        tokenizer = cls(core, settings, sequence_limit(folder, settings))
+        tokenizer.folder = folder
+        tokenizer.warnings = warnings + check(core, tokenizer.roles, folder)
+        if core.post_processor is None:
+            add_template(core, tokenizer.roles["cls_token"], tokenizer.roles["sep_token"])
+        special = core.num_special_tokens_to_add(False)
+        if tokenizer.limit is not None and tokenizer.limit < special:
+            raise ModelError(
+                f"{folder}: a limit of {tokenizer.limit} tokens has no room for the {special} "
+                "special tokens",
+                "correct model_max_length, max_seq_length or max_position_embeddings",
+            )
+        core.encode_special_tokens = not parse_special
+        tokenizer.plain = not any(core.encode("a").type_ids)
+        tokenizer._remember()
+        return tokenizer
+
+    def notice_changes(self) -> None:
+        """Forget what was remembered of a core that has changed since, as by ``add_tokens``."""
+        if self.state != (now := state(self.core)):
+            self.state, self.folder = now, None  # the folder's files have another tokenizer
+            self._remember()
+
+    def _remember(self) -> None:
+        self.literals = SpecialTextCounter(self.core)
+        fits = self.plain and WordMemo.fits(self.core)
+        self.memo = WordMemo(self.core) if fits else None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of tokens, added ones included."""
+        return self.core.get_vocab_size()
+
+    def beyond(self, rows: int) -> tuple[str, int] | None:
+        """Return the first token, and its id, that a table of so many rows does not have."""
+        vocabulary = self.core.get_vocab()
+        if max(vocabulary.values(), default=-1) < rows:
+            return None
+        return min(
+            ((token, index) for token, index in vocabulary.items() if index >= rows),
+            key=lambda entry: entry[1],
+        )
+
+    def special_ids(self) -> dict[str, int]:
+        """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""
+        found = {token: self.core.token_to_id(token) for token in self.roles.values()}
+        return {token: index for token, index in found.items() if index is not None}
+
+    def count_literals(self, records: Sequence[Record]) -> int:
+        """Return how many special tokens stand written out in texts, and are taken as such."""
+        if self.core.encode_special_tokens:
+            return 0
+        self.notice_changes()
+        return self.literals.count(texts_of(records))
+
+    def encode(
+        self,
+        records: Sequence[Record],
+        layout: Layout,
+        *,
+        skip: Callable[[InputError], None] = _stop,
+        first: int = 0,
+    ) -> list[Encoded]:
+        """Return the records as columns; with ``layout.overflowing`` one item a window.
+
+        ``first`` is the number of the first record in the run. A record that cannot be truncated
+        as asked goes to ``skip`` (default: raise).
+        """
+        self.notice_changes()
+        limit = self.cut_at(layout)
+        found: list[Encoded] = []
+        encodings = self._encodings(records, layout)
+        for sample, (record, encoding) in enumerate(zip(records, encodings, strict=True), first):
+            encoded = Encoded(record, self._columns(record, encoding, layout), 0, sample)
+            if limit is None or (encoded.length <= limit and not layout.overflowing):
+                found.append(encoded)
+                continue
+            try:
+                found.extend(self._windows(encoded, encoding, layout, limit))
+            except InputError as error:
+                skip(error)
+        return self.pad(found, layout)
+
+    def pad(self, batch: list[Encoded], layout: Layout) -> list[Encoded]:
+        """Return the items with their columns made equally long, where the layout asks for it."""
+        match layout.padding:
+            case "do_not_pad":
+                return batch
+            case "longest":
+                length = max((item.length for item in batch), default=0)
+            case _:
+                length = self.max_length(layout)
+        step = layout.pad_to_multiple_of or 1
+        length = -(-length // step) * step
+        side = layout.padding_side or self.padding_side
+        token = self.roles["pad_token"]
+        index = self.special_ids()[token]
+        return [padded(item, length, side, token, index) for item in batch]
+
+    def max_length(self, layout: Layout) -> int:
+        """Return the length to cut or pad to: the one asked for, else the model's limit."""
+        if layout.max_length is not None:
+            return layout.max_length
+        if self.limit is None:
+            raise UsageError("this tokenizer has no limit of its own", "give --max-length")
+        return self.limit
+
+    def cut_at(self, layout: Layout) -> int | None:
+        """Return the length that truncation keeps; None without truncation.
+
+        Raises UsageError for a length that the special tokens fill, or a stride that does not fit.
+        """
+        if layout.truncation == "do_not_truncate":
+            return None
+        length = self.max_length(layout)
+        room = self._room(length, layout, pair=False)
+        if layout.stride and layout.stride >= room:
+            raise UsageError(
+                f"--stride {layout.stride} is not smaller than the {room} tokens of a window",
+                f"--max-length {length} less special tokens leaves {room}",
+            )
+        return length
+
+    def decode(
+        self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool | None = None
+    ) -> str:
+        """Return the text of these ids. Raises IndexError for one that is not in the vocabulary.
+
+        ``clean_up`` drops blanks before punctuation and in contractions. None is what the folder
+        says, as in transformers; without a word there, blanks go only where no token comes between.
+        """
+        self._check_ids(ids)
+        if clean_up is False and hasattr(self.core.decoder, "cleanup"):
+            from tokenizers import decoders
+
+            plain = decoders.WordPiece(self.core.decoder.prefix, cleanup=False)
+            return plain.decode(self.tokens_of(ids, skip_special=skip_special))
+        text = self.core.decode(ids, skip_special)
+        return _cleaned(text) if clean_up or (clean_up is None and self.clean_up) else text
+
+    def tokens_of(self, ids: Sequence[int], *, skip_special: bool = False) -> list[str]:
+        """Return the token of each id. Raises IndexError for one that is not in the vocabulary."""
+        self._check_ids(ids)
+        special = self.core.get_added_tokens_decoder() if skip_special else {}
+        kept = (index for index in ids if not (index in special and special[index].special))
+        return [self.core.id_to_token(index) or "" for index in kept]
+
+    def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
+        """Return the id of each token, and the tokens that are unknown and became [UNK]."""
+        unk = self.special_ids()[self.roles["unk_token"]]
+        found = [(token, self.core.token_to_id(token)) for token in tokens]
+        unknown = [token for token, index in found if index is None]
+        return [unk if index is None else index for _, index in found], unknown
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        for index in set(ids):
+            known = 0 <= index < 2**32 and self.core.id_to_token(index) is not None
+            if not known:
+                raise IndexError(index)
+
+    def _encodings(
+        self, records: Sequence[Record], layout: Layout
+    ) -> Sequence[Encoding | Remembered]:
+        if len(records) < FEW or self.memo is None or not MEMO_COLUMNS.issuperset(layout.columns):
+            return self._long_way(records, layout)
+        texts = [None if record.pair is not None else record.text for record in records]
+        known = self.memo.encode(texts, special=layout.special_tokens)
+        rest = [record for record, found in zip(records, known, strict=True) if found is None]
+        others = iter(self._long_way(rest, layout) if rest else ())
+        return [next(others) if found is None else found for found in known]
+
+    def _long_way(self, records: Sequence[Record], layout: Layout) -> list[Encoding]:
+        special = layout.special_tokens
+        split = any(isinstance(record.text, list) for record in records)
+        if len(records) == 1:  # without the start of a thread pool
+            text, pair = records[0][:2]
+            return [self.core.encode(text, pair, split, special)]
+        inputs = [text if pair is None else (text, pair) for text, pair, *_ in records]
+        fast = FAST_COLUMNS.issuperset(layout.columns)
+        run = self.core.encode_batch_fast if fast else self.core.encode_batch
+        return run(inputs, split, special)
+
+    def _columns(
+        self, record: Record, encoding: Encoding | Remembered, layout: Layout
+    ) -> dict[str, Column]:
+        """Return the columns asked for; the ones of a single text that never vary are shared."""
+        ids = encoding.ids
+        columns: dict[str, Column] = {"input_ids": ids}
+        single = self.plain and record.pair is None
+        for name in layout.columns:
+            if name == "attention_mask":
+                columns[name] = Repeated.of(1, len(ids))
+            elif name == "token_type_ids" and single:
+                columns[name] = Repeated.of(0, len(ids))
+            elif isinstance(encoding, Remembered):
+                continue
+            elif name == "offset_mapping" and layout.offset_unit != "char":
+                columns[name] = offsets_in(record, encoding, layout.offset_unit)
+            elif name != "input_ids":
+                columns[name] = COLUMNS[name](encoding)
+        return columns
+
+    def _windows(
+        self, encoded: Encoded, encoding: Encoding | Remembered, layout: Layout, limit: int
+    ) -> list[Encoded]:
+        """Cut one item that is too long, into all its windows when they are asked for."""
+        record = encoded.record
+        sequences = encoding.sequence_ids
+        first, second = (span(sequences, which) for which in (0, 1))
+        lengths = first[1] - first[0], second[1] - second[0]
+        room = self._room(limit, layout, pair=record.pair is not None)
+        side = layout.truncation_side or self.truncation_side
+        try:
+            found = windows(
+                lengths[0],
+                None if record.pair is None else lengths[1],
+                room,
+                layout.truncation,
+                side=side,
+                stride=layout.stride if layout.overflowing else 0,
+            )
+        except TooShortError as error:
+            raise InputError(
+                f"{record.where}: cannot be cut to {limit} tokens: {error}",
+                f"{error.way}, a larger --max-length, or --on-error skip",
+            ) from None
+        return [
+            encoded._replace(
+                columns={
+                    name: select(column, window, first, second)
+                    for name, column in encoded.columns.items()
+                },
+                cut=0 if layout.overflowing else sum(lengths) - sum(b - a for a, b in window),
+            )
+            for window in (found if layout.overflowing else found[:1])
+        ]
+
+    def _room(self, length: int, layout: Layout, *, pair: bool) -> int:
+        """Return how many tokens of a text or a pair fit beside the special tokens.
+
+        Raises UsageError when those alone are too many.
+        """
+        special = self.core.num_special_tokens_to_add(pair) if layout.special_tokens else 0
+        if length < special:
+            raise UsageError(
+                f"--max-length {length} has no room for the {special} special tokens",
+                "give a larger one, or --no-special-tokens",
+            )
+        return length - special

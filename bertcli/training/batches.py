@@ -1,0 +1,120 @@
+"""Which rows a step trains on, and rows as one batch. Plain arrays: nothing here needs torch.
+
+Letters as in the model: `B` rows, `L` their length, `T` tokens of all of them; `M` masked tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertcli.errors import InputError
+from bertcli.training.shards import Instances
+
+MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
+
+
+Columns = dict[str, Any]  # an array [B, ...] a column of the rows
+
+
+class Batch(NamedTuple):
+    """Rows one after the other, and what is to be predicted."""
+
+    ids: Any  # [T]; padded: [B * width]
+    types: Any  # as ids
+    lengths: Any  # [B]
+    starts: Any  # [B] place of each row's first token among ids
+    masked: Any  # [M] places among ids
+    words: Any  # [M] what stood there
+    follows: Any  # [B] 0 when the second sentence follows the first, 1 when it is a random one
+    width: int  # 0 when nothing is padded
+
+
+class Order:
+    """The order of rows: every epoch in an order of its own, one after the other without a gap.
+
+    A function of the seed and the step alone: there is nothing to save, or to go back to.
+    """
+
+    def __init__(self, rows: Any, batch_size: int, seed: int) -> None:
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self.shuffled: dict[int, Any] = {}
+
+    def batch(self, step: int) -> Any:
+        """Return the rows of a step, counted from 0."""
+        start, count = step * self.batch_size, len(self.rows)
+        places = np.arange(start, start + self.batch_size)
+        parts = []
+        for epoch in range(places[0] // count, places[-1] // count + 1):
+            inside = places[places // count == epoch] % count
+            parts.append(self._epoch(epoch)[inside])
+        self.shuffled = {epoch: self.shuffled[epoch]}  # the others are behind us
+        return np.concatenate(parts)
+
+    def _epoch(self, epoch: int) -> Any:
+        if epoch not in self.shuffled:
+            self.shuffled[epoch] = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
+        return self.shuffled[epoch]
+
+
+def held_out(count: int, fraction: float) -> tuple[Any, Any]:
+    """Part the rows into those to train on and the last ones, which are held out.
+
+    The last ones, not random ones: copies of a text that are masked in other places are neighbours.
+    """
+    least = min(1, count - 1) if fraction else 0
+    cut = count - max(least, int(count * fraction))
+    return np.arange(cut), np.arange(cut, count)
+
+
+def read(data: Instances, rows: Any) -> Columns:
+    """Read rows; InputError when an id is none of the vocabulary."""
+    found: Columns = data.rows(rows)
+    for name in ("input_ids", "masked_lm_ids"):
+        for worst in (int(found[name].max(initial=0)), int(found[name].min(initial=0))):
+            if not 0 <= worst < data.vocab_size:
+                raise InputError(
+                    f"{data.folder}: {name} holds {worst}, and the vocabulary has "
+                    f"{data.vocab_size} tokens",
+                    "prepare the instances again",
+                )
+    return found
+
+
+def parts(found: Columns, count: int) -> list[Columns]:
+    """Deal rows out to so many parts of about as many tokens each, the longest rows first."""
+    longest_first = np.argsort(-found["lengths"].astype(np.int64), kind="stable")
+    dealt = (longest_first[part::count] for part in range(count))
+    return [{name: column[some] for name, column in found.items()} for some in dealt]
+
+
+def collate(found: Columns, *, padded: bool) -> Batch:
+    """Make rows one batch."""
+    ids, lengths = found["input_ids"], found["lengths"].astype(np.int64)
+    width = 0
+    if padded:
+        width = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, ids.shape[1])
+        kept: Any = (slice(None), slice(width))
+        starts = np.arange(len(lengths)) * width
+    else:
+        kept = np.arange(ids.shape[1]) < lengths[:, None]
+        starts = np.cumsum(lengths) - lengths
+    chosen = np.arange(found["masked_lm_ids"].shape[1]) < found["masked_lm_counts"][:, None]
+    return Batch(
+        ids=ids[kept].ravel().astype(np.int64),
+        types=found["token_type_ids"][kept].ravel().astype(np.int64),
+        lengths=lengths,
+        starts=starts,
+        masked=(starts[:, None] + found["masked_lm_positions"])[chosen],
+        words=found["masked_lm_ids"][chosen].astype(np.int64),
+        follows=found["next_sentence_labels"].astype(np.int64),
+        width=width,
+    )
+
+
+def in_batches(rows: Any, size: int) -> Iterator[Any]:
+    """Yield rows in batches of this size, the last one perhaps smaller."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

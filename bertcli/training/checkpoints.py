@@ -1,0 +1,251 @@
+"""Where a run stands, on the disk: written whole or not at all, the last few kept.
+
+    CKPT/checkpoint-500/model.safetensors, config.json, tokenizer files: a model like any other
+    CKPT/checkpoint-500/optimizer.safetensors   what AdamW remembers
+    CKPT/checkpoint-500/training_state.json     everything else
+
+A checkpoint is made under a hidden name, synced, and renamed; one that goes is renamed first. So
+whatever has the name of a checkpoint is one. Nothing in it is a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertcli.checkpoints import load as checkpoint
+from bertcli.errors import OutputError
+from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
+from bertcli.hub import TOKENIZER_FILES
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import BertForPreTraining
+from bertcli.training.log import LOG, PLOT
+from bertcli.vectors.journal import FULL, sync_folder
+
+VERSION = 1  # of training_state.json
+MOST_BYTES = 1 << 62
+STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
+NAME = re.compile(r"checkpoint-(\d+)")
+MAKING, GOING = ".making-", ".going-"
+
+
+@dataclass(frozen=True)
+class State:
+    """All of a run that is neither weights nor moments.
+
+    Data order and dropout follow from the seed and the step alone, so no state of a random
+    generator is needed.
+    """
+
+    step: int = 0  # steps done
+    updates: int = 0  # of these, those in which the optimizer moved the weights
+    log_bytes: int = 0  # of the log, at this step
+    window: Mapping[str, float] = field(default_factory=dict)  # sums since the log's last line
+    scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
+    made_with: Mapping[str, Any] = field(default_factory=dict)  # what decides their rounding
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of a folder."""
+
+    folder: Path
+    keep: int = 2
+
+    def steps(self) -> list[int]:
+        """Return the steps that there are checkpoints of, the last one at the end."""
+        if not self.folder.is_dir():
+            return []
+        named = (NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(int(match[1]) for match in named if match)
+
+    def path(self, step: int) -> Path:
+        """Return where the checkpoint of a step is."""
+        return self.folder / f"checkpoint-{step}"
+
+    def last(self) -> Path | None:
+        """Return the last checkpoint, if there is one."""
+        steps = self.steps()
+        return self.path(steps[-1]) if steps else None
+
+    def check(self, *, resume: bool, overwrite: bool) -> None:
+        """Raise OutputError when something is there that must not be written over."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise OutputError(f"{self.folder}: not a folder", "name a folder for --output")
+        there = [path.name for path in self.folder.glob("[!.]*")]
+        ours = LOG in there or bool(self.steps())
+        if there and not (resume or overwrite):
+            go_on = "--resume goes on with it, " if ours else ""
+            raise OutputError(
+                f"{self.folder}: the folder is there already",
+                f"{go_on}--overwrite begins anew, or name another folder",
+            )
+        if there and not ours and not overwrite:
+            raise OutputError(
+                f"{self.folder}: there is no run in this folder to go on with",
+                "name the folder of the run, or an empty one",
+            )
+
+    def sweep(self) -> None:
+        """Remove what a killed run was writing, or removing, or had still to remove."""
+        for path in self.folder.glob(".*"):
+            if path.name.startswith((MAKING, GOING, ".saving-")):
+                shutil.rmtree(path)
+        self._drop()
+
+    def write(self, state: State, fill: Callable[[Path], None]) -> Path:
+        """Make the checkpoint of a step from what `fill` puts into a folder, then drop old ones.
+
+        OutputError, which names the last good one, when there is no room or the disk fails.
+        """
+        target = self.path(state.step)
+        making = self.folder / f"{MAKING}{target.name}"
+        with self.explained(f"{target.name} cannot be written"):
+            try:
+                shutil.rmtree(making, ignore_errors=True)
+                making.mkdir(parents=True)
+                fill(making)
+                said = {"version": VERSION, **asdict(state)}
+                (making / STATE).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
+                sync(making)
+                os.rename(making, target)
+                sync_folder(self.folder)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
+            self._drop()
+        return target
+
+    def clear(self) -> None:
+        """Remove what an earlier run left: the model first, which is whole no longer."""
+        for name in ("config.json", "model.safetensors", PLOT):
+            (self.folder / name).unlink(missing_ok=True)
+        for step in self.steps():
+            self._remove(step)
+
+    def publish(self, fill: Callable[[Path], None]) -> None:
+        """Put the files that `fill` makes into the folder itself, config.json as the last one."""
+        making = self.folder / f"{MAKING}result"
+        with self.explained("the model cannot be written"):
+            try:
+                shutil.rmtree(making, ignore_errors=True)
+                making.mkdir()
+                fill(making)
+                sync(making)
+                for path in sorted(making.iterdir(), key=lambda one: one.name == "config.json"):
+                    os.replace(path, self.folder / path.name)
+                sync_folder(self.folder)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
+
+    def _drop(self) -> None:
+        for step in self.steps()[: -self.keep]:
+            self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        going = self.folder / f"{GOING}{self.path(step).name}"
+        shutil.rmtree(going, ignore_errors=True)
+        os.rename(self.path(step), going)
+        shutil.rmtree(going)
+
+    @contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Turn what the system refuses into an OutputError that says from where to go on."""
+        try:
+            yield
+        except (OSError, SafetensorError, OutputError) as failed:
+            reason = getattr(failed, "strerror", None) or failed
+            cause = str(failed.__cause__ or failed)  # safetensors gives no number
+            if any(os.strerror(number) in cause for number in FULL):
+                hint = "make room, then run the same command with --resume"
+            elif isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
+                hint = "make the folder above it first"
+            else:
+                hint = "mend that, then run the same command with --resume" if self.last() else ""
+            raise OutputError(f"{self.folder}: {what}: {reason}; {self.kept()}", hint) from None
+
+    def kept(self) -> str:
+        """Say what there is to go on from."""
+        last = self.last()
+        return f"the last good checkpoint is {last.name}" if last else "there is no checkpoint"
+
+
+def sync(folder: Path) -> None:
+    """Put the files of a folder, and their names, on the disk."""
+    for path in folder.iterdir():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, tokenizer: Path) -> None:
+    """Write a model with its tokenizer, which bertcli and transformers both load."""
+    for name in TOKENIZER_FILES:
+        if name != "config.json" and (tokenizer / name).is_file():
+            shutil.copyfile(tokenizer / name, folder / name)
+    checkpoint.save(model, config, folder)
+
+
+def put_moments(folder: Path, kept: Mapping[str, Tensor]) -> None:
+    """Write what the optimizer remembers."""
+    target = folder / OPTIMIZER
+    save_file({name: one.contiguous() for name, one in kept.items()}, target)
+    # safetensors makes files that only their owner may read.
+    target.chmod(folder.stat().st_mode & 0o666)
+
+
+def read_moments(folder: Path) -> dict[str, Tensor]:
+    """Read what `put_moments` wrote."""
+    try:
+        return load_file(folder / OPTIMIZER)
+    except (OSError, SafetensorError) as broken:
+        raise damaged(folder / OPTIMIZER, broken) from None
+
+
+def read_state(folder: Path) -> State:
+    """Read where a checkpoint stands; OutputError when it is none of this version."""
+    path = folder / STATE
+    try:
+        raw = parse(read_bytes(path, OutputError) or b"")
+    except BadJsonError as bad:
+        raise damaged(path, bad) from None
+    if not isinstance(raw, dict) or raw.get("version") != VERSION:
+        raise damaged(path, "another version of bertcli wrote it")
+    found = JsonObject(raw, f"{path}: cannot be read", OutputError, damaged(path, "").hint)
+    step = NAME.fullmatch(folder.name)
+    state = State(
+        step=found.whole("step") or 0,
+        updates=found.whole("updates") or 0,
+        log_bytes=found.whole("log_bytes", most=MOST_BYTES) or 0,
+        window=_numbers(found.object("window")),
+        scaler=_numbers(found.object("scaler")),
+        fingerprint=dict(found.object("fingerprint")),
+        made_with=dict(found.object("made_with")),
+    )
+    if step and int(step[1]) != state.step:
+        raise found.bad("step", f"{step[1]}, as in the name of the folder")
+    return state
+
+
+def _numbers(found: JsonObject) -> dict[str, float]:
+    return {name: found.number(name) or 0 for name in found}
+
+
+def damaged(path: Path, why: object) -> OutputError:
+    """Return the error of a checkpoint that cannot be gone on from."""
+    return OutputError(
+        f"{path}: cannot be read: {why}",
+        f"remove {path.parent} to go on from the checkpoint before, or begin again with "
+        "--overwrite",
+    )

@@ -1,0 +1,108 @@
+"""Which BERT is trained: a config.json, a named size, or an existing checkpoint's. No torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from bertcli.errors import InputError, ModelError
+from bertcli.files.typed_json import read_object
+from bertcli.models.config import BertConfig
+from bertcli.training.shards import Instances
+
+# Layers and hidden size. Source: Well-Read Students Learn Better, table 1; base: BERT, section 3.
+SIZES = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+}
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
+MEND = f"correct it, or give --config one of {', '.join(SIZES)}"
+ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
+
+
+def named(name: str) -> BertConfig:
+    """Return the config of one of SIZES."""
+    layers, hidden = SIZES[name]
+    return BertConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // HEAD,
+        intermediate_size=WIDER * hidden,
+    )
+
+
+def read(name: str, data: Instances) -> BertConfig:
+    """Read `--config`: a size, or a file in which vocab_size and pad_token_id may be missing.
+
+    ModelError when it is not the config of a BERT, or does not fit the instances.
+    """
+    if name in SIZES:
+        config, said = named(name), set()
+    else:
+        if not os.path.isfile(name):
+            raise ModelError(
+                f"--config {name}: there is no such file",
+                f"give a config.json, or one of {', '.join(SIZES)}",
+            )
+        try:
+            config, said = BertConfig.from_file(Path(name)), set(read_object(Path(name)))
+        except ModelError as bad:
+            raise ModelError(str(bad), MEND) from None
+        if said.isdisjoint(SHAPE):  # it would be bert-base, by default
+            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}", MEND)
+    if "vocab_size" not in said:
+        config = replace(config, vocab_size=data.vocab_size)
+    if "pad_token_id" not in said:
+        config = replace(config, pad_token_id=data.pad_token_id)
+    check(config, data, name, given=True)
+    return config
+
+
+def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> None:
+    """Raise ModelError when a config cannot be trained on these instances.
+
+    It was ``given`` by the user, or is that of a model.
+    """
+    size, tokens = config.vocab_size, data.vocab_size
+    if not tokens <= size < tokens + ROUNDING:
+        raise ModelError(
+            f"{source}: vocab_size {size} is not that of the instances: "
+            f"their tokenizer has {tokens} tokens",
+            "leave vocab_size out of it, or prepare with the other tokenizer"
+            if given
+            else "prepare with this model's tokenizer (-m)",
+        )
+    if data.max_length > config.max_position_embeddings:
+        raise ModelError(
+            f"{source}: max_position_embeddings {config.max_position_embeddings} is less than "
+            f"the {data.max_length} tokens of an instance",
+            f"{'raise it, or ' if given else ''}prepare shorter instances (--max-length)",
+        )
+    if config.type_vocab_size < 2:
+        raise ModelError(
+            f"{source}: type_vocab_size {config.type_vocab_size}: a pair needs 2", MEND
+        )
+    for key in ("is_decoder", "add_cross_attention", "extra_embeddings"):
+        if getattr(config, key):
+            raise ModelError(f"{source}: {key} is not for pretraining", "leave it out")
+    if config.hidden_size % config.num_attention_heads:
+        raise ModelError(
+            f"{source}: hidden_size {config.hidden_size} is not a multiple of "
+            f"num_attention_heads {config.num_attention_heads}",
+            MEND,
+        )
+
+
+def refuse_other(data: Instances, other: Instances) -> None:
+    """Raise InputError when held-out instances are not of the same tokenizer."""
+    if data.vocab_size != other.vocab_size:
+        raise InputError(
+            f"{other.folder}: made with {other.vocab_size} tokens, and {data.folder} with "
+            f"{data.vocab_size}",
+            "prepare both with the same tokenizer",
+        )

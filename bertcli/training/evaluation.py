@@ -1,0 +1,109 @@
+"""How well a model predicts what was held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertcli.models.heads import BertForPreTraining
+from bertcli.training.batches import collate, in_batches, parts, read
+from bertcli.training.loss import predict
+from bertcli.training.ranks import Ranks
+from bertcli.training.shards import Instances
+
+SAMPLE, BLOCK = 100_000, 1000  # rows that the commonest word is counted in, and at a time
+Z = 1.96  # of a confidence interval of 95 %
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows that no step trains on, and the word that is best guessed where nothing is known."""
+
+    data: Instances
+    rows: Any
+    commonest: int
+
+    def evaluate(
+        self, model: BertForPreTraining, ranks: Ranks, batch_size: int, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        """Return losses, accuracies and what they are to be compared with.
+
+        `unigram_accuracy` is that of always guessing the commonest word, `commoner_label_accuracy`
+        that of always giving the same answer about the second sentence.
+        """
+        model.eval()
+        sums = torch.zeros(8, dtype=torch.float64)
+        with (
+            torch.no_grad(),
+            torch.autocast(ranks.device.type, dtype, enabled=dtype != torch.float32),
+        ):
+            for rows in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
+                sums += self._sums(model, rows, ranks.device)
+        model.train()
+        if ranks.count > 1:
+            sums = ranks.sum(sums.to(ranks.device)).cpu()
+        return _named(sums.tolist())
+
+    def _sums(self, model: BertForPreTraining, rows: Any, device: torch.device) -> torch.Tensor:
+        (longest_first,) = parts(read(self.data, rows), 1)
+        batch = collate(longest_first, padded=device.type != "cpu")
+        found = predict(model, batch, device)
+        right = found.word_logits.argmax(-1) == found.words
+        follows = found.follows_logits.argmax(-1) == found.follows
+        words_loss, follows_loss = found.losses()
+        return torch.tensor(
+            [
+                len(batch.words),
+                words_loss.item(),
+                right.sum().item(),
+                int((batch.words == self.commonest).sum()),
+                len(rows),
+                follows_loss.item(),
+                follows.sum().item(),
+                int(batch.follows.sum()),
+            ],
+            dtype=torch.float64,
+        )
+
+
+def commonest_word(data: Instances, rows: Any) -> int:
+    """Return the token that is masked most often among these rows, or the first of them."""
+    counts = np.zeros(data.vocab_size, np.int64)
+    for some in in_batches(rows[:SAMPLE], BLOCK):
+        words = collate(read(data, some), padded=True).words
+        counts += np.bincount(words, minlength=data.vocab_size)
+    return int(counts.argmax())
+
+
+def _named(sums: list[float]) -> dict[str, Any]:
+    masked, words_loss, right, guessed, rows, follows_loss, follows, random = sums
+    words = max(masked, 1)
+    low, high = wilson(follows, rows)
+    return {
+        "eval_loss": words_loss / words + follows_loss / rows,
+        "eval_mlm_loss": words_loss / words,
+        "eval_nsp_loss": follows_loss / rows,
+        "perplexity": exp(min(words_loss / words, 700)),
+        "masked_accuracy": right / words,
+        "unigram_accuracy": guessed / words,
+        "next_sentence_accuracy": follows / rows,
+        "next_sentence_interval": [low, high],
+        "commoner_label_accuracy": max(random, rows - random) / rows,
+        "masked": int(masked),
+        "rows": int(rows),
+    }
+
+
+def wilson(right: float, of: float) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share.
+
+    Source: Wilson, Probable inference, the law of succession, and statistical inference, 1927.
+    """
+    share, square = right / of, Z * Z / of
+    middle = (share + square / 2) / (1 + square)
+    half = Z / (1 + square) * sqrt(share * (1 - share) / of + square / (4 * of))
+    return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -1,0 +1,172 @@
+"""Rows of instances in one file: safetensors, an array a column, or Parquet, a list a cell.
+
+Letters: `n` rows, `L` the length, `P` the most predictions. A row is one instance:
+
+    input_ids             int32 [n, L]  [CLS] A [SEP] B [SEP], masked, then padding
+    token_type_ids        uint8 [n, L]  0 up to the first [SEP], 1 up to the second, then 0
+    lengths               int32 [n]     tokens; the attention mask is arange(L) < length
+    masked_lm_positions   int32 [n, P]  ascending, then 0
+    masked_lm_ids         int32 [n, P]  what stood there, then 0
+    masked_lm_counts      int32 [n]     how many of both count
+    next_sentence_labels  uint8 [n]     0: B follows A, 1: B is from another document
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from bertcli.checkpoints.safetensors_header import read_header
+from bertcli.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+GROUP = 4096  # rows of a Parquet file that are unpacked together
+AGAIN = "make the folder again with bertcli pretrain prepare"
+NEEDS = 'pip install "bertcli[parquet]"'
+
+
+def row_type(length: int, predictions: int) -> np.dtype[Any]:
+    """Return the type of a row of these sizes."""
+    import numpy as np
+
+    return np.dtype(
+        [
+            ("input_ids", "<i4", (length,)),
+            ("token_type_ids", "u1", (length,)),
+            ("lengths", "<i4"),
+            ("masked_lm_positions", "<i4", (predictions,)),
+            ("masked_lm_ids", "<i4", (predictions,)),
+            ("masked_lm_counts", "<i4"),
+            ("next_sentence_labels", "u1"),
+        ]
+    )
+
+
+def columns(rows: Array) -> dict[str, Array]:
+    """Return rows of ``row_type`` by column: views, which share their memory."""
+    return {name: rows[name] for name in rows.dtype.names or ()}
+
+
+def write_safetensors(file: IO[bytes], rows: Array) -> None:
+    """Write rows of ``row_type`` as one array a column."""
+    from numpy import ascontiguousarray
+    from safetensors.numpy import save
+
+    file.write(save({name: ascontiguousarray(column) for name, column in columns(rows).items()}))
+
+
+def write_parquet(file: IO[bytes], rows: Array) -> None:
+    """Write rows of ``row_type`` as a table with lists of fixed size."""
+    try:
+        import pyarrow as arrow
+        from pyarrow.parquet import write_table
+    except ImportError:
+        raise OutputError("writing Parquet needs pyarrow", NEEDS) from None
+    table = {}
+    for name, column in columns(rows).items():
+        cells = arrow.array(column.ravel())
+        wide = column.ndim == 2
+        table[name] = (
+            arrow.FixedSizeListArray.from_arrays(cells, column.shape[1]) if wide else cells
+        )
+    write_table(arrow.table(table), file, row_group_size=GROUP)
+
+
+WRITERS: dict[str, Callable[[IO[bytes], Array], None]] = {
+    "safetensors": write_safetensors,
+    "parquet": write_parquet,
+}
+
+
+class SafetensorsRows:
+    """A safetensors file, mapped into memory: only the pages that are read are there."""
+
+    def __init__(self, path: Path, rows: int, kind: np.dtype[Any]) -> None:
+        import numpy as np
+
+        stored = {tensor.name: tensor for tensor in read_header(path)}
+        self.columns: dict[str, Array] = {}
+        for name, shape, dtype in _parts(rows, kind):
+            tensor, size = stored.get(name), prod(shape) * dtype.itemsize
+            if tensor is None or (tensor.shape, tensor.nbytes) != (shape, size):
+                raise _unlike(path, name, shape, dtype)
+            if not rows:
+                continue
+            self.columns[name] = np.memmap(path, dtype, "r", tensor.start, shape)
+
+    def fill(self, found: Array, here: Array, numbers: Array) -> None:
+        """Put rows into those of ``found`` that ``here`` marks."""
+        for name, column in self.columns.items():
+            found[name][here] = column[numbers]
+
+
+class ParquetRows:
+    """A Parquet file, of which the group of rows that was read last is kept."""
+
+    def __init__(self, path: Path, rows: int, kind: np.dtype[Any]) -> None:
+        try:
+            from pyarrow import ArrowException
+            from pyarrow.parquet import ParquetFile
+        except ImportError:
+            raise InputError(f"{path}: reading Parquet needs pyarrow", NEEDS) from None
+        self.path, self.kind = path, kind
+        self.group: tuple[int, Array] | None = None
+        try:
+            with path.open("rb") as file, ParquetFile(file) as table:
+                there, names = table.metadata.num_rows, table.schema_arrow.names
+        except (ArrowException, OSError) as broken:
+            raise InputError(f"{path}: not a readable Parquet file: {broken}", AGAIN) from None
+        if there != rows or names != list(kind.names or ()):
+            raise InputError(f"{path}: {there} rows of {', '.join(names)}, not {rows}", AGAIN)
+
+    def fill(self, found: Array, here: Array, numbers: Array) -> None:
+        """Put rows into those of ``found`` that ``here`` marks."""
+        import numpy as np
+
+        places = np.flatnonzero(here)
+        for group in np.unique(numbers // GROUP).tolist():
+            inside = numbers // GROUP == group
+            found[places[inside]] = self._group(group)[numbers[inside] - group * GROUP]
+
+    def _group(self, number: int) -> Array:
+        import numpy as np
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+
+        if self.group is None or self.group[0] != number:
+            try:
+                with self.path.open("rb") as file, ParquetFile(file) as stored:
+                    table = stored.read_row_group(number).combine_chunks()
+                rows = np.zeros(len(table), self.kind)
+                for name, shape, _ in _parts(len(table), self.kind):
+                    column = table[name].combine_chunks()
+                    flat = column.flatten() if len(shape) == 2 else column
+                    rows[name] = flat.to_numpy().reshape(shape)
+            except (ArrowException, OSError, ValueError) as broken:
+                raise InputError(f"{self.path}: cannot be read: {broken}", AGAIN) from None
+            self.group = number, rows
+        return self.group[1]
+
+
+def open_rows(path: Path, rows: int, kind: np.dtype[Any]) -> SafetensorsRows | ParquetRows:
+    """Open a file by its suffix. Raises InputError when it has not so many rows of this type."""
+    if not path.is_file():
+        raise InputError(f"{path}: the index names it, and it is not there", AGAIN)
+    return (ParquetRows if path.suffix == ".parquet" else SafetensorsRows)(path, rows, kind)
+
+
+def _parts(rows: int, kind: np.dtype[Any]) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+    """Return name, shape and type of every column."""
+    fields: Mapping[str, Any] = kind.fields or {}
+    return [(name, (rows, *fields[name][0].shape), fields[name][0].base) for name in fields]
+
+
+def _unlike(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> InputError:
+    return InputError(f"{path}: the index wants {name} as {dtype.name} {list(shape)}", AGAIN)

@@ -1,0 +1,66 @@
+"""What a run of pretraining is asked to do. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from bertcli.errors import UsageError
+from bertcli.training.schedule import Schedule
+
+# What a resumed run may change: its numbers stay the same, but for rounding and dropout's places.
+FREE = (
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "keep",
+)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The numbers of a run; names and meanings are those of transformers' TrainingArguments.
+
+    Batch sizes are global: over all processes and all parts that gradients are summed over.
+    """
+
+    steps: int | None = None
+    epochs: float = 3.0  # of use only without steps
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    warmup_steps: int | None = None  # a tenth of the steps
+    lr_power: float = 1.0
+    weight_decay: float = 0.01
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-6
+    max_grad_norm: float = 1.0  # 0 never clips
+    seed: int = 0
+    dtype: str = "float32"  # of the computation; weights are always float32
+    eval_fraction: float = 0.05
+    gradient_accumulation_steps: int = 1
+    gradient_checkpointing: bool = False
+    log_every: int = 10
+    eval_every: int | None = None  # at the end alone
+    save_every: int = 500
+    keep: int = 2
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what decides the numbers, for a resumed run to be compared with."""
+        return {name: value for name, value in asdict(self).items() if name not in FREE}
+
+    def schedule(self, rows: int) -> Schedule:
+        """Return the learning rates of a run over so many rows; UsageError without a step."""
+        steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
+        if not steps:
+            raise UsageError("there is no step to train", "give more --steps or --epochs")
+        warmup = steps // 10 if self.warmup_steps is None else self.warmup_steps
+        if warmup >= steps:
+            raise UsageError(
+                f"--warmup-steps {warmup} leaves nothing of the {steps} steps to decay in",
+                "give fewer, or more --steps or --epochs",
+            )
+        return Schedule(self.learning_rate, warmup, steps, self.lr_power)

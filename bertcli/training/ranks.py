@@ -1,0 +1,85 @@
+"""The processes of a run: one alone, or those that torchrun started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+from bertcli.errors import BertcliError, UsageError
+from bertcli.inference.devices import devices
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which process of how many this is, and where it computes."""
+
+    device: torch.device
+    index: int = 0
+    count: int = 1
+    local: int = 0  # on its machine
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes for all."""
+        return self.index == 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether another process on this machine speaks of what all of them find."""
+        return self.local > 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by the sum over all processes; BertcliError when one of them is gone."""
+        if self.count > 1:
+            try:
+                distributed.all_reduce(tensor)
+            except RuntimeError as lost:
+                raise BertcliError(
+                    f"process {self.index} lost the others: {str(lost).splitlines()[0]}",
+                    "look at the message of the process that ended first",
+                ) from None
+        return tensor
+
+    def wait(self) -> None:
+        """Go on when all processes are here."""
+        self.sum(torch.zeros(1, device=self.device))
+
+
+@contextmanager
+def joined(name: str) -> Iterator[Ranks]:
+    """Join the processes that torchrun started; without it there is one.
+
+    `name` is a device; with several processes auto and cuda are each one's own GPU.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    here = devices(_own(name) if count > 1 else name)
+    if len(here) > 1:
+        raise UsageError(
+            f"--device {name}: a process trains on one device",
+            "start one a GPU: torchrun --nproc-per-node 2 -m bertcli pretrain run ...",
+        )
+    if count == 1:
+        yield Ranks(here[0])
+        return
+    if here[0].type == "cuda":
+        torch.cuda.set_device(here[0])
+    distributed.init_process_group("nccl" if here[0].type == "cuda" else "gloo")
+    try:
+        yield Ranks(here[0], distributed.get_rank(), count, _local())
+    finally:
+        distributed.destroy_process_group()
+
+
+def _own(name: str) -> str:
+    if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
+        return f"cuda:{_local()}"
+    return "cpu" if name == "auto" else name
+
+
+def _local() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))

@@ -1,0 +1,159 @@
+"""A WordPiece vocabulary from text, by the trainer of the tokenizers library.
+
+That trainer numbers pieces in the order in which it meets them, and that order changes from run to
+run: so the characters and their continuing forms are given to it beforehand, sorted. Then the same
+words give the same vocabulary. To know the characters, words are counted first; memory is that of
+the different words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertcli.errors import InputError, UsageError
+from bertcli.files.typed_json import NOTHING
+from bertcli.tokenizing.model_files import PREFIX, ROLES, normalizer
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+VOCABULARY, CONFIG, WHOLE = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
+OURS = (VOCABULARY, CONFIG, WHOLE)  # what the folder holds
+FREE = 99  # unused tokens: [UNK] is then 100, as in Google's vocabularies
+LONGEST = 100  # characters; WordPiece makes [UNK] of longer words
+RAW = 1 << 20  # different words kept before they are cut at punctuation
+REPEATS = 1000  # of a word, given to the trainer at a time
+SPECIAL = re.compile("|".join(map(re.escape, ROLES.values())))  # tokens already, where text has one
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a vocabulary shall be like."""
+
+    size: int = 30522
+    min_frequency: int = 2
+    limit_alphabet: int = 1000
+    cased: bool = False
+    unused: bool = True
+    max_length: int = 512
+
+    def special(self) -> list[str]:
+        """Return the tokens that come first."""
+        free = [f"[unused{number}]" for number in range(FREE if self.unused else 0)]
+        first = (ROLES["unk_token"], ROLES["cls_token"], ROLES["sep_token"], ROLES["mask_token"])
+        return [ROLES["pad_token"], *free, *first]
+
+    def settings(self) -> dict[str, Any]:
+        """Return what tokenizer_config.json says."""
+        return {
+            "do_lower_case": not self.cased,
+            "model_max_length": self.max_length,
+            "strip_accents": None,
+            "tokenize_chinese_chars": True,
+            "tokenizer_class": "BertTokenizer",
+            **ROLES,
+        }
+
+
+@dataclass
+class WordCounts:
+    """How often each word occurs, as BERT cuts words: punctuation marks are words of their own."""
+
+    wanted: Wanted
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Count the words of texts, which are read once."""
+        raw: Counter[str] = Counter()
+        for text in texts:
+            raw.update(text.split())
+            if len(raw) > RAW:
+                self._cut(raw)
+                raw.clear()
+        self._cut(raw)
+
+    def _cut(self, raw: Counter[str]) -> None:
+        from tokenizers.pre_tokenizers import BertPreTokenizer
+
+        clean = normalizer(NOTHING, lower=not self.wanted.cased).normalize_str
+        cut = BertPreTokenizer().pre_tokenize_str
+        for text, count in raw.items():
+            for word, _ in cut(clean(SPECIAL.sub(" ", text))):
+                if len(word) <= LONGEST:
+                    self.counts[word] += count
+
+    def alphabet(self) -> list[str]:
+        """Return the commonest characters, at most ``limit_alphabet``, sorted."""
+        characters: Counter[str] = Counter()
+        for word, count in self.counts.items():
+            for character in word:
+                characters[character] += count
+        common = sorted(characters, key=lambda one: (-characters[one], one))
+        return sorted(common[: self.wanted.limit_alphabet])
+
+    def within(self, alphabet: Iterable[str]) -> dict[str, int]:
+        """Return the counts of the words that have these characters only."""
+        known = frozenset(alphabet)
+        return {word: count for word, count in self.counts.items() if known.issuperset(word)}
+
+    def said(self, tokens: Sequence[str]) -> str:
+        """Return in words what a vocabulary of these words is like."""
+        whole = self.within(token for token in tokens if len(token) == 1)
+        left = 1 - sum(whole.values()) / self.counts.total()
+        said = f"{len(tokens):,} tokens from {len(self.counts):,} different words"
+        if len(tokens) < self.wanted.size:
+            said += f", fewer than {self.wanted.size:,}: the corpus has no more"
+        return said + (f"; {left:.2%} of all words have characters beyond them" if left else "")
+
+
+def train(words: WordCounts) -> list[str]:
+    """Return the tokens of a vocabulary by their ids.
+
+    Raises UsageError when the size has no room for the characters.
+    """
+    from tokenizers import Tokenizer as Core
+    from tokenizers import models, pre_tokenizers, trainers
+
+    wanted, alphabet = words.wanted, words.alphabet()
+    whole = words.within(alphabet)
+    inside = sorted({character for word in whole for character in word[1:]})
+    first = [*wanted.special(), *alphabet, *(PREFIX + character for character in inside)]
+    if wanted.size < len(first):
+        raise UsageError(
+            f"--size {wanted.size} is too small: {len(wanted.special())} special and unused tokens "
+            f"and {len(first) - len(wanted.special())} for single characters are {len(first)}",
+            "give a larger one, a smaller --limit-alphabet, or --no-unused",
+        )
+    if not whole:
+        raise InputError("there is no word in the corpus", "give files of text")
+    core = Core(models.WordPiece(unk_token=ROLES["unk_token"]))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=wanted.size,
+        min_frequency=wanted.min_frequency,
+        special_tokens=first,
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    core.train_from_iterator(_repeated(whole), trainer)
+    found = core.get_vocab(with_added_tokens=True)
+    return sorted(found, key=found.__getitem__)
+
+
+def _repeated(counts: dict[str, int]) -> Iterator[str]:
+    """Yield texts that have each word as often as it was counted."""
+    for word, count in counts.items():
+        for start in range(0, count, REPEATS):
+            yield f"{word} " * min(REPEATS, count - start)
+
+
+def write(tokens: list[str], wanted: Wanted, folder: Path) -> None:
+    """Write a tokenizer to an empty folder."""
+    (folder / VOCABULARY).write_bytes("".join(f"{token}\n" for token in tokens).encode())
+    config = json.dumps(wanted.settings(), indent=2, sort_keys=True) + "\n"
+    (folder / CONFIG).write_bytes(config.encode())
+    Tokenizer.load(folder).core.save(str(folder / WHOLE))

@@ -1,0 +1,157 @@
+"""How far apart the vectors of two files are, in one pass and the memory of a block.
+
+    compare("a.npy", "b.parquet").max_abs
+
+Rows are numbered from 0. A row with NaN or infinity in either file is counted, and left out of the
+other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bertcli.errors import BertcliError, InputError
+from bertcli.vectors.reading import floats, precision_of, stored
+
+if TYPE_CHECKING:
+    from bertcli.vectors.reading import Array
+
+WORST = 5
+
+
+class Row(NamedTuple):
+    """How far apart two rows are."""
+
+    row: int
+    max_abs: float
+    cosine: float
+
+
+@dataclass
+class Comparison:
+    """What two files have in common, and what not. None where there is no row to measure."""
+
+    a: str
+    b: str
+    shape: list[int] = field(default_factory=lambda: [0])
+    dtype: list[str] = field(default_factory=list)
+    identical: bool = True
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    cosine_min: float | None = None
+    cosine_mean: float | None = None
+    not_finite: int = 0  # rows
+    worst: list[Row] = field(default_factory=list)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what is written."""
+        return {**asdict(self), "worst": [row._asdict() for row in self.worst]}
+
+    def check(self, tolerance: float) -> None:
+        """Raise BertcliError when a difference is greater than this, or cannot be measured."""
+        if self.not_finite and not self.identical:
+            raise BertcliError(
+                f"{self.not_finite} rows hold NaN or infinity, and the files differ",
+                "bertcli inspect FILE counts them",
+            )
+        if self.max_abs is not None and self.max_abs > tolerance:
+            row = self.worst[0].row
+            raise BertcliError(
+                f"row {row} differs by {self.max_abs:.6g}, more than --tolerance {tolerance:g}",
+                "were both made by the same model, with the same options?",
+            )
+
+
+def compare(a: str, b: str, worst: int = WORST) -> Comparison:
+    """Compare two files of vectors row by row, and keep the ``worst`` rows.
+
+    Vectors of a lower precision are restored first when their manifest says how. Raises InputError
+    when a file cannot be read, or their shapes differ.
+    """
+    import numpy as np
+
+    found = Comparison(a, b)
+    total = np.zeros(2)  # of absolute differences, of cosines
+    measured = 0
+    for start, x, y in _pairs(found):
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        found.identical = found.identical and bool(same.all())
+        finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+        found.not_finite += int((~finite).sum())
+        rows, x, y = start + np.flatnonzero(finite), x[finite], y[finite]
+        if not len(rows):
+            continue
+        apart, cosines = np.abs(x - y), _cosines(x, y)
+        total += apart.mean(axis=1).sum(), cosines.sum()
+        measured += len(rows)
+        _keep_worst(found, rows, apart.max(axis=1), cosines, worst)
+    if measured:
+        found.mean_abs, found.cosine_mean = (total / measured).tolist()
+    return found
+
+
+def _pairs(found: Comparison) -> Iterator[tuple[int, Array, Array]]:
+    """Yield the number of the first row, and the same rows of both files, [n, D] in float64."""
+    import numpy as np
+
+    counts = [0, 0]
+    shapes: list[tuple[int, ...]] = [(), ()]
+    for pair in zip_longest(_readable(found.a), _readable(found.b), fillvalue=None):
+        for side, block in enumerate(pair):
+            if block is not None:
+                counts[side] += len(block)
+                shapes[side] = block.shape[1:]
+        x, y = pair
+        if x is not None and y is not None and x.shape == y.shape:
+            found.dtype = found.dtype or [_kind(found.a, x), _kind(found.b, y)]
+            wide = [block.reshape(len(block), -1).astype(np.float64) for block in (x, y)]
+            yield counts[0] - len(x), wide[0], wide[1]
+        elif all(shapes) and shapes[0] != shapes[1]:
+            break
+    if counts[0] != counts[1] or shapes[0] != shapes[1]:
+        raise _differing(found, counts, shapes)
+    found.shape = [counts[0], *shapes[0]]
+
+
+def _readable(path: str) -> Iterator[Array]:
+    """Yield float vectors where that is possible, else the numbers as they are."""
+    precision = precision_of(path) or "float32"
+    return stored(path) if precision.startswith("float") else floats(path)
+
+
+def _kind(path: str, block: Array) -> str:
+    return precision_of(path) or block.dtype.name
+
+
+def _differing(found: Comparison, counts: list[int], shapes: list[tuple[int, ...]]) -> InputError:
+    if all(shapes) and shapes[0] != shapes[1]:
+        sizes = [" x ".join(map(str, shape)) for shape in shapes]
+        what = f"{found.a} has {sizes[0]} dimensions, {found.b} has {sizes[1]}"
+    else:
+        what = f"{found.a} has {counts[0]} rows, {found.b} has {counts[1]}"
+    return InputError(f"nothing to compare: {what}", "both must hold the same texts, same model")
+
+
+def _cosines(x: Array, y: Array) -> Array:
+    """Return the cosine of each pair of rows; two vectors of zeros are alike, one is not."""
+    import numpy as np
+
+    dots, xx, yy = ((p * q).sum(axis=1) for p, q in ((x, y), (x, x), (y, y)))
+    scale = np.sqrt(xx) * np.sqrt(yy)
+    alike = ((xx == 0) & (yy == 0)).astype(np.float64)
+    cosines: Array = np.divide(dots, scale, out=alike, where=scale > 0)
+    return np.clip(cosines, -1, 1)
+
+
+def _keep_worst(found: Comparison, rows: Array, apart: Array, cosines: Array, most: int) -> None:
+    import numpy as np
+
+    top = np.lexsort((rows, -apart))[:most]
+    new = map(Row, rows[top].tolist(), apart[top].tolist(), cosines[top].tolist())
+    found.worst = sorted([*found.worst, *new], key=lambda row: (-row.max_abs, row.row))[:most]
+    found.max_abs = found.worst[0].max_abs
+    least = float(cosines.min())
+    found.cosine_min = least if found.cosine_min is None else min(found.cosine_min, least)

@@ -1,0 +1,315 @@
+"""Vectors back from files, a block of rows at a time: whatever the size, in the memory of a block.
+
+    for block in stored("out.npy"):           # [n, D], of the file's own type
+    for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
+
+NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV and Parquet: the field
+`embedding`; a line of JSONL may be a bare list. Every block has ROWS rows but the last, or
+fewer of very long vectors, so the blocks of two files of one width lie side by side.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from bertcli.errors import InputError
+from bertcli.files.npy import WIDEST, read_blocks, read_header
+from bertcli.files.safetensors import open_safetensors
+from bertcli.files.side_files import manifest_beside
+from bertcli.files.streams import blocks, open_bytes, unreadable
+from bertcli.files.typed_json import JsonObject, kind_of, parse, read_value
+from bertcli.files.zips import open_zip
+from bertcli.records.records import FORMATS, Reader, Source
+from bertcli.vectors.precision import PRECISIONS, RANGED, restore
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+ROWS = 2048  # of a block
+ARRAY, FIELD = "embeddings", "embedding"
+MAKE_AGAIN = "make the vectors again"
+
+
+def stored(path: str) -> Iterator[Array]:
+    """Yield the vectors of a file in blocks [n, D...]; ``-`` is JSONL from stdin.
+
+    Raises InputError for a file that cannot be read, or holds no vectors of one length.
+    """
+    form = form_of(path)
+    try:
+        yield from _even(path, READERS[form](path))
+    except (zipfile.BadZipFile, zlib.error, EOFError) as broken:
+        raise InputError(f"{path}: not a readable {form} file: {broken}") from None
+    except OSError as failed:
+        raise unreadable(path, failed) from None
+
+
+def floats(path: str, dim: int | None = None) -> Iterator[Array]:
+    """Yield vectors in float32, those of a lower precision restored as its manifest says.
+
+    ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
+    are bytes, and no manifest says what they mean.
+    """
+    import numpy as np
+
+    precision, ranges = precision_of(path), _ranges(path)
+    for block in stored(path):
+        if block.dtype.kind == "f":
+            yield block.astype(np.float32, copy=False)
+        elif precision in ("int8", "uint8", "binary", "ubinary"):
+            if precision in RANGED and (ranges is None or ranges.shape[1:] != block.shape[1:]):
+                raise _manifest(path).bad("ranges", f"min and max of shape {block.shape[1:]}")
+            kind = np.int8 if precision in ("int8", "binary") else np.uint8
+            yield restore(block.astype(kind), str(precision), ranges, dim or 0)
+        else:
+            raise InputError(
+                f"{path}: holds {block.dtype}, and no manifest says what the numbers stand for",
+                f"keep {manifest_beside(Path(path)).name} beside it, or write float32",
+            )
+
+
+def manifest_of(path: str) -> dict[str, Any] | None:
+    """Return the manifest beside a file of vectors; None when there is none.
+
+    Raises InputError for a broken one.
+    """
+    place = manifest_beside(Path(path))
+    found = None if path == "-" else read_value(place, InputError, MAKE_AGAIN)
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise InputError(f"{place}: not a manifest, but {kind_of(found)}", MAKE_AGAIN)
+    return found
+
+
+def precision_of(path: str) -> str | None:
+    """Return the precision that the manifest of a file names; None when there is none.
+
+    Raises InputError when it is none.
+    """
+    found = _manifest(path).checked("precision", lambda value: value in PRECISIONS, "a precision")
+    return None if found is None else str(found)
+
+
+def _manifest(path: str) -> JsonObject:
+    place = manifest_beside(Path(path))
+    return JsonObject(manifest_of(path) or {}, str(place), InputError, MAKE_AGAIN)
+
+
+def form_of(path: str) -> str:
+    """Return the format that the suffix names. Raises InputError when it names none of vectors."""
+    if path == "-":
+        return "jsonl"
+    inner = path.removesuffix(".gz").removesuffix(".zst")
+    form = FORMATS.get(Path(inner).suffix.lower(), "")
+    if form not in READERS:
+        raise InputError(
+            f"{path}: the suffix names no format of vectors", f"one of {', '.join(READERS)}"
+        )
+    return form
+
+
+def _ranges(path: str) -> Array | None:
+    """Return the least and greatest values [2, D...] that int8 is based on."""
+    import numpy as np
+
+    made = _manifest(path)
+    found = made.object("ranges")
+    if not found:
+        return None
+    try:
+        ranges = np.array([found["min"], found["max"]], np.float32)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise made.bad("ranges", "min and max, lists of as many numbers") from None
+    return ranges
+
+
+def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
+    """Cut and join parts into blocks of ROWS rows, all of one shape."""
+    import numpy as np
+
+    held: list[Array] = []
+    seen, shape = 0, None
+    for part in parts:
+        shape = part.shape[1:] if shape is None else shape
+        if not shape or part.dtype.kind not in "fiu":
+            raise InputError(f"{path}: holds {part.dtype} of shape {part.shape}, not vectors")
+        if part.shape[1:] != shape:
+            raise InputError(
+                f"{path}: row {seen} is of shape {part.shape[1:]}, and those before it {shape}"
+            )
+        seen += len(part)
+        held.append(part)
+        most = _rows_of_a_block(path, shape)
+        while sum(map(len, held)) >= most:
+            whole = np.concatenate(held) if len(held) > 1 else held[0]
+            yield whole[:most]
+            held = [whole[most:]] if len(whole) > most else []
+    if held:
+        yield np.concatenate(held)
+
+
+def _npy(path: str) -> Iterator[Array]:
+    with open_bytes(path) as stream:
+        yield from _array(path, stream)
+
+
+def _npz(path: str) -> Iterator[Array]:
+    with open_zip(path) as archive:
+        members = archive.namelist()
+        names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
+        with archive.open(f"{_name_among(path, names)}.npy") as member:
+            yield from _array(path, member)
+
+
+def _array(path: str, stream: IO[bytes]) -> Iterator[Array]:
+    """Read an NPY stream block by block."""
+    try:
+        dtype, shape, by_columns, _ = read_header(stream)
+    except ValueError as broken:
+        raise InputError(f"{path}: not a readable NPY array: {broken}") from None
+    if len(shape) < 2 or by_columns or dtype.hasobject:
+        order = " in Fortran order" if by_columns else ""
+        raise InputError(
+            f"{path}: holds {dtype} of shape {shape}{order}, not vectors",
+            "vectors are numbers of shape [rows, dimensions], row by row",
+        )
+    most = _rows_of_a_block(path, shape[1:])
+    try:
+        for block in read_blocks(stream, dtype, shape[0], math.prod(shape[1:]), most):
+            yield block.reshape(-1, *shape[1:]) if block.size else block.reshape(0, *shape[1:])
+    except EOFError as cut:
+        raise InputError(f"{path}: {cut}", "make it again") from None
+
+
+def _rows_of_a_block(path: str, shape: Sequence[int]) -> int:
+    """Return how many vectors of a shape are read at a time: ROWS, or fewer very long ones."""
+    width = math.prod(shape)
+    if width > WIDEST:
+        raise InputError(f"{path}: a row has {width:,} numbers, and {WIDEST:,} is the limit")
+    return max(1, min(ROWS, WIDEST // max(1, width)))
+
+
+def _safetensors(path: str) -> Iterator[Array]:
+    from safetensors import SafetensorError
+
+    try:
+        with open_safetensors(path, "numpy") as file:
+            found = file.get_slice(_name_among(path, list(file.keys())))
+            rows, *shape = found.get_shape() or [0]
+            most = _rows_of_a_block(path, shape)
+            for start in range(0, rows, most):
+                yield found[start : min(start + most, rows)]
+    except (SafetensorError, TypeError) as broken:  # TypeError: bfloat16, which NumPy has not
+        raise InputError(f"{path}: not a readable safetensors file: {broken}") from None
+
+
+def _name_among(path: str, names: Sequence[str]) -> str:
+    if ARRAY in names:
+        return ARRAY
+    if len(names) == 1:
+        return names[0]
+    there = ", ".join(names) or "none"
+    raise InputError(f"{path}: there is no array {ARRAY!r}", f"there are: {there}")
+
+
+def _jsonl(path: str) -> Iterator[Array]:
+    name = "stdin" if path == "-" else path
+    with open_bytes(path) as stream:
+        for block in blocks(stream, name):
+            lines = [(block.number + at, line) for at, line in enumerate(block.lines)]
+            filled = [(number, line) for number, line in lines if line.strip()]
+            for start in range(0, len(filled), ROWS):
+                yield from _rows(name, filled[start : start + ROWS])
+
+
+def _csv(path: str) -> Iterator[Array]:
+    reader = Reader(Source(paths=(path,), text_field=FIELD))
+    for records in reader.blocks():
+        yield from _rows(path, [(record.line, str(record.text)) for record in records])
+
+
+def _rows(name: str, lines: Sequence[tuple[int, str | bytes]]) -> Iterator[Array]:
+    """Turn lines of JSON into one array. Shortest decimals are read as the float32 they stand for.
+
+    Raises InputError with the number of a line that is no vector, or not as long as the first.
+    """
+    import numpy as np
+
+    found = [_vector(f"{name}:{number}", line) for number, line in lines]
+    for (number, _), vector in zip(lines, found, strict=True):
+        if vector.shape != found[0].shape:
+            raise InputError(
+                f"{name}:{number}: a vector of shape {vector.shape}, and before it {found[0].shape}"
+            )
+    if found:
+        block = np.stack(found)
+        yield block.astype(np.float32) if block.dtype.kind == "f" else block
+
+
+def _vector(where: str, line: str | bytes) -> Array:
+    import numpy as np
+
+    try:
+        value = parse(line)
+        if isinstance(value, dict):
+            value = value[FIELD]
+        vector = np.array(value)
+    except KeyError:
+        there = ", ".join(value) or "none"
+        raise InputError(f"{where}: there is no field {FIELD!r}", f"there are: {there}") from None
+    except (ValueError, OverflowError) as broken:
+        raise InputError(f"{where}: not a vector: {broken}") from None
+    if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
+        raise InputError(f"{where}: not a vector of numbers")
+    return vector
+
+
+def _parquet(path: str) -> Iterator[Array]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise InputError(
+            f"{path}: reading Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
+        ) from None
+    try:
+        with ParquetFile(path) as file:
+            there = file.schema_arrow.names
+            if FIELD not in there:
+                raise InputError(
+                    f"{path}: there is no column {FIELD!r}", f"there are: {', '.join(there)}"
+                )
+            for batch in file.iter_batches(ROWS, columns=[FIELD]):
+                yield _lists(path, batch.column(0))
+    except ArrowException as broken:
+        raise InputError(f"{path}: not a readable Parquet file: {broken}") from None
+
+
+def _lists(path: str, column: Any) -> Array:
+    """Turn a column of (nested) lists of one length into an array."""
+    shape = [len(column)]
+    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
+        nulls, before, column = column.null_count, len(column), column.flatten()
+        if nulls or (before and len(column) % before):
+            raise InputError(f"{path}: column {FIELD!r} has rows of several lengths, or empty ones")
+        shape.append(len(column) // before if before else 0)
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found.reshape(shape)
+
+
+READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
+    "npy": _npy,
+    "npz": _npz,
+    "safetensors": _safetensors,
+    "jsonl": _jsonl,
+    "csv": _csv,
+    "parquet": _parquet,
+}

@@ -1,0 +1,208 @@
+"""Vectors beside the other fields of their records: JSONL, CSV and Parquet.
+
+- JSONL and CSV hold a number in the fewest digits that read back to it in its own precision:
+  float32 0.1 is ``0.1``, not ``0.10000000149011612``.
+- A record with a vector for each of its tokens or words has them all in the field vectors: in JSONL
+  behind what they belong to, in Parquet as a list of fixed-size lists. CSV does not hold them.
+- CSV and Parquet have the columns id, n_tokens, truncated (0 where nothing was cut), the fields
+  kept in any row, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
+- Parquet has row groups of one size. A column with objects, or values of several kinds, is text:
+  JSON where a value is no text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from bertcli.files.tables import TableHeader, fields_of
+from bertcli.files.writers import writer_of
+from bertcli.tokenizing.columns import Written
+from bertcli.vectors.spool import START, STOP, Row, Rows
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertcli.vectors.spool import Vectors
+
+VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
+FIRST = ("id", "n_tokens", "truncated")
+PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
+    "tokens": "list<string>",
+    "words": "list<string>",
+    "offsets": "list<list<int32>>",
+    "sequence_ids": "list<int8>",
+}
+WRITTEN = (*FIRST, VECTOR)  # names that no carried field may have
+WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has several vectors
+
+
+class VectorText(Written):
+    """A vector [D...] as JSON."""
+
+    def __init__(self, vector: np.ndarray) -> None:
+        self.json = _text(vector)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers, read back."""
+        found: list[int] = json.loads(self.json)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def _text(vector: np.ndarray) -> str:
+    if vector.ndim > 1:
+        return f"[{','.join(map(_text, vector))}]"
+    return f"[{','.join(vector.astype('U32').tolist())}]"
+
+
+def lines(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
+    """Return rows for JSONL: the vector stands behind the id."""
+    return [
+        _line(meta, ("id",), VECTOR, VectorText(vector))
+        for meta, vector in zip(metas, vectors, strict=True)
+    ]
+
+
+def lines_of_many(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
+    """Return rows for JSONL: the vectors [k, D...] of a record stand behind what they belong to."""
+    return [
+        _line(_without_place(meta), ("id", *PIECES), VECTORS, VectorText(some))
+        for meta, some in zip(metas, vectors, strict=True)
+    ]
+
+
+def _line(meta: Row, before: Sequence[str], name: str, text: VectorText) -> Row:
+    first = {key: meta[key] for key in before if key in meta}
+    rest = {key: value for key, value in meta.items() if key not in (*before, name)}
+    return {**first, name: text, **rest}
+
+
+def _without_place(meta: Row) -> Row:
+    return {name: value for name, value in meta.items() if name not in (START, STOP)}
+
+
+def cells(
+    metas: Sequence[Row],
+    vectors: Vectors,
+    columns: Sequence[str] | None = None,
+) -> list[Row]:
+    """Return rows for CSV: every row has every column."""
+    columns = columns or columns_of(metas)
+    return [
+        {**{name: _cell(meta, name) for name in columns}, VECTOR: VectorText(vector)}
+        for meta, vector in zip(metas, vectors, strict=True)
+    ]
+
+
+def columns_of(metas: Sequence[Row]) -> list[str]:
+    """Return the columns beside the vector, in the order of their first appearance."""
+    return [name for name in dict.fromkeys([*FIRST, *fields_of(metas)]) if name != VECTOR]
+
+
+def _cell(meta: Row, name: str) -> Any:
+    return meta.get(name, 0 if name == "truncated" else None)
+
+
+def jsonl(file: IO[bytes], rows: Rows) -> None:
+    """Write all records as JSON, one a line."""
+    rows_of = lines_of_many if rows.many else lines
+    with writer_of("jsonl")(file) as write:
+        for metas, vectors in rows.records():
+            write(rows_of(metas, vectors))
+
+
+def csv(file: IO[bytes], rows: Rows) -> None:
+    """Write all records as a table in text."""
+    columns = list(dict.fromkeys(name for metas in rows.metas() for name in columns_of(metas)))
+    with writer_of("csv")(file) as write:
+        if not rows.count:
+            write([TableHeader.fromkeys([*columns_of([]), VECTOR])])
+        for metas, vectors in rows.records():
+            write(cells(metas, vectors, columns))
+
+
+def parquet(file: IO[bytes], rows: Rows) -> None:
+    """Write all records as Parquet, a row group a chunk."""
+    import pyarrow as arrow
+    from pyarrow.parquet import ParquetWriter
+
+    shape, dtype = rows.kind()
+    vector = arrow.from_numpy_dtype(dtype)
+    for size in reversed(shape[1:]):
+        vector = arrow.list_(vector, size)
+    name, kind = (VECTORS, arrow.list_(vector)) if rows.many else (VECTOR, vector)
+    columns = {key: kind for key, kind in _types(rows).items() if key != name}
+    schema = arrow.schema([*columns.items(), (name, kind)])
+    with ParquetWriter(file, schema, use_dictionary=list(columns)) as writer:
+        for metas, vectors in rows.records():
+            found = [_column(metas, key, kind) for key, kind in columns.items()]
+            writer.write_table(arrow.table([*found, _lists(vectors, rows)], schema=schema))
+
+
+def _lists(vectors: Vectors, rows: Rows) -> Any:
+    """Return the column of vectors: lists of the sizes of their shape, for many in a list each."""
+    import numpy as np
+    import pyarrow as arrow
+
+    flat = np.concatenate([*vectors]) if rows.many else np.asarray(vectors)
+    shape, _ = rows.kind()
+    values = arrow.array(flat.reshape(-1))
+    for size in reversed(shape[1:]):
+        values = arrow.FixedSizeListArray.from_arrays(values, size)
+    if not rows.many:
+        return values
+    ends = np.cumsum([0, *map(len, vectors)], dtype=np.int32)
+    return arrow.ListArray.from_arrays(arrow.array(ends), values)
+
+
+def _types(rows: Rows) -> dict[str, Any]:
+    """Return the Arrow type of every column, from all its values."""
+    import pyarrow as arrow
+
+    from bertcli.files.tables import type_of
+
+    types: dict[str, Any] = dict.fromkeys(columns_of([]), arrow.null())
+    types["n_tokens"] = types["truncated"] = arrow.int64()
+    for metas in rows.metas():
+        metas = [_without_place(meta) for meta in metas] if rows.many else metas
+        for name in columns_of(metas):
+            if rows.many and name in PIECES:
+                types[name] = type_of(arrow, PIECES[name])
+                continue
+            values = [_cell(meta, name) for meta in metas]
+            types[name] = _common(types.get(name, arrow.null()), values)
+    empty = [name for name, kind in types.items() if kind == arrow.null()]
+    return types | dict.fromkeys(empty, arrow.string())
+
+
+def _common(kind: Any, values: Sequence[Any]) -> Any:
+    """Return the type that holds values of this type and these values."""
+    import pyarrow as arrow
+
+    try:
+        kinds = [kind, arrow.array(values).type]
+        schemas = [arrow.schema([("", one)]) for one in kinds]
+        kind = arrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+        return arrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
+    except (arrow.ArrowException, OverflowError):
+        return arrow.string()
+
+
+def _column(metas: Sequence[Row], name: str, kind: Any) -> Any:
+    import pyarrow as arrow
+
+    values = [_cell(meta, name) for meta in metas]
+    if kind == arrow.string():
+        values = [one if one is None or isinstance(one, str) else _dump(one) for one in values]
+    elif kind == arrow.float64():  # which Arrow makes of no integer above 2**53
+        values = [one if one is None else float(one) for one in values]
+    return arrow.array(values, type=kind)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

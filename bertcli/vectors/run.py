@@ -1,0 +1,246 @@
+"""A whole run of `bertcli embed`: from a reader to a file that can be resumed, or to a stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertcli.embedding.embedder import Embedded, Embedder
+from bertcli.errors import OutputError
+from bertcli.files.writers import open_output
+from bertcli.hub import sha256
+from bertcli.hub.files import model_files, weight_files
+from bertcli.inference.progress import Progress
+from bertcli.models.config import BertConfig
+from bertcli.records.records import Reader, Record, carried
+from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.formats import vector_writer
+from bertcli.vectors.input_hashes import Inputs
+from bertcli.vectors.output import Sink, open_vectors
+from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
+from bertcli.vectors.target import Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TOKENIZER = (
+    "tokenizer.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+# Keys of config.json that change the numbers of the same weights; what else does is an option.
+NUMBERS = (
+    "hidden_act",
+    "is_decoder",
+    "layer_norm_eps",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "position_embedding_type",
+)
+
+
+@dataclass
+class InputDigest:
+    """The sha256 of the records so far, so that a changed input is noticed on resuming.
+
+    ``texts`` is that of the texts and pairs alone, whatever else was read with them.
+    """
+
+    sha: Any = field(default_factory=hashlib.sha256)
+    texts: Any = field(default_factory=hashlib.sha256)
+    records: int = 0
+
+    def add(self, record: Record) -> None:
+        """Take in one record, as it was read."""
+        self.sha.update(repr((record.id, record.text, record.pair, record.extra)).encode())
+        self.texts.update(repr((record.text, record.pair)).encode())
+        self.records += 1
+
+    def watch(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield the same records, each once it is taken in."""
+        for record in records:
+            self.add(record)
+            yield record
+
+
+def metas(items: Sequence[Embedded]) -> list[dict[str, Any]]:
+    """Return what is written of each record beside its vector.
+
+    Raises InputError when a record carries a field of a name that is written.
+    """
+    found = []
+    also = WRITTEN if not items or items[0].pieces is None else WRITTEN_OF_MANY
+    for encoded, _, pieces in items:
+        record = encoded.record
+        row = {"id": encoded.sample if record.id is None else record.id}
+        if pieces is not None:
+            row |= pieces.fields(pair=record.pair is not None)
+        row["n_tokens"] = encoded.length
+        if encoded.cut:
+            row["truncated"] = encoded.cut
+        found.append(row | carried(row, record, also))
+    return found
+
+
+def own_ids(items: Sequence[Embedded]) -> list[dict[str, Any]]:
+    """Return the ids of those records that have one."""
+    records = [item.encoded.record for item in items]
+    return [{} if record.id is None else {"id": record.id} for record in records]
+
+
+def stacked(items: Sequence[Embedded]) -> np.ndarray:
+    """Return the vectors of some records as one array, [n, D]: one each, or those of all pieces."""
+    import numpy as np
+
+    vectors = [item.vector for item in items]
+    return np.stack(vectors) if items[0].pieces is None else np.concatenate(vectors)
+
+
+def counts(items: Sequence[Embedded]) -> list[int]:
+    """Return how many rows of the array each record has."""
+    return [1 if item.pieces is None else len(item.vector) for item in items]
+
+
+@dataclass
+class EmbedRun:
+    """A run that writes a file, window by window. ``tally`` counts over all runs of the file."""
+
+    embedder: Embedder
+    reader: Reader
+    target: Target
+    about: Mapping[str, Any]
+    tally: TokenCounts = field(default_factory=TokenCounts)
+    progress: Progress = field(default_factory=Progress)
+    complete: bool = False  # whether the file was there already
+    unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
+
+    def __iter__(self) -> Iterator[list[Embedded]]:
+        """Yield the records that are new, each once it is written; at the end the file is there.
+
+        They are committed by windows, so those of a run that is resumed are the same.
+
+        Raises OutputError when a run that is resumed saw another input.
+        """
+        inputs = self._inputs()
+        with open_vectors(self.target, self._fingerprint(), inputs) as sink:
+            self.unchecked = inputs.streams if sink.done or sink.state else ()
+            if sink.done:
+                self.complete = True
+                return
+            state = sink.state or {}
+            digest = InputDigest()
+            run = self.embedder.run(self.reader, full=True)
+            run.start, run.passed = state.get("records", 0), digest.add
+            run.tally = self.tally = TokenCounts(**state.get("tally", {}))
+            self.progress.before = self.tally.records
+            for window in run:
+                if digest.records == run.start:
+                    self._same_input(digest, state)
+                for items in self.embedder.embedded(window):
+                    self._write(sink, items, digest)
+                    yield items
+                self._commit(sink, digest)
+            if digest.records <= run.start:  # no window was new, so nothing was compared yet
+                self._same_input(digest, state)
+            inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
+            if not sink.rows:
+                sink.write([], self.embedder.nothing, [] if self.target.many else None)
+            self._commit(sink, digest)
+            self.progress.total = sink.rows
+            sink.finish(self._manifest(digest), self.progress.rows)
+
+    def _inputs(self) -> Inputs:
+        source = self.reader.source
+        pair = () if source.pair is None else (source.pair,)
+        texts = (*source.texts, *pair)
+        folder = self.embedder.folder.path
+        needed = model_files(folder, folder / self.embedder.sentence.transformer)
+        return Inputs(source.paths, texts, needed, self.progress.hash)
+
+    def _write(self, sink: Sink, items: Sequence[Embedded], digest: InputDigest) -> None:
+        for item in items:
+            digest.add(item.encoded.record)
+        rows = (
+            own_ids(items) if self.target.lists_ids and not self.target.every_id else metas(items)
+        )
+        sink.write(rows, stacked(items), counts(items) if self.target.many else None)
+
+    def _commit(self, sink: Sink, digest: InputDigest) -> None:
+        sink.commit(
+            {
+                "records": digest.records,
+                "input": digest.sha.hexdigest(),
+                "tally": asdict(self.tally),
+            }
+        )
+
+    def _same_input(self, digest: InputDigest, state: Mapping[str, Any]) -> None:
+        if state and digest.sha.hexdigest() != state["input"]:
+            raise OutputError(
+                f"{self.target.path}: the first {state['records']} records are not those of the "
+                "run that is resumed",
+                "give the same input, or begin again with --overwrite",
+            )
+
+    def _fingerprint(self) -> dict[str, Any]:
+        source = asdict(self.reader.source)
+        for name in ("flags", "taken", "max_record_bytes"):  # no record is another by these
+            del source[name]
+        texts = source.pop("texts")
+        return {**made_by(self.embedder), "input": source | {"texts": len(texts)}}
+
+    def _manifest(self, digest: InputDigest) -> dict[str, Any]:
+        tally = asdict(self.tally) | {"skipped": self.reader.skipped}
+        return {
+            **self.about,
+            "batch_invariant": self.embedder.batch_invariant,
+            "counts": tally,
+            "input_sha256": digest.sha.hexdigest(),
+            "texts_sha256": digest.texts.hexdigest(),
+        }
+
+
+def write_stream(windows: Iterable[Sequence[Embedded]], form: str, precision: str) -> None:
+    """Write the vectors of windows to stdout, each window once it is there."""
+    with open_output(None) as out, vector_writer(out.file, form, precision) as write:
+        for items in windows:
+            several = items and items[0].pieces is not None
+            write(metas(items), [item.vector for item in items] if several else stacked(items))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that the numbers depend on."""
+    return {name: version(name) for name in ("torch", "tokenizers", "numpy")}
+
+
+def made_by(embedder: Embedder) -> dict[str, Any]:
+    """Return what vectors depend on besides the input."""
+    folder = embedder.folder.path / embedder.sentence.transformer
+    return {
+        "model": embedder.folder.name,
+        "weights": weights_of(folder),
+        "tokenizer": tokenizer_of(folder),
+        "config": numbers_of(embedder.encoder.model.config),
+        "options": embedder.chosen(),
+    }
+
+
+def weights_of(folder: Path) -> dict[str, str]:
+    """Return the sha256 of the files that hold a folder's weights, by name."""
+    return {path.name: sha256(path) for path in weight_files(folder)}
+
+
+def tokenizer_of(folder: Path) -> dict[str, str]:
+    """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
+    return {name: sha256(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+
+
+def numbers_of(config: BertConfig) -> dict[str, Any]:
+    """Return what the config says that changes the numbers of the same weights."""
+    return {name: getattr(config, name) for name in NUMBERS}

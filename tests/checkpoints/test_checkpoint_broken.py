@@ -1,0 +1,449 @@
+"""Broken folders: each is one clear line that names the file, and nothing in it runs."""
+
+import io
+import json
+import os
+import pickle
+import re
+import struct
+import tarfile
+import zipfile
+
+import pytest
+import torch
+from model_reference import randomise, tiny
+from safetensors.torch import load_file, save_file
+
+from bertcli.checkpoints.load import examine, load, save
+from bertcli.errors import ModelError, OutputError
+from bertcli.models.heads import BertForSequenceClassification
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small folder that loads, to be broken."""
+    folder = tmp_path / "model"
+    config = tiny(num_labels=3, num_hidden_layers=2)
+    save(randomise(BertForSequenceClassification(config)), config, folder)
+    return folder
+
+
+def refusal(folder, **options):
+    with pytest.raises(ModelError) as caught:
+        load(folder, **options)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert str(folder) in str(caught.value)
+    return caught.value
+
+
+def refused(folder, pattern, hint=""):
+    error = refusal(folder)
+    assert re.search(pattern, str(error)), str(error)
+    assert re.search(hint, error.hint), error.hint
+
+
+def set_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def rewrite(folder, change):
+    path = folder / "model.safetensors"
+    weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    save_file(change(weights), path, {"format": "pt"})
+
+
+# --- the folder and its config ---
+
+
+def test_no_folder(tmp_path):
+    refused(tmp_path / "nowhere", r"nowhere: there is no such folder$")
+
+
+def test_no_config(folder):
+    (folder / "config.json").unlink()
+    refused(folder, r"model: there is no config\.json in this folder$")
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("", r"config\.json: the file is empty"),
+        ("{", r"config\.json: not valid JSON"),
+        ("[1]", r"config\.json: expected a JSON object, found a list"),
+        ('{"model_type": "roberta"}', r"config\.json: this is a roberta model, and bertcli is for"),
+        ('{"architectures": ["GPT2LMHeadModel"]}', r"config\.json: this is a GPT2LMHeadModel"),
+        ('{"architectures": ["BertForHaiku"]}', "the architecture BertForHaiku is unknown"),
+    ],
+)
+def test_bad_configs(folder, text, pattern):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=pattern):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "pytorch_model.bin"])
+def test_a_symlink_loop(folder, name):
+    if name == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(name)
+    refused(folder, rf"{name}: .*symbolic link")
+
+
+def test_a_link_to_nowhere(folder):
+    """As in a cache from which somebody deleted the blobs."""
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("../blobs/123")
+    refused(folder, r"model\.safetensors: No such file", "download the file again")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_not_waited_for(folder):
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    refused(folder, r"model\.safetensors: not a file")
+
+
+def test_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    refused(folder, "model: there are no weights in this folder", "^one of model.safetensors, ")
+    (folder / "tf_model.h5").write_bytes(b"x")
+    refused(folder, "there are no weights", "tf_model.h5 is of another library.* from_tf=True")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_files_that_are_not_there_yet(folder, name):
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(b"")
+    refused(folder, rf"{name}: the file is empty", "download the file again")
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
+    refused(folder, rf"{name}: only git-lfs's pointer", "git lfs pull")
+
+
+# --- safetensors ---
+
+
+def crafted(header, data=b"\0" * 16):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def one(dtype, shape, start, end):
+    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}}
+
+
+LIES = {
+    "seven bytes": b"1234567",
+    "a header that is longer than the file": struct.pack("<Q", 5000) + b"{}",
+    "a header of a terabyte": struct.pack("<Q", 2**40) + b"{}",
+    "no JSON": crafted(b"hello, world"),
+    "no UTF-8": crafted(b'{"\xff": 1}'),
+    "a list": crafted([1, 2]),
+    "offsets beyond the file": crafted(one("F32", [4], 0, 4000)),
+    "offsets that run backwards": crafted(one("F32", [4], 16, 0)),
+    "a hole": crafted(one("F32", [2], 8, 16)),
+    "a shape of another size": crafted(one("F32", [5], 0, 16)),
+    "a shape that overflows": crafted(one("F32", [2**62, 2**62], 0, 16)),
+    "a negative shape": crafted(one("F32", [-4], 0, 16)),
+    "an unknown type": crafted(one("X9", [4], 0, 16)),
+    "bytes that nothing names": crafted(one("F32", [4], 0, 16), b"\0" * 20),
+    "HTML": b"<!DOCTYPE html><html><body>Not found</body></html>",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_safetensors_headers_that_lie(folder, lie):
+    (folder / "model.safetensors").write_bytes(LIES[lie])
+    refused(folder, r"model\.safetensors: not a whole safetensors file", "download the file again")
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.9999])
+def test_truncated_safetensors(folder, share):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    refused(folder, r"model\.safetensors: not a whole safetensors file")
+
+
+def test_integers_are_not_weights(folder):
+    rewrite(folder, lambda weights: {**weights, WORDS: weights[WORDS].to(torch.int8)})
+    refused(folder, rf"model\.safetensors: not floating-point numbers: {WORDS} \(I8\)", "quantised")
+
+
+# --- a config that does not fit ---
+
+
+def test_wrong_shapes_are_all_named(folder):
+    set_config(folder, vocab_size=90, intermediate_size=44)
+    error = refusal(folder)
+    assert f"{WORDS} has shape [97, 32] in the file and [90, 32] by the config" in str(error)
+    assert "intermediate.dense.weight has shape [48, 32] in the file and [44, 32]" in str(error)
+    assert re.search(r"and 4 more$", str(error))
+    assert "not of one model" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("layers", "pattern"), [(3, "needs bert.encoder"), (1, "has no place for")]
+)
+def test_other_numbers_of_layers(folder, layers, pattern):
+    set_config(folder, num_hidden_layers=layers)
+    refused(folder, f"2 layers in the weights, {layers} by the config; .*{pattern}", "not of one")
+
+
+def test_missing_and_wrong_are_said_together(folder):
+    set_config(folder, vocab_size=90)
+    rewrite(folder, lambda weights: {n: t for n, t in weights.items() if "LayerNorm" not in n})
+    refused(folder, r"needs bert\.embeddings\.LayerNorm\.weight, .* and 7 more; .*; bert\..*\[90, ")
+
+
+def test_other_numbers_of_labels(folder):
+    set_config(folder, id2label={0: "no", 1: "yes"}, label2id={"no": 0, "yes": 1})
+    refused(
+        folder, r"classifier\.weight has shape \[3, 32\].*\[2, 32\]", "^id2label in config.json"
+    )
+
+
+def test_weights_that_the_config_does_not_speak_of(folder):
+    distances = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    rewrite(folder, lambda weights: {**weights, distances: torch.ones(47, 8)})
+    refused(folder, f"the config has no place for {distances}", "not of one model")
+
+
+def test_weights_of_something_else(folder):
+    save_file({"conv.weight": torch.ones(3)}, folder / "model.safetensors")
+    refused(folder, r"BertForSequenceClassification needs bert\..* and \d+ more; heads .*: none")
+    assert examine(folder).unexpected == ("conv.weight",)
+
+
+def test_one_tensor_under_two_names(folder):
+    rewrite(folder, lambda weights: {**weights, f"module.{WORDS}": weights[WORDS] + 1})
+    error = str(refusal(folder))
+    assert WORDS in error and f"module.{WORDS}" in error and "two tensors with one meaning" in error
+
+
+# --- shards ---
+
+
+@pytest.fixture
+def sharded(folder):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(weights)}
+    for shard in set(places.values()):
+        save_file({n: t for n, t in weights.items() if places[n] == shard}, folder / shard)
+    write_index(folder, places)
+    return folder
+
+
+def write_index(folder, places):
+    text = places if isinstance(places, str) else json.dumps({"weight_map": places})
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+def test_a_missing_shard(sharded):
+    load(sharded)
+    (sharded / "model-00002-of-00002.safetensors").unlink()
+    refused(sharded, r"model-00002-of-00002\.safetensors: missing, and model\.safetensors\.index")
+
+
+def test_a_broken_shard(sharded):
+    path = sharded / "model-00001-of-00002.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    refused(sharded, r"model-00001-of-00002\.safetensors: not a whole safetensors file")
+
+
+def test_an_index_that_names_what_is_not_there(sharded):
+    places = json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"]
+    write_index(sharded, {**places, "bert.more": "model-00001-of-00002.safetensors"})
+    refused(sharded, r"index\.json: bert\.more is not in model-00001-of-00002\.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("index", "pattern"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object, found a list"),
+        ('{"weight_map": 3}', "weight_map: expected an object, found 3"),
+        (
+            '{"weight_map": {"a": 3}}',
+            "weight_map.a: expected the name .*, found 3",
+        ),
+        ('{"weight_map": {}}', "weight_map: expected .*, found {}"),
+        (
+            {"a": "../../secret.safetensors"},
+            "weight_map.a: expected the name of a",
+        ),
+        ({"a": "/etc/passwd"}, "weight_map.a: expected the name of a"),
+        ({"a": ""}, "weight_map.a: expected the name of a"),
+        ({"a": "a\0.safetensors"}, "weight_map.a: expected the name of a"),
+        ({"a": "\ud800.safetensors"}, "weight_map.a: expected the name of a"),
+        ({"\ud800": "a.safetensors"}, "weight_map: expected tensor names as keys"),
+        (
+            {"a": "model.safetensors.index.json"},
+            "weight_map.a: expected the name of a",
+        ),
+    ],
+)
+def test_bad_indexes(sharded, index, pattern):
+    write_index(sharded, index)
+    refused(sharded, rf"model\.safetensors\.index\.json: .*{pattern}")
+
+
+# --- pickles ---
+
+
+class Attack:
+    """Makes a file when it is unpickled without care."""
+
+    def __init__(self, canary):
+        self.canary = str(canary)
+
+    def __reduce__(self):
+        return open, (self.canary, "w")
+
+
+def zipped(attack, path):
+    torch.save({WORDS: attack}, path)
+
+
+def plain(attack, path):
+    torch.save({WORDS: attack}, path, _use_new_zipfile_serialization=False)
+
+
+def bare(attack, path):
+    path.write_bytes(pickle.dumps(attack, protocol=2))
+
+
+def bare_and_new(attack, path):
+    """In a protocol that torch does not write, and reads in part."""
+    path.write_bytes(pickle.dumps(attack, protocol=5))
+
+
+def tar(attack, path):
+    """The format of torch before 0.1.10."""
+    content = pickle.dumps(attack)
+    with tarfile.open(path, "w") as file:
+        for name in ("sys_info", "pickle", "tensors", "storages"):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+
+
+def script(attack, path):
+    """A TorchScript archive is told by constants.pkl."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("model/data.pkl", "model/constants.pkl", "model/version"):
+            file.writestr(name, pickle.dumps(attack))
+
+
+def inside_a_tensor(attack, path):
+    """Hidden beside tensors that are what they should be."""
+    state = {"state_dict": {WORDS: torch.ones(97, 32)}, "optimizer": [{"lr": attack}]}
+    torch.save(state, path)
+
+
+ATTACKS = [zipped, plain, bare, bare_and_new, tar, script, inside_a_tensor]
+
+
+@pytest.mark.parametrize("form", ATTACKS)
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "shard"])
+def test_a_pickle_that_runs_code_is_not_run(folder, tmp_path, form, name):
+    (folder / "model.safetensors").unlink()
+    if name == "shard":
+        name = "pytorch_model-00001-of-00001.bin"
+        index = json.dumps({"weight_map": {WORDS: name}})
+        (folder / "pytorch_model.bin.index.json").write_text(index)
+    canary = tmp_path / "canary"
+    form(Attack(canary), folder / name)
+    error = refusal(folder)
+    assert not canary.exists()
+    assert f"{name}: " in str(error)
+    assert re.search(r"refused, .*nothing was run|not a whole file", str(error)), str(error)
+    if form in (zipped, plain, bare, inside_a_tensor):
+        assert "asks to run io.open: refused" in str(error)
+        assert "weights_only=False" in error.hint
+    call, arguments = Attack(canary).__reduce__()
+    call(*arguments).close()
+    assert canary.exists()  # the attack works where it is let
+
+
+def test_a_whole_module_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save(torch.nn.Linear(2, 2), folder / "pytorch_model.bin")
+    refused(folder, r"pytorch_model\.bin: asks to run torch\.nn\.modules\.linear\.Linear: refused")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
+def test_truncated_pickles(folder, zipped, share):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save(weights, path, _use_new_zipfile_serialization=zipped)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    refused(folder, r"pytorch_model\.bin: not a whole file of tensors", "download the file again")
+
+
+@pytest.mark.parametrize(
+    ("content", "pattern"),
+    [
+        ([1, 2], "names and their tensors are expected"),
+        ({1: torch.ones(1)}, "names and their tensors are expected"),
+        ({"state_dict": {"a": 3}}, "a is a int, not a plain tensor"),
+        ({"a": torch.eye(2).to_sparse()}, "a is a Tensor, not a plain tensor"),
+        ({}, "needs bert"),
+    ],
+)
+def test_pickles_of_something_else(folder, content, pattern):
+    (folder / "model.safetensors").unlink()
+    torch.save(content, folder / "pytorch_model.bin")
+    refused(folder, pattern)
+
+
+def test_damaged_pickles_are_refused_whatever_is_damaged(folder):
+    """Bytes changed at random: a ModelError or a model, never another exception."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    generator = torch.Generator().manual_seed(5)
+    for zipped in (True, False):
+        torch.save(weights, path, _use_new_zipfile_serialization=zipped)
+        whole = path.read_bytes()
+        head = min(len(whole), 6000)
+        for _ in range(150):
+            damaged = bytearray(whole)
+            for place in torch.randint(head, (3,), generator=generator).tolist():
+                damaged[place] = int(torch.randint(256, (1,), generator=generator))
+            path.write_bytes(damaged)
+            try:
+                load(folder)
+            except ModelError as error:
+                assert str(folder) in str(error)
+
+
+def test_damaged_safetensors_are_refused_whatever_is_damaged(folder):
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    head = 8 + struct.unpack("<Q", whole[:8])[0]
+    generator = torch.Generator().manual_seed(6)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for place in torch.randint(head, (2,), generator=generator).tolist():
+            damaged[place] = int(torch.randint(256, (1,), generator=generator))
+        path.write_bytes(damaged)
+        try:
+            load(folder)
+        except ModelError as error:
+            assert str(folder) in str(error)
+
+
+# --- saving ---
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    config = tiny(num_labels=3)
+    with pytest.raises(OutputError, match=r"file.*cannot be written: .*irectory"):
+        save(BertForSequenceClassification(config), config, tmp_path / "file" / "model")

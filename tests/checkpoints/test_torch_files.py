@@ -1,0 +1,261 @@
+"""Files of torch.save: read as torch does, and nothing that a crafted one can do harm with."""
+
+import io
+import json
+import pickle
+import shutil
+import struct
+import tracemalloc
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from front import bad, call, good
+from safetensors.torch import load_file
+
+from bertcli.checkpoints.weight_files import weights_in
+from bertcli.errors import ModelError
+from bertcli.files import pickles, torch_save, zips
+from bertcli.files.torch_save import read_torch
+
+TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
+NAME = "pytorch_model.bin"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model folder without weights."""
+    place = tmp_path / "model"
+    shutil.copytree(TINY, place)
+    (place / "model.safetensors").unlink()
+    return place
+
+
+def zipped(path, raw, *more, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("a/data.pkl", raw)
+        for name, content in more:
+            archive.writestr(name, content)
+
+
+def state():
+    """Tensors of every kind that weights come in."""
+    generator = torch.Generator().manual_seed(3)
+    whole = torch.randn(6, 8, generator=generator)
+    kinds = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16)
+    kinds += (torch.int8, torch.uint8, torch.bool)
+    return OrderedDict(
+        {str(kind): (whole * 9).to(kind)[:, :5].clone() for kind in kinds},
+        whole=whole,
+        shared=whole,
+        turned=whole.t(),
+        part=whole[1:, 2:5],
+        number=torch.tensor(3.5),
+        empty=torch.empty(0, 4),
+        parameter=torch.nn.Parameter(whole.clone()),
+        text_of_greek=torch.ones(3),
+    )
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("new", [True, False])
+def test_every_tensor_is_that_of_torch(folder, new, protocol):
+    saved = state()
+    path = folder / NAME
+    torch.save(saved, path, _use_new_zipfile_serialization=new, pickle_protocol=protocol)
+    found = weights_in(folder)
+    assert list(found) == list(saved)
+    for name, right in saved.items():
+        tensor = found[name].read()
+        assert (tensor.dtype, tensor.shape) == (right.dtype, right.shape), name
+        assert found[name].dtype == str(right.dtype).removeprefix("torch.")
+        assert torch.equal(tensor, right.detach()), name
+    assert found["whole"].read().data_ptr() == found["turned"].read().data_ptr()
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_an_old_file_is_inspected_like_a_new_one(folder, new):
+    weights = {f"bert.{name}": one for name, one in load_file(TINY / "model.safetensors").items()}
+    weights["cls.predictions.bias"] = torch.zeros(347)
+    torch.save({"model": weights, "epoch": 3}, folder / NAME, _use_new_zipfile_serialization=new)
+    found = json.loads(call("inspect", folder, "--json").out)
+    listed = {one["name"]: one["shape"] for one in found["tensors"]}
+    assert listed == {name: list(one.shape) for name, one in weights.items()}
+    assert found["fit"]["missing"] == []
+    right = good("embed", "I love NLP!", "-m", TINY, "-q").rows[0]["embedding"]
+    assert good("embed", "I love NLP!", "-m", folder, "-q").rows[0]["embedding"] == right
+
+
+def global_(module, name):
+    return f"c{module}\n{name}\n".encode()
+
+
+REBUILD = global_("torch._utils", "_rebuild_tensor_v2")
+STORAGE = b"(X\7\0\0\0storage" + global_("torch", "FloatStorage") + b"X\1\0\0\0000X\3\0\0\0cpuK%ctQ"
+
+
+def tensor(shape=b"K\2\x85", strides=b"K\1\x85", offset=b"K\0", count=2):
+    return REBUILD + b"(" + STORAGE % count + offset + shape + strides + b"\x89)tR"
+
+
+def named(value):
+    return b"\x80\2}X\1\0\0\0w" + value + b"s."
+
+
+CRAFTED = {
+    "a memo of gigabytes": b"\x80\2}r" + struct.pack("<L", 1 << 28) + b".",
+    "the largest memo": b"\x80\2}r\xff\xff\xff\xff.",
+    "an unknown memo": b"\x80\2h\5.",
+    "a text of gigabytes": b"\x80\2X\xff\xff\xff\x7fabc.",
+    "bytes of gigabytes": b"\x80\4\x8e" + struct.pack("<Q", 1 << 40) + b"abc.",
+    "a long number": b"\x80\2\x8b\0\1\0\0" + b"\x7f" * 256 + b".",
+    "nothing to call": b"\x80\2)R.",
+    "a call of a number": b"\x80\2K\1)R.",
+    "a call without arguments": b"\x80\2" + REBUILD + b")R.",
+    "a call with None": b"\x80\2" + REBUILD + b"NR.",
+    "arguments of a wrong kind": b"\x80\2" + REBUILD + b"(K\1K\1K\1K\1tR.",
+    "a build of nothing": b"\x80\2b.",
+    "items for a number": b"\x80\2K\1K\2a.",
+    "keys for a list": b"\x80\2]K\1K\2s.",
+    "odd keys": b"\x80\2}(K\1K\2K\3u.",
+    "no mark": b"\x80\2t.",
+    "an empty stack": b"\x80\2.",
+    "no end": b"\x80\2}",
+    "an id of nothing": b"\x80\2NQ.",
+    "an id of text": b"\x80\2X\1\0\0\0aQ.",
+    "an extension": b"\x80\2\x82\1.",
+    "a number as text": b"\x80\2I" + b"9" * 5000 + b"\n.",
+    "an instance": b"\x80\2(i__main__\nX\n.",
+    "negative shape": named(tensor(shape=b"J\xff\xff\xff\xff\x85")),
+    "negative strides": named(tensor(strides=b"J\xff\xff\xff\xff\x85")),
+    "negative offset": named(tensor(offset=b"J\xff\xff\xff\xff")),
+    "strides beyond the end": named(tensor(strides=b"K\7\x85")),
+    "offset beyond the end": named(tensor(offset=b"K\1")),
+    "more than is there": named(tensor(shape=b"K\3\x85")),
+    "shape without strides": named(tensor(strides=b")")),
+    "a shape of text": named(tensor(shape=b"X\1\0\0\0a\x85")),
+    "65 dimensions": named(
+        tensor(shape=b"(" + b"K\1" * 65 + b"t", strides=b"(" + b"K\1" * 65 + b"t")
+    ),
+    "more than the file": named(tensor(count=9)),
+    "not a tensor": named(b"K\3"),
+    "a list": b"\x80\2].",
+    "a number as name": b"\x80\2}K\1" + tensor() + b"s.",
+}
+
+
+@pytest.mark.parametrize("form", ["zip", "bare", "old"])
+@pytest.mark.parametrize("raw", CRAFTED.values(), ids=CRAFTED)
+def test_crafted_pickles_are_one_line(folder, raw, form):
+    path = folder / NAME
+    if form == "zip":
+        zipped(path, raw, ("a/data/0", b"\0" * 8))
+    else:
+        keys = pickle.dumps(["0"], 2) + struct.pack("<q", 2) + b"\0" * 8
+        head = [pickle.dumps(one, 2) for one in (torch_save._MAGIC, 1001, {"little_endian": True})]
+        path.write_bytes(raw + keys if form == "bare" else b"".join(head) + raw + keys)
+    tracemalloc.start()
+    try:
+        for argv in (["inspect", folder], ["embed", "a", "-m", folder]):
+            done = call(*argv)
+            if done.code or argv[0] == "embed":
+                assert done.code == 1 and str(folder) in done.error, done
+            else:
+                assert "missing" in done.out  # there are no tensors in it
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_smallest_whole_file(folder):
+    zipped(folder / NAME, named(tensor()), ("a/data/0", struct.pack("<2f", 1.5, -2)))
+    assert weights_in(folder)["w"].read().tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("raw", [b"\x80\2}(X\5\0\0\0modelh\0u.", b"\x80\2}q\0X\5\0\0\0modelh\0s."])
+def test_a_dict_that_holds_itself(folder, raw):
+    zipped(folder / NAME, raw)
+    assert call("embed", "a", "-m", folder).code == 1
+
+
+def test_keys_that_take_for_ever_to_hash(folder):
+    deep = b")q\0"
+    for at in range(200):
+        deep += bytes((*b"h", at, *b"h", at, *b"\x86q", at + 1))  # a pair of the one before
+    zipped(folder / NAME, b"\x80\2" + deep + b"}h\xc8K\1s.")
+    assert "names and their tensors are expected" in bad("embed", "a", "-m", folder).error
+
+
+def test_bounds_of_a_pickle(folder, monkeypatch):
+    monkeypatch.setattr(pickles, "OPCODES", 1000)
+    path = folder / NAME
+    zipped(path, b"\x80\2" + b"]" * 1000 + b".")
+    assert "more than 1,000 opcodes" in bad("inspect", folder).error
+    pair = b"]X\1\0\0\0aaK\1a"  # of Python 2
+    again = (global_("collections", "OrderedDict") + b"h\0\x85R") * 9
+    zipped(path, b"\x80\2]q\0(" + pair * 19 + b"e" + again + b".")
+    assert "a is a int, not a plain tensor" in bad("embed", "a", "-m", folder).error
+    monkeypatch.setattr(pickles, "OPCODES", 150)
+    assert "a list of pairs is used again and again" in bad("inspect", folder).error
+    monkeypatch.setattr(torch_save, "LARGEST", 100)
+    zipped(path, b"\x80\2}." + b" " * 100)
+    assert "data.pkl has 104 bytes, and 100 is the limit" in bad("inspect", folder).error
+
+
+def test_archives_that_torch_does_not_write(folder):
+    path = folder / NAME
+    whole = named(tensor())
+    zipped(path, whole + b"\0" * (50 << 20), compression=zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 1 << 20
+    assert "data.pkl is compressed, which torch never does" in bad("inspect", folder).error
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", whole)
+        archive.writestr("a/data/0", b"\0" * (1 << 20), zipfile.ZIP_DEFLATED)
+    for argv in (["inspect", folder], ["embed", "a", "-m", folder]):
+        assert "a/data/0 is compressed" in bad(*argv).error
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        zipped(path, whole, ("a/data/0", b"\0" * 8), ("a/data.pkl", b"\x80\2}."))
+    assert "'a/data.pkl' is in it twice" in bad("inspect", folder).error
+    zipped(path, whole, ("a/data/0", b"\0" * 8))
+    raw = path.read_bytes()
+    at = raw.index(b"PK\1\2")
+    path.write_bytes(raw[: at + 8] + b"\1" + raw[at + 9 :])
+    assert "'a/data.pkl' is encrypted" in bad("inspect", folder).error
+    path.write_bytes(raw.replace(b"PK\1\2", b"PK\1\7"))
+    assert "not a whole file" in bad("inspect", folder).error
+    zipped(path, whole, ("a/data/0", b"\0" * 8), ("a/constants.pkl", b"\x80\2}."))
+    assert "TorchScript files can run code: refused" in bad("inspect", folder).error
+    zipped(path, whole, ("a/data/0", b"\0" * 8), ("a/byteorder", b"big"))
+    assert "big-endian" in bad("inspect", folder).error
+
+
+def test_a_directory_of_members_that_is_too_large(folder, monkeypatch):
+    zipped(folder / NAME, named(tensor()), *((f"a/data/{at}", b"") for at in range(100)))
+    monkeypatch.setattr(zips, "LARGEST", 1000)
+    assert "a directory of" in bad("inspect", folder).error
+    path = folder / NAME
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-22] + raw[-22:-10] + struct.pack("<L", 1 << 31) + raw[-6:])
+    monkeypatch.undo()
+    assert "a directory of 2,147,483,648 bytes" in bad("inspect", folder).error
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_whatever_is_damaged(tmp_path, new):
+    generator = torch.Generator().manual_seed(11)
+    buffer, path = io.BytesIO(), tmp_path / NAME
+    torch.save(state(), buffer, _use_new_zipfile_serialization=new)
+    whole = buffer.getvalue()
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for place in torch.randint(min(len(whole), 4000), (2,), generator=generator).tolist():
+            damaged[place] = int(torch.randint(256, (1,), generator=generator))
+        path.write_bytes(damaged)
+        try:
+            for stored in weights_in(tmp_path).values():
+                stored.read()
+            read_torch(path)
+        except ModelError as error:
+            assert str(path) in str(error)

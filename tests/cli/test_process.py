@@ -1,0 +1,480 @@
+"""Real processes: bad input, exit codes, pipes, full disks, signals, slow streams, memory."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from front import DEADLINE, HELLO, PROGRAM, environment, left_in, process, shell, start, until
+from pyarrow import parquet, table
+
+from bertcli.hub import DEFAULT_MODEL, find_model
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
+
+
+@pytest.fixture(scope="module")
+def million(tmp_path_factory):
+    """A million lines: more than a pipe or a buffer holds, minutes of work in some formats."""
+    file = tmp_path_factory.mktemp("million") / "million.txt"
+    with file.open("w") as out:
+        for start_of in range(0, 1_000_000, 10_000):
+            out.writelines(f"line number {n}\n" for n in range(start_of, start_of + 10_000))
+    return file
+
+
+# --- the table of bad input ---------------------------------------------------------------------
+
+
+def utf8(folder):
+    (folder / "bad.txt").write_bytes(b"good\nbad \xff byte\n")
+    return ["-i", "bad.txt"], "bad.txt:2: byte 9 (0xff) is not valid utf-8", 1
+
+
+def broken_json(folder):
+    (folder / "bad.jsonl").write_text('{"text":"a"}\n{"text": oops}\n')
+    return ["-i", "bad.jsonl"], "bad.jsonl:2: not valid JSON: Expecting value, column 10", 1
+
+
+def unknown_field(folder):
+    (folder / "in.csv").write_text("text,label\na,b\n")
+    message = "in.csv: there is no field 'title'"
+    return ["-i", "in.csv", "--text-field", "title"], message, 1
+
+
+def unknown_column(folder):
+    parquet.write_table(table({"text": ["a"]}), folder / "in.parquet")
+    message = "in.parquet: there is no field 'title'"
+    return ["-i", "in.parquet", "--text-field", "title"], message, 1
+
+
+def three_columns(folder):
+    (folder / "pairs.tsv").write_text("a\tb\nc\td\te\n")
+    message = "pairs.tsv:2: 3 columns, but BERT takes at most two sentences"
+    return ["--pairs", "pairs.tsv"], message, 1
+
+
+def three_columns_of_parquet(folder):
+    parquet.write_table(table({"a": ["x"], "b": ["y"], "c": ["z"]}), folder / "pairs.parquet")
+    message = "pairs.parquet: 3 columns, but BERT takes at most two sentences"
+    return ["--pairs", "pairs.parquet"], message, 1
+
+
+def ragged_csv(folder):
+    (folder / "in.csv").write_text("id,text\n1,a\n2\n")
+    return ["-i", "in.csv"], "in.csv:3: 1 columns, but the header has 2", 1
+
+
+def cut_off_gzip(folder):
+    import gzip
+
+    (folder / "in.txt.gz").write_bytes(gzip.compress(b"hello\n" * 1000)[:-9])
+    argv = ["-i", "in.txt.gz", "-o", "out.jsonl"]  # a stream has what was read before the cut
+    return argv, "in.txt.gz: the compressed data is broken or cut off", 1
+
+
+def no_gzip(folder):
+    (folder / "in.txt.gz").write_bytes(b"plain\n")
+    return ["-i", "in.txt.gz"], "in.txt.gz: ", 1
+
+
+def no_parquet(folder):
+    (folder / "in.parquet").write_bytes(b"plain\n")
+    return ["-i", "in.parquet"], "in.parquet: not a readable Parquet file", 1
+
+
+def parent_is_a_file(folder):
+    (folder / "file").write_text("")
+    return ["a", "-o", "file/x.jsonl"], "file/x.jsonl: cannot be written: Not a directory", 1
+
+
+def parent_is_missing(folder):
+    message = "no/x.jsonl: cannot be written: No such file or directory"
+    return ["a", "-o", "no/x.jsonl"], message, 1
+
+
+def output_is_a_folder(folder):
+    (folder / "x.jsonl").mkdir()
+    return ["a", "-o", "x.jsonl"], "x.jsonl: cannot be written: Is a directory", 1
+
+
+def vocabulary(folder, *tokens):
+    (folder / "m").mkdir()
+    (folder / "m" / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    return ["-m", "m", "a"]
+
+
+BASE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def missing_special_token(folder):
+    return vocabulary(folder, *BASE[:3], "a"), "m: the vocabulary has no [SEP]", 1
+
+
+def special_token_twice(folder):
+    message = "m/vocab.txt: special token [SEP] is on line 4 and on line 7"
+    return vocabulary(folder, *BASE, "a", "[SEP]"), message, 1
+
+
+def empty_vocabulary(folder):
+    return vocabulary(folder), "m/vocab.txt: the vocabulary is empty", 1
+
+
+def broken_tokenizer(folder):
+    found = find_model(DEFAULT_MODEL, offline=True).path
+    (folder / "m").mkdir()
+    whole = (found / "tokenizer.json").read_bytes()
+    (folder / "m" / "tokenizer.json").write_bytes(whole[: len(whole) // 2])
+    return ["-m", "m", "a"], "m/tokenizer.json: not a tokenizer: ", 1
+
+
+def tokenizer_of_something_else(folder):
+    (folder / "m").mkdir()
+    (folder / "m" / "tokenizer.json").write_text('{"hello": 1}')
+    return ["-m", "m", "a"], "m/tokenizer.json: not a tokenizer: ", 1
+
+
+def broken_config(folder):
+    argv = vocabulary(folder, *BASE, "a")
+    (folder / "m" / "tokenizer_config.json").write_text("{")
+    return argv, "m/tokenizer_config.json: not valid JSON", 1
+
+
+BAD_INPUT = {
+    "missing file": lambda _: (["-i", "none.txt"], "none.txt: no such file", 1),
+    "directory": lambda _: (["-i", "."], ".: is a folder", 1),
+    "name too long": lambda _: (["-i", "a" * 300], f"{'a' * 300}: File name too long", 1),
+    "bad UTF-8": utf8,
+    "broken JSON": broken_json,
+    "unknown field": unknown_field,
+    "unknown column": unknown_column,
+    "three columns": three_columns,
+    "three columns of Parquet": three_columns_of_parquet,
+    "ragged CSV": ragged_csv,
+    "cut off gzip": cut_off_gzip,
+    "no gzip": no_gzip,
+    "no Parquet": no_parquet,
+    "parent is a file": parent_is_a_file,
+    "parent is missing": parent_is_missing,
+    "output is a folder": output_is_a_folder,
+    "unknown suffix": lambda _: (["a", "-o", "x.doc"], "x.doc: the suffix names no format", 1),
+    "missing special token": missing_special_token,
+    "special token twice": special_token_twice,
+    "empty vocabulary": empty_vocabulary,
+    "broken tokenizer.json": broken_tokenizer,
+    "tokenizer of something else": tokenizer_of_something_else,
+    "broken tokenizer_config.json": broken_config,
+    "no model": lambda _: (["-m", "./none", "a"], "model folder './none' does not exist", 1),
+    "no room": lambda _: (["a", "--max-length", "1"], "--max-length 1 has no room for", 2),
+    "stride": lambda _: (
+        ["a", "--max-length", "8", "--stride", "6", "--overflowing"],
+        "--stride 6 is not smaller than the 6 tokens of a window",
+        2,
+    ),
+    "ragged array": lambda _: (["a", "a b", "-f", "npy"], "record 2 has 4 tokens", 1),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input(tmp_path, name):
+    argv, message, code = BAD_INPUT[name](tmp_path)
+    before = left_in(tmp_path)
+    done = process("tokenize", *argv, cwd=tmp_path)
+    assert (done.code, done.out) == (code, "")
+    assert done.error.startswith(message)
+    assert left_in(tmp_path) == before
+
+
+def test_an_id_out_of_range(tmp_path):
+    done = process("decode", stdin="101 102\n101 30522\n")
+    assert (done.code, done.out) == (1, "")
+    assert done.error == "stdin:2: id 30522 is not in the vocabulary of 30522 tokens"
+
+
+@pytest.mark.parametrize("target", [[], ["-o", "x.jsonl"]])
+def test_an_empty_file_is_no_error(tmp_path, target):
+    (tmp_path / "empty.txt").touch()
+    done = process("tokenize", "-i", "empty.txt", *target, cwd=tmp_path)
+    assert done == (0, b"", "note: no records: the input is empty\n")
+    assert left_in(tmp_path) == ["empty.txt", *target[1:]]
+
+
+def test_debug_shows_the_traceback():
+    done = process("tokenize", "-i", "none.txt", env={"BERTCLI_DEBUG": "1"})
+    assert done.code == 1
+    assert "Traceback" in done.err
+    assert done.err.rstrip().endswith("InputError: none.txt: no such file")
+
+
+# --- a disk that is full ------------------------------------------------------------------------
+
+FORMS = ["jsonl", "csv", "parquet", "npy", "npz", "safetensors", "jsonl.gz", "jsonl.zst"]
+
+
+@pytest.mark.parametrize("suffix", FORMS)
+def test_a_file_that_grows_too_large(tmp_path, suffix):
+    lines = "".join(f"{n * 7919 % 9973} {n * 104729 % 9967}\n" for n in range(20_000))
+    (tmp_path / "in.txt").write_text(lines)
+    command = f"tokenize -i in.txt --padding max_length --max-length 12 -o x.{suffix}"
+    done = shell(f"ulimit -f 24; exec bertcli {command}", cwd=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    errors = [line for line in done.err.splitlines() if not line.startswith("warning")]
+    assert errors == [
+        f"error: x.{suffix}: cannot be written: File too large",
+        "hint: make room, or choose another place",
+    ]
+    assert left_in(tmp_path) == ["in.txt"]
+
+
+@needs_full
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tokenize hello",
+        "tokenize hello -f table",
+        "tokenize hello -f csv",
+        "tokenize hello -f npy",
+        "tokenize hello -f npz",
+        "tokenize hello -f parquet",
+        "tokenize hello --count",
+        "tokenize hello --stats",
+        "tokenize hello --stats -f table",
+        "tokenize --from-tokens hello",
+        "tokenize --from-tokens hello -f table",
+        "decode 101",
+        "decode 101 -f parquet",
+    ],
+)
+def test_stdout_is_full(tmp_path, command):
+    done = shell(f"bertcli {command} > /dev/full", cwd=tmp_path)
+    assert done.code == 1
+    assert done.error == "stdout: cannot be written: No space left on device"
+
+
+@needs_full
+def test_a_device_is_written_as_it_is():
+    done = process("tokenize", "a", "-f", "jsonl", "-o", "/dev/full")
+    assert done.error == "/dev/full: cannot be written: No space left on device"
+    assert FULL.is_char_device()
+
+
+# --- a pipe whose reader leaves -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        ("tokenize", '{"input_ids":[101,2240,2193,1014,102],'),
+        ("tokenize -f csv", "input_ids,token_type_ids,attention_mask"),
+        ("tokenize --count", "5"),
+        ("tokenize -f table", "line number 0"),
+        ("tokenize --tokens --offsets", '{"input_ids":[101,2240,2193,1014,102],'),
+        ("tokenize --from-tokens -q", '{"input_ids":[2240,2193,'),
+    ],
+)
+def test_head(tmp_path, million, command, first):
+    script = f"bertcli {command} -i {million} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = shell(script, cwd=tmp_path)
+    line, code = done.out.splitlines()
+    assert line.startswith(first)
+    assert (code, done.err) == ("0", "")
+
+
+def test_head_of_a_stream_without_end(tmp_path):
+    done = shell("yes hello | bertcli tokenize | bertcli decode | head -2", cwd=tmp_path)
+    assert done == (0, b"[CLS] hello [SEP]\n" * 2, "")
+
+
+@pytest.mark.parametrize("form", ["parquet", "npy", "npz", "safetensors"])
+def test_head_of_binary_data(tmp_path, million, form):
+    script = f"head -50000 {million} | bertcli tokenize --padding max_length --max-length 8"
+    done = shell(f"{script} -f {form} | head -c 1 | wc -c; echo ${{PIPESTATUS[1]}}", cwd=tmp_path)
+    assert done == (0, b"1\n0\n", "")
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+SIGNALS = [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
+
+
+@pytest.mark.parametrize(("name", "code"), SIGNALS)
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "npy"])
+def test_a_signal_during_a_long_run(tmp_path, million, name, code, suffix):
+    options = ("--padding", "max_length", "--max-length", "64", "-o", f"x.{suffix}")
+    with start("tokenize", "-i", million, *options, cwd=tmp_path) as running:
+        until(lambda: left_in(tmp_path))  # the file beside its name
+        running.send_signal(getattr(signal, name))
+        out, err = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, out, err) == (code, b"", b"")
+    assert left_in(tmp_path) == []
+
+
+LOST = """
+import signal, sys, time
+import bertcli.cli.app
+from bertcli.__main__ import run
+
+class Dying:
+    def __del__(self):
+        {dying}
+
+def signalled(what=None):
+    signal.raise_signal(signal.{name})
+
+def main():
+    Dying()
+    time.sleep(60)
+
+bertcli.cli.app.main = main
+run()
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), SIGNALS)
+@pytest.mark.parametrize("dying", ["signalled()", "sys.__unraisablehook__ = signalled; 1 / 0"])
+def test_a_signal_where_python_ignores_exceptions(name, code, dying):
+    """Its exception ends in a `__del__`, or where such ends are told; the run must end too."""
+    script = LOST.format(name=name, dying=dying)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, env=environment(), timeout=DEADLINE / 2
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
+@pytest.mark.parametrize(("name", "code"), SIGNALS)
+def test_a_signal_while_waiting_for_input(tmp_path, name, code):
+    with start("tokenize", "-o", "x.jsonl", cwd=tmp_path) as running:
+        running.stdin.write(b"hello\n")
+        running.stdin.flush()
+        until(lambda: left_in(tmp_path))
+        running.send_signal(getattr(signal, name))
+        assert running.wait(DEADLINE) == code
+        assert (running.stdout.read(), running.stderr.read()) == (b"", b"")
+    assert left_in(tmp_path) == []
+
+
+def test_a_kill_leaves_nothing_under_the_name(tmp_path, million):
+    with start("tokenize", "-i", million, "-o", "x.jsonl", "--tokens", cwd=tmp_path) as running:
+        until(lambda: any(path.stat().st_size for path in tmp_path.iterdir()))
+        running.kill()
+        assert running.wait(DEADLINE) == -signal.SIGKILL
+    assert "x.jsonl" not in left_in(tmp_path)
+    done = process("tokenize", "hello", "-o", "x.jsonl", cwd=tmp_path)  # and stops no later run
+    assert done.code == 0
+    assert (tmp_path / "x.jsonl").read_text() == HELLO
+
+
+def test_an_overwritten_file_survives_a_kill(tmp_path, million):
+    (tmp_path / "x.jsonl").write_text("old")
+    options = ("-o", "x.jsonl", "--overwrite", "--tokens")
+    with start("tokenize", "-i", million, *options, cwd=tmp_path) as running:
+        until(lambda: len(left_in(tmp_path)) == 2)
+        running.kill()
+        running.wait(DEADLINE)
+    assert (tmp_path / "x.jsonl").read_text() == "old"
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path):
+    """A shell ignores SIGINT for `&`, nohup ignores SIGHUP: neither may end the run."""
+    command = f"trap '' INT HUP; exec \"{sys.executable}\" -m bertcli tokenize"
+    with subprocess.Popen(
+        ["bash", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    ) as running:
+        running.stdin.write(b"hello\n")
+        running.stdin.flush()
+        assert running.stdout.readline().decode() == HELLO
+        running.send_signal(signal.SIGINT)
+        running.send_signal(signal.SIGHUP)
+        out, _ = running.communicate(b"hello\n", timeout=DEADLINE)
+    assert (running.returncode, out.decode()) == (0, HELLO)
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "question", "answer"),
+    [
+        (["tokenize"], b"hello\n", HELLO.encode()),
+        (["tokenize", "--count"], b"hello\n", b"3\n"),
+        (["tokenize", "-0"], b"hello\0", HELLO.encode()),
+        (["tokenize", "--input-format", "jsonl"], b'{"text":"hello"}\n', HELLO.encode()),
+        (["decode"], b"[101,7592,102]\n", b"[CLS] hello [SEP]\n"),
+        (["decode", "--input-format", "jsonl"], b"[101]\n", b"[CLS]\n"),
+    ],
+)
+def test_a_slow_stdin_is_answered_line_by_line(command, question, answer):
+    with start(*command) as running:
+        for _ in range(5):
+            running.stdin.write(question)
+            running.stdin.flush()
+            assert running.stdout.readline() == answer
+        rest, err = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, rest, err) == (0, b"", b"")
+
+
+def test_stdin_that_is_closed():
+    done = shell("bertcli tokenize <&-", cwd=Path.cwd())
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "note: no records: the input is empty\n"
+
+
+def test_order_and_number_of_a_long_stream(tmp_path, million):
+    done = shell(
+        f"head -100000 {million} > some; bertcli tokenize -i some"
+        " | bertcli decode --skip-special-tokens | cmp - some && echo same",
+        cwd=tmp_path,
+    )
+    assert done == (0, b"same\n", "")
+
+
+def peak(tmp_path, *argv):
+    """Return the memory that a run needed at most, in MB."""
+    with (tmp_path / "out").open("wb") as out:
+        running = subprocess.Popen([*PROGRAM, *argv], env=environment(), stdout=out)
+        _, status, usage = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+    assert running.returncode == 0
+    return usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "npy"])
+def test_memory_does_not_grow_with_the_input(tmp_path, form):
+    words = ["a", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "again"]
+    lines = [f"{' '.join(words[n % 7 :] + words[: n % 5])} {n}\n" for n in range(15_000)]
+    small, large = tmp_path / "small.txt", tmp_path / "large.txt"
+    small.write_text("".join(lines))
+    times = 40 if form == "jsonl" else 8
+    with large.open("w") as out:
+        for _ in range(times):
+            out.writelines(lines)
+    options = (
+        ("--max-length=16", "--truncation=true", "--padding=max_length") if form == "npy" else ()
+    )
+    options = ("-q", "-f", form, *options)
+    assert peak(tmp_path, "tokenize", "-i", str(large), *options) < 20 + peak(
+        tmp_path, "tokenize", "-i", str(small), *options
+    )
+
+
+def test_no_folder_of_the_system_is_needed(tmp_path):
+    """A cache that cannot be made is no reason to fail: the default model needs none."""
+    done = process("tokenize", "hello", env={"HOME": "/proc/none", "HF_HOME": "/proc/none"})
+    assert done == (0, HELLO.encode(), "")
+
+
+def test_a_copied_model_folder_gives_the_same(tmp_path):
+    found = find_model(DEFAULT_MODEL, offline=True).path
+    (tmp_path / "m").mkdir()
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        shutil.copy(found / name, tmp_path / "m")
+    done = process("tokenize", "-m", "m", "hello", cwd=tmp_path)
+    assert json.loads(done.out) == json.loads(HELLO)

@@ -1,0 +1,206 @@
+"""What a person at a terminal sees, through a pseudo-terminal."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from front import PROGRAM, environment
+from terminal import at_terminal
+
+CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+LINES = 5_000
+TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
+# The command line, with a progress bar from the first record on instead of after a second.
+IMPATIENT = """
+import sys, bertcli.cli.display.progress_bars as bars
+from bertcli.cli.app import main
+bars.QUIET_SECONDS = 0
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    file = tmp_path_factory.mktemp("long") / "long.txt"
+    file.write_text("".join(f"this is line number {n} of many lines\n" for n in range(LINES)))
+    return file
+
+
+def test_a_table_with_colours():
+    code, seen = at_terminal("tokenize", "I love NLP!")
+    assert code == 0
+    assert b"\x1b[36m[CLS]" in seen
+    lines = [line.split() for line in CONTROL.sub(b"", seen).decode().splitlines()]
+    assert ["1", "1045", "i", "0", "1", "0-1"] in lines
+    assert ["6", "102", "[SEP]", "0", "1", "sep"] in lines
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colours(env):
+    code, seen = at_terminal("tokenize", "I love NLP!", env=env)
+    assert (code, b"\x1b[3" in seen) == (0, False)
+    assert b"[CLS]" in seen
+    if "TERM" in env:
+        assert b"\x1b" not in seen
+
+
+@pytest.mark.parametrize("how", ["terminal", "environment"])
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_the_width_is_kept(how, width):
+    env, columns = ({"COLUMNS": str(width)}, 80) if how == "environment" else ({}, width)
+    code, seen = at_terminal(
+        "tokenize", "a rather long text " * 5, "--pair", "b", columns=columns, env=env
+    )
+    lines = CONTROL.sub(b"", seen).decode().splitlines()
+    assert code == 0
+    assert max(map(len, lines)) <= width
+    digits = "".join(line for line in lines if "…" in line)
+    assert digits == ""
+
+
+def test_colours_are_forced(tmp_path):
+    run = [*PROGRAM, "tokenize", "a", "-f"]
+    forced = environment({"FORCE_COLOR": "1", "TERM": "xterm-256color"})
+    table = subprocess.run([*run, "table"], env=forced, capture_output=True, check=True)
+    assert b"\x1b[36m" in table.stdout
+    data = subprocess.run([*run, "jsonl"], env=forced, capture_output=True, check=True)
+    assert b"\x1b" not in data.stdout
+    plain = subprocess.run([*run, "table"], env=environment(), capture_output=True, check=True)
+    assert b"\x1b" not in plain.stdout
+
+
+def test_plain_numbers_and_texts_stay_plain():
+    assert at_terminal("tokenize", "--count", "a", "a b") == (0, b"3\n4\n")
+    assert at_terminal("decode", "101", "1037") == (0, b"[CLS] a\n")
+    code, seen = at_terminal("tokenize", "a", "-f", "jsonl")
+    assert (code, seen[:16]) == (0, b'{"input_ids":[10')
+
+
+def test_statistics_and_ids_of_tokens():
+    code, seen = at_terminal("tokenize", "--stats", "a", "b c")
+    assert code == 0 and "█".encode() in seen
+    code, seen = at_terminal("tokenize", "--from-tokens", "love")
+    assert code == 0 and b"2293" in seen
+
+
+def test_markup_in_a_text_is_text():
+    code, seen = at_terminal("tokenize", "[bold]x[/bold] [/] :smile:")
+    assert code == 0
+    assert b"[bold]x[/bold] [/] :smile:" in CONTROL.sub(b"", seen)
+
+
+def test_nobody_types_a_corpus():
+    code, seen = at_terminal("tokenize", stdin=None)
+    assert (code, seen.splitlines()[0]) == (2, b"error: nothing to read")
+    assert at_terminal("decode", stdin=None)[0] == 2
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "parquet"])
+def test_binary_data_is_not_for_a_terminal(form):
+    code, seen = at_terminal("tokenize", "a", "-f", form)
+    assert (code, seen.splitlines()[0]) == (2, f"error: {form} is not for a terminal".encode())
+
+
+def impatient(*argv, **ends):
+    return at_terminal(*argv, program=[sys.executable, "-c", IMPATIENT], **ends)
+
+
+def test_a_progress_bar_that_leaves(tmp_path, long):
+    with (tmp_path / "out").open("wb") as out:
+        code, seen = impatient("tokenize", "-i", long, "--max-length", 8, stdout=out)
+    assert code == 0
+    assert b"texts/s" in seen and b"truncated" in seen
+    bar, _, rest = seen.rpartition(b"\x1b[2K")  # the last thing it does is to clear its line
+    assert b"texts/s" in bar
+    assert re.fullmatch(
+        rb"warning: 5,000 of 5,000 texts were cut to 8 tokens; [\d,]+ tokens are gone\n", rest
+    )
+    assert (tmp_path / "out").read_bytes().count(b"\n") == LINES
+
+
+def test_a_progress_bar_before_statistics_and_beside_decode(tmp_path, long):
+    code, seen = impatient("tokenize", "-i", long, "--stats")
+    bar, _, rest = seen.rpartition(b"\x1b[2K")
+    assert (code, b"texts/s" in bar, b"texts/s" in rest) == (0, True, False)
+    assert CONTROL.sub(b"", rest).split()[:2] == [b"texts", b"5,000"]
+    (tmp_path / "ids").write_text("101 102\n" * LINES)
+    with (tmp_path / "out").open("wb") as out:
+        code, seen = impatient("decode", "-i", tmp_path / "ids", stdout=out)
+    assert (code, b"texts/s" in seen) == (0, True)
+
+
+@pytest.mark.parametrize("why", ["quiet", "dumb", "pipe", "beside"])
+def test_no_progress_bar(tmp_path, long, why):
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        code, seen = impatient(
+            "tokenize",
+            "-i",
+            long,
+            "--quiet" if why == "quiet" else "--count",
+            env={"TERM": "dumb"} if why == "dumb" else {},
+            stdout=None if why == "beside" else out,
+            stderr=err if why == "pipe" else None,
+        )
+    assert (code, (tmp_path / "err").read_bytes()) == (0, b"")
+    assert b"texts/s" not in seen
+    assert seen == b"" or why == "beside"
+
+
+def test_the_bar_of_a_model(tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"i love nlp {n}\n" for n in range(10_000, 16_000)))
+    options = ("-m", TINY, "--device", "cpu", "--threads", 1, "--max-length", 6)
+    code, seen = impatient("embed", "-v", "-i", texts, *options, "-o", tmp_path / "out.jsonl")
+    plain = CONTROL.sub(b"\n", seen).decode()
+    assert code == 0
+    assert re.search(r"\d,?\d* texts  [\d,]+ texts/s  [\d,]+ tokens/s ", plain)
+    assert "of 6,000 rows" in plain
+    *_, last, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
+    assert re.fullmatch(
+        r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
+    )
+    assert warning.startswith("warning: 6,000 of 6,000 texts were cut to 6 tokens")
+
+
+def test_it_moves_with_every_batch(tmp_path, monkeypatch):
+    """Also in the first window; what it shows is no more than what was done."""
+    from bertcli.cli.display import progress_bars as bars
+    from bertcli.embedding.embedder import Embedder, EmbedOptions
+    from bertcli.hub import MODEL_FILES, find_model
+    from bertcli.inference.progress import Progress
+    from bertcli.records.records import Reader, Source
+
+    texts, shown = tmp_path / "texts.txt", []
+    texts.write_text("".join(f"{n} i love nlp\n" for n in range(1000, 2000)))
+    monkeypatch.setattr(bars, "QUIET_SECONDS", -1)
+    options = EmbedOptions(device="cpu", batch_tokens=1024, window=800, max_length=6)
+    embedder = Embedder.open(find_model(str(TINY), files=MODEL_FILES), options)
+    progress, reader = Progress(), Reader(Source(paths=(str(texts),)))
+    run = embedder.run(reader)
+    bar = bars.ModelBar(progress, reader, lambda: run.tally)
+    bar.bar = mock.Mock(update=lambda *state: shown.append(state))
+    progress.show, embedder.encoder.tick = bar.show, progress.batch
+    assert sum(map(len, embedder.embed(run))) == 1000
+    texts_done = [counts.split()[0] for counts, _, _ in shown]
+    assert texts_done == ["170", "340", "510", "680", "800", "970", "1,000"]
+    assert [round(share, 2) for _, share, _ in shown] == [0.17, 0.34, 0.51, 0.68, 0.8, 0.97, 1.0]
+    cut = [counts.partition("tokens/s")[2].strip() for counts, _, _ in shown]
+    assert cut == [*[""] * 4, "800 truncated", "800 truncated", "1,000 truncated"]
+
+
+def test_the_bar_of_a_stream_has_no_end(tmp_path):
+    """Of standard input nobody knows the length: counts and rates, and no time that is left."""
+    give = subprocess.Popen(
+        [sys.executable, "-c", "for n in range(600): print('i love nlp', n)"],
+        stdout=subprocess.PIPE,
+    )
+    options = ("-m", TINY, "--device", "cpu", "--threads", 1, "--batch-tokens", 512)
+    with give, (tmp_path / "out").open("wb") as out:
+        code, seen = impatient("embed", *options, stdin=give.stdout, stdout=out)
+    assert code == 0
+    assert b" tokens/s" in seen
+    assert not re.search(rb"\d:\d\d:\d\d", seen)
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 600

@@ -1,0 +1,395 @@
+"""`bertcli embed` against sentence-transformers and transformers, and against itself."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertcli.cli.app import main
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.pooling import pool
+from bertcli.errors import BertcliError, ModelError, UsageError
+from bertcli.hub import MODEL_FILES, find_model
+from bertcli.inference.devices import devices
+from bertcli.inference.encoder import Encoder, Reading, Tokens
+from bertcli.records.records import Reader, Record, Source
+
+ROOT = Path(__file__).parents[2]
+TINY = str(ROOT / "samples" / "tiny-bert")
+SAMPLES = (ROOT / "samples" / "texts.txt").read_text("utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return find_model("all-MiniLM-L6-v2", files=MODEL_FILES)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Texts of every length, far over the limit too, in several scripts, some empty or twice."""
+    random.seed(3)
+    words = " ".join(SAMPLES).split()
+    found = [
+        " ".join(random.choices(words, k=random.choice((1, 3, 9, 40, 300)))) for _ in range(60)
+    ]
+    return [*SAMPLES, "", *found, *found[:5], " "]
+
+
+def vectors_of(embedder, texts):
+    run = embedder.run(Reader(Source(texts=tuple(texts))))
+    return np.stack([item.vector for window in embedder.embed(run) for item in window])
+
+
+def run(*argv, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "bertcli", "embed", *map(str, argv)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        **options,
+    )
+
+
+def rows(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parity
+def test_vectors_are_those_of_sentence_transformers(folder, texts):
+    from sentence_transformers import SentenceTransformer
+
+    expected = SentenceTransformer(str(folder.path), device="cpu").encode(texts)
+    found = vectors_of(Embedder.open(folder, EmbedOptions()), texts)
+    assert np.abs(found - expected).max() < 1e-5
+    assert (found * expected).sum(1).min() > 0.999999
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("layers", [(-1,), (0,), (3,), (-2, -1), (0, 6)])
+@pytest.mark.parametrize("combine", ["mean", "sum", "concat", "stack"])
+def test_layers_are_the_hidden_states_of_transformers(folder, layers, combine):
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(folder.path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder.path)
+    with torch.no_grad():
+        output = model(**tokenizer("I love NLP!", return_tensors="pt"), output_hidden_states=True)
+    states = [output.hidden_states[layer].mean(1)[0] for layer in layers]
+    expected = {
+        "mean": lambda: torch.stack(states).mean(0),
+        "sum": lambda: torch.stack(states).sum(0),
+        "concat": lambda: torch.cat(states),
+        "stack": lambda: torch.stack(states),
+    }[combine]()
+    options = EmbedOptions(layers=layers, combine=combine, normalize=False)
+    found = vectors_of(Embedder.open(folder, options), ["I love NLP!"])[0]
+    assert np.abs(found - expected.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("options", [{"batch_tokens": 64}, {"window": 7}, {"batch_tokens": 9999}])
+def test_a_vector_depends_on_its_text_alone(folder, texts, options):
+    whole = vectors_of(Embedder.open(folder, EmbedOptions()), texts)
+    other = vectors_of(Embedder.open(folder, EmbedOptions(**options)), texts[::-1])[::-1]
+    assert np.abs(whole - other).max() < 1e-6
+    alone = [vectors_of(Embedder.open(folder, EmbedOptions()), [text])[0] for text in texts[:8]]
+    assert np.abs(whole[:8] - np.stack(alone)).max() < 1e-6
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
+    """Of each size the libraries keep kernels, and memory that no other size fits into."""
+    embedder = Embedder.open(folder, EmbedOptions(pooling=pooling, batch_tokens=300))
+    states, sizes = embedder.encoder.model.states, []
+    monkeypatch.setattr(
+        embedder.encoder.model,
+        "states",
+        lambda ids, **more: sizes.append(len(ids)) or states(ids, **more),
+    )
+    found = vectors_of(embedder, texts)
+    assert len(sizes) > 5 and {size % 64 for size in sizes if size > 64} == {0}
+    monkeypatch.setattr("bertcli.inference.encoder.EVEN", 1)
+    np.testing.assert_allclose(vectors_of(embedder, texts), found, atol=1e-6)
+    assert {size % 64 for size in sizes} != {0}
+
+
+def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
+    embedder = Embedder.open(folder, EmbedOptions(layers=(2,)))
+
+    def refuse(*ignored):
+        raise AssertionError("this layer was not asked for")
+
+    embedder.encoder.model.encoder.layer[2].register_forward_hook(refuse)
+    vectors_of(embedder, ["one"])
+
+
+def test_equal_texts_are_encoded_once(folder):
+    embedder = Embedder.open(folder, EmbedOptions())
+    seen = []
+    embedder.encoder.model.embeddings.register_forward_hook(
+        lambda module, inputs, output: seen.append(output.shape[0])
+    )
+    vectors_of(embedder, ["same text"] * 50)
+    assert seen == [4]
+
+
+def test_windows_of_a_long_text_are_pooled_by_their_tokens(folder):
+    words = ["alpha", "beta", "gamma", "delta", "one", "two", "three"]
+    embedder = Embedder.open(
+        folder, EmbedOptions(max_length=5, on_truncate="window", normalize=False)
+    )
+    parts = [" ".join(words[at : at + 3]) for at in (0, 3, 6)]
+    plain = Embedder.open(folder, EmbedOptions(normalize=False))
+    each, weights = vectors_of(plain, parts), np.array([3, 3, 1])[:, None]
+    expected = (each * weights).sum(0) / weights.sum()
+    assert np.abs(vectors_of(embedder, [" ".join(words)])[0] - expected).max() < 1e-5
+
+
+def test_pairs_have_token_types(folder, capsys):
+    assert main(["embed", "How old are you?", "--pair", "Six.", "--no-normalize", "-q"]) == 0
+    found = np.array(rows(capsys.readouterr().out)[0]["embedding"])
+    embedder = Embedder.open(folder, EmbedOptions(normalize=False))
+    encoded = embedder.tokenizer.encode([Record("How old are you?", "Six.")], embedder.layout)[0]
+    assert set(encoded.columns["token_type_ids"]) == {0, 1}
+    assert np.abs(embedder.vectors([encoded])[0].vector - found).max() < 1e-6
+
+
+def test_memory_that_runs_out_halves_the_batches(folder, texts):
+    plain = Embedder.open(folder, EmbedOptions())
+    tight = Embedder.open(folder, EmbedOptions())
+    said, states = [], tight.encoder._states
+
+    def small_device(batch):
+        if sum(len(text.ids) for text in batch) > 600:
+            raise torch.OutOfMemoryError
+        return states(batch)
+
+    tight.encoder.warn = said.append
+    tight.encoder._states = small_device
+    assert np.abs(vectors_of(plain, texts) - vectors_of(tight, texts)).max() < 1e-6
+    assert "out of memory on cpu: batches of 2048 tokens from here on" in said
+    tight.encoder._states = lambda batch: (_ for _ in ()).throw(torch.OutOfMemoryError())
+    with pytest.raises(BertcliError, match="out of memory on cpu"):
+        vectors_of(tight, ["one"])
+
+
+def test_the_pooler_is_used_when_it_was_trained():
+    tiny = find_model(TINY, files=MODEL_FILES)
+    embedder = Embedder.open(tiny, EmbedOptions(pooling="pooler"))
+    ids = tuple(
+        embedder.tokenizer.encode([Record("i love nlp")], embedder.layout)[0].columns["input_ids"]
+    )
+    encoder = Encoder(embedder.encoder.model, Reading(), 100)
+    (first,) = encoder.run([Tokens(ids, (0,) * len(ids))], lambda s, n: pool(s, n, ("cls",)))
+    stored = load_file(tiny.path / "model.safetensors")
+    weight, bias = (stored[f"pooler.dense.{name}"] for name in ("weight", "bias"))
+    expected = torch.tanh(first.clone() @ weight.T + bias).numpy()
+    assert np.abs(vectors_of(embedder, ["i love nlp"])[0] - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": (9,)}, "there is no layer 9"),
+        ({"dim": 999}, "--dim 999 is not possible: the vectors have 384 dimensions"),
+        ({"device": "cuda:7"}, "device 'cuda:7' is not there"),
+        ({"prompt_name": "query"}, "no prompt 'query'"),
+    ],
+)
+def test_a_choice_that_cannot_be_followed_is_one_line(folder, options, message):
+    with pytest.raises(UsageError, match=message):
+        Embedder.open(folder, EmbedOptions(**options))
+
+
+def test_a_position_too_many_is_refused(folder):
+    with pytest.raises(UsageError, match="--max-length 513 is more than the 512 positions"):
+        vectors_of(Embedder.open(folder, EmbedOptions(max_length=513)), ["a"])
+
+
+def test_a_folder_without_a_trained_pooler_says_so(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for file in Path(TINY).iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(copy / "model.safetensors")
+    for name in [name for name in tensors if name.startswith("pooler")]:
+        del tensors[name]
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="pooler"):
+        Embedder.open(find_model(str(copy), files=MODEL_FILES), EmbedOptions(pooling="pooler"))
+    tensors["embeddings.word_embeddings.weight"][150:] = float("nan")
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    embedder = Embedder.open(find_model(str(copy), files=MODEL_FILES), EmbedOptions())
+    with pytest.raises(ModelError, match="text 2: its vector holds NaN or infinity"):
+        vectors_of(embedder, ["", "love"])
+
+
+def test_devices_that_are_here():
+    assert devices("cpu") == [torch.device("cpu")]
+    with pytest.raises(UsageError, match="device 'gpu' is not there") as error:
+        devices("gpu")
+    assert "cpu" in error.value.hint
+
+
+def test_a_stream_is_jsonl(capsys):
+    assert main(["embed", "-m", TINY, "i love nlp", "a b c d e", "--max-length", "5"]) == 0
+    captured = capsys.readouterr()
+    first, second = rows(captured.out)
+    assert list(first) == ["id", "embedding", "n_tokens"]
+    assert (first["id"], first["n_tokens"], len(first["embedding"])) == (0, 5, 32)
+    assert (second["id"], second["truncated"]) == (1, 2)
+    assert "1 of 2 texts was cut to 5 tokens; 2 tokens are gone" in captured.err
+    assert "pooling: mean" in captured.err
+
+
+def test_on_truncate_error_names_the_record():
+    done = run(
+        "-m", TINY, "ok", "far too long for this", "--max-length", 5, "--on-truncate", "error"
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: text 2: 12 tokens, and 5 is the limit" in done.stderr
+
+
+def test_a_pipe_that_closes_is_no_error(tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_text("hello there\n" * 5000)
+    command = f'"{sys.executable}" -m bertcli embed -q -m "{TINY}" -i "{file}" | head -1'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows(done.stdout)[0]["n_tokens"] == 9
+
+
+@pytest.mark.parametrize("suffix", ["npy", "jsonl", "csv", "npz", "safetensors", "parquet"])
+def test_files_hold_the_vectors_of_the_stream(suffix, tmp_path, capsys):
+    source = ["embed", "-q", "-m", TINY, "-i", str(ROOT / "samples" / "records.jsonl")]
+    assert main(source) == 0
+    expected = rows(capsys.readouterr().out)
+    out = tmp_path / f"out.{suffix}"
+    assert main([*source, "-o", str(out)]) == 0
+    found = stored(out)
+    assert np.array_equal(found, np.array([row["embedding"] for row in expected], np.float32))
+    manifest = json.loads((tmp_path / f"out.{suffix}.manifest.json").read_text())
+    assert (manifest["shape"], manifest["counts"]["records"]) == ([3, 32], 3)
+    index = [f"{out.name}.index.jsonl"] if suffix in ("npy", "safetensors") else []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        out.name,
+        *index,
+        f"{out.name}.manifest.json",
+    ]
+
+
+def stored(path):
+    match path.suffix:
+        case ".npy":
+            return np.load(path)
+        case ".npz":
+            return next(iter(np.load(path).values()))
+        case ".safetensors":
+            from safetensors.numpy import load_file
+
+            return load_file(path)["embeddings"]
+        case ".parquet":
+            from pyarrow.parquet import read_table
+
+            return np.array(read_table(path)["embedding"].to_pylist(), np.float32)
+        case ".jsonl":
+            return np.array([row["embedding"] for row in rows(path.read_text())], np.float32)
+        case _:
+            import csv
+
+            with path.open() as file:
+                found = [json.loads(row["embedding"]) for row in csv.DictReader(file)]
+            return np.array(found, np.float32)
+
+
+@pytest.fixture
+def many(tmp_path):
+    random.seed(5)
+    words = ["the", "quick", "brown", "fox", "paris", "is", "nlp", "a", "b", "c", "1", "2", "3"]
+    file = tmp_path / "many.txt"
+    lines = (" ".join(random.choices(words, k=random.randint(1, 20))) for _ in range(3000))
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+def arguments(source, out, *more):
+    return ["-m", TINY, "-i", source, "-o", out, "--window", 100, "-q", *more]
+
+
+def test_a_run_that_is_complete_has_nothing_to_do(tmp_path):
+    command = ("embed", "-m", TINY, "-i", str(ROOT / "samples/texts.txt"), "--resume")
+    out = tmp_path / "out.npy"
+    assert run(*command[1:], "-q", "-o", out).returncode == 0
+    before = out.stat().st_mtime_ns
+    again = run(*command[1:], "-o", out)
+    assert "is complete: there was nothing to do" in again.stderr
+    assert out.stat().st_mtime_ns == before
+
+
+def interrupt(source, out):
+    command = [sys.executable, "-m", "bertcli", "embed", *map(str, arguments(source, out))]
+    journal = Path(f"{out}.journal.json")
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while not journal.exists() and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        return process.wait()
+
+
+def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
+    out = tmp_path / "out.npy"
+    assert interrupt(many, out) == 130
+    assert not out.exists()
+    refused = run(*arguments(many, out))
+    assert refused.returncode == 1
+    assert "--resume goes on with it" in refused.stderr
+    other = run(*arguments(many, out, "--resume", "--pooling", "cls"))
+    assert other.returncode == 1
+    assert "pooling" in other.stderr
+    lines = many.read_text().splitlines()
+    many.write_text("\n".join(["changed", *lines[1:]]) + "\n")
+    changed = run(*arguments(many, out, "--resume"))
+    assert changed.returncode == 1
+    assert "records are not those of the run that is resumed" in changed.stderr
+    many.write_text("\n".join(lines) + "\n")
+    assert run(*arguments(many, out, "--resume")).returncode == 0
+    assert np.load(out).shape == (3000, 32)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--resume", "--overwrite"], 2, "--resume and --overwrite contradict each other"),
+        (["--layers", "x"], 2, "--layers x is not a list of numbers"),
+    ],
+)
+def test_options_that_contradict(more, code, message, tmp_path):
+    done = run("-m", TINY, "a", "-o", tmp_path / "x.npy", *more)
+    assert done.returncode == code
+    assert f"error: {message}" in done.stderr
+
+
+def test_an_output_in_a_missing_folder(tmp_path):
+    done = run("-m", TINY, "a", "-o", tmp_path / "none" / "x.npy")
+    assert done.returncode == 1
+    assert "there is no folder" in done.stderr
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; from bertcli.cli.app import main; main(['embed', '--help'])\n"
+    code += "sys.exit('torch' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert done.returncode == 0

@@ -1,0 +1,184 @@
+"""Pooling is that of sentence-transformers, and a vector does not know its neighbours."""
+
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from bertcli.embedding.pooling import POOLINGS, finish, pool, pool_windows
+from bertcli.embedding.sentence_config import MODES
+from bertcli.errors import UsageError
+
+D = 12
+OURS = tuple(POOLINGS)
+THEIRS = {ours: theirs for theirs, ours in MODES.items()}
+COMBINED = [
+    pytest.param(modes, id="+".join(modes)) for n in (1, 2, 6) for modes in combinations(OURS, n)
+]
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
+
+
+def states_of(lengths, *rest, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sum(lengths), *rest, D, generator=generator)
+
+
+def theirs(states, lengths, modes, prompt_length=None):
+    """What sentence-transformers gives for the same states, padded with noise."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    padded = torch.full((len(lengths), max(lengths), states.shape[-1]), 77.0, dtype=states.dtype)
+    keep = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, part in enumerate(states.split(list(lengths))):
+        padded[row, : len(part)], keep[row, : len(part)] = part, 1
+    module = Pooling(
+        states.shape[-1],
+        tuple(THEIRS[mode] for mode in modes),
+        include_prompt=prompt_length is None,
+    )
+    features = {"token_embeddings": padded, "attention_mask": keep}
+    if prompt_length is not None:
+        features["prompt_length"] = prompt_length
+    return module(features)["sentence_embedding"]
+
+
+def close(ours, expected):
+    assert_close(ours, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parity
+def test_the_modes_are_all_of_theirs():
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    assert tuple(MODES) == Pooling.POOLING_MODES
+    assert tuple(MODES.values()) == OURS
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("modes", COMBINED)
+def test_every_mode_and_combination_is_theirs(modes):
+    lengths = [2, 2, 9, 5, 1, 5, 5, 30, 3]
+    states = states_of(lengths)
+    close(pool(states, lengths, modes), theirs(states, lengths, modes))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("length", [1, 2, 3, 17, 128, 512])
+def test_every_length_is_theirs(length):
+    lengths = [length, 2, length]
+    states = states_of(lengths, seed=length)
+    close(pool(states, lengths, OURS), theirs(states, lengths, OURS))
+
+
+@pytest.mark.parity
+@settings(deadline=None, max_examples=60)
+@given(lengths=LENGTHS, prompt=st.integers(0, 10), seed=st.integers(0, 99))
+def test_a_prompt_is_left_out_as_in_theirs(lengths, prompt, seed):
+    """A text that is nothing but its prompt included."""
+    states = states_of(lengths, seed=seed)
+    ours = pool(states, lengths, OURS, skip=[prompt] * len(lengths))
+    close(ours, theirs(states, lengths, OURS, prompt_length=prompt))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_float32(dtype):
+    lengths = [400, 2, 7]
+    states = (states_of(lengths) + 1).to(dtype)
+    ours = pool(states, lengths, OURS)
+    assert ours.dtype == torch.float32
+    assert_close(ours.to(dtype), theirs(states, lengths, OURS), atol=1e-2, rtol=1e-2)
+    close(ours, pool(states.float(), lengths, OURS))
+
+
+@settings(deadline=None, max_examples=60)
+@given(lengths=LENGTHS, seed=st.integers(0, 99))
+def test_a_vector_is_the_same_alone_and_in_any_batch_to_the_last_bit(lengths, seed):
+    states = states_of(lengths, seed=seed)
+    together = pool(states, lengths, OURS)
+    for row, part in enumerate(states.split(lengths)):
+        assert torch.equal(together[row], pool(part, [lengths[row]], OURS)[0])
+
+
+@pytest.mark.parametrize("length", [2, 33, 300])
+def test_many_texts_of_one_length_and_one_alone_agree_to_the_last_bit(length):
+    states = states_of([length] * 40)
+    together = pool(states, [length] * 40, OURS)
+    assert torch.equal(together[7], pool(states[7 * length : 8 * length], [length], OURS)[0])
+
+
+def test_stacked_layers_are_pooled_one_by_one():
+    lengths = [4, 2, 2]
+    states = states_of(lengths, 3)
+    found = pool(states, lengths, OURS, skip=[1, 0, 0])
+    assert found.shape == (3, 3, D * len(OURS))
+    for layer in range(3):
+        close(found[:, layer], pool(states[:, layer], lengths, OURS, skip=[1, 0, 0]))
+
+
+def test_values_by_hand():
+    states = torch.tensor([[1.0, -4.0], [3.0, 2.0], [5.0, 0.0]])
+    assert pool(states, [3], ["mean"]).tolist() == [[3.0, pytest.approx(-2 / 3)]]
+    assert pool(states, [3], ["max", "cls"]).tolist() == [[5, 2, 1, -4]]
+    assert pool(states, [2, 1], ["lasttoken"]).tolist() == [[3, 2], [5, 0]]
+    assert pool(states, [3], ["weightedmean"]).tolist() == [[pytest.approx(22 / 6), 0]]
+    assert pool(states, [3], ["mean_sqrt_len"])[0, 0].item() == pytest.approx(9 / 3**0.5)
+
+
+def test_no_texts_give_no_vectors():
+    assert pool(torch.empty(0, D), [], ["mean", "cls"]).shape == (0, 2 * D)
+
+
+@pytest.mark.parametrize("lengths", [[2, 2], [3, 0], [4]])
+def test_lengths_that_do_not_add_up_are_refused(lengths):
+    with pytest.raises(ValueError, match="do not make up 3 tokens"):
+        pool(states_of([3]), lengths, ["mean"])
+
+
+def test_an_unknown_mode_is_named():
+    with pytest.raises(UsageError, match="unknown --pooling 'median'") as caught:
+        pool(states_of([3]), [3], ["mean", "median"])
+    assert "lasttoken" in caught.value.hint
+
+
+def test_windows_are_averaged_by_their_tokens():
+    vectors = torch.tensor([[1.0, 2.0], [4.0, 0.0], [0.3, 0.7]])
+    found = pool_windows(vectors, [2, 1], [30, 10, 7])
+    close(found, torch.tensor([[1.75, 1.5], [0.3, 0.7]]))
+    assert torch.equal(found[1], vectors[2])
+
+
+def test_windows_of_equal_size_of_one_text_have_the_mean_of_all_tokens():
+    states = states_of([6, 6])
+    windows = pool(states, [6, 6], ["mean"])
+    close(pool_windows(windows, [2], [6, 6]), states.mean(0, keepdim=True))
+    assert pool_windows(windows[:0], [], []).shape == (0, D)
+
+
+def test_windows_that_do_not_add_up_are_refused():
+    with pytest.raises(ValueError, match="2 windows counted, 2 weights, 3 given"):
+        pool_windows(torch.ones(3, D), [2], [1, 1])
+
+
+@pytest.mark.parity
+def test_vectors_are_cut_before_they_are_normalised():
+    from sentence_transformers.util import normalize_embeddings, truncate_embeddings
+
+    vectors = states_of([9])
+    close(
+        finish(vectors, dim=5, normalize=True),
+        normalize_embeddings(truncate_embeddings(vectors, 5)),
+    )
+    close(finish(vectors, dim=5), vectors[:, :5])
+    close(finish(vectors, normalize=True).norm(dim=-1), torch.ones(9))
+    assert finish(vectors) is vectors
+    assert not finish(torch.zeros(1, D), normalize=True).any()
+
+
+@pytest.mark.parametrize("dim", [0, D + 1])
+def test_too_many_dimensions_are_refused(dim):
+    with pytest.raises(UsageError, match=f"--dim {dim} is not possible: the vectors have {D}"):
+        finish(states_of([2]), dim=dim)

@@ -1,0 +1,363 @@
+"""What a sentence-transformers folder says is read as sentence-transformers reads it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from front import bad, call
+
+from bertcli.embedding.sentence_config import LEGACY, MODES, Sentence, read_sentence
+from bertcli.errors import ModelError, UsageError
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "tiny-bert"
+OLD, NEW = "sentence_transformers.models.", "sentence_transformers.sentence_transformer.modules."
+CHAIN = ("Transformer", "Pooling", "Normalize")
+
+
+def write(path: Path, content) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def folder(tmp_path, kinds=CHAIN, pooling=None, prefix=OLD, **files) -> Path:
+    """A folder of these modules; ``files`` are further ones, by name without .json."""
+    modules = [
+        {"idx": at, "name": str(at), "path": f"{at}_{kind}" if at else "", "type": prefix + kind}
+        for at, kind in enumerate(kinds)
+    ]
+    write(tmp_path / "modules.json", modules)
+    for at, kind in enumerate(kinds):
+        if kind == "Pooling":
+            write(tmp_path / f"{at}_Pooling" / "config.json", pooling or {})
+    for name, content in files.items():
+        write(tmp_path / f"{name}.json", content)
+    return tmp_path
+
+
+def test_a_bare_bert_says_nothing():
+    assert read_sentence(SAMPLE) == Sentence()
+    assert read_sentence(SAMPLE).pooling is None
+
+
+def test_the_default_model():
+    said = read_sentence(find_model(DEFAULT_MODEL, files=MODEL_FILES).path)
+    assert said == Sentence(
+        modules=("Transformer", "Pooling", "Normalize"),
+        pooling=("mean",),
+        dimension=384,
+        max_length=256,
+        normalize=True,
+        found_in="1_Pooling/config.json",
+    )
+
+
+@pytest.mark.parametrize("prefix", [OLD, NEW, NEW + "pooling."])
+def test_module_names_of_all_versions(tmp_path, prefix):
+    said = read_sentence(folder(tmp_path, prefix=prefix))
+    assert (said.pooling, said.normalize) == (("mean",), True)
+
+
+@pytest.mark.parametrize("key", LEGACY)
+def test_one_boolean(tmp_path, key):
+    said = read_sentence(folder(tmp_path, pooling={"word_embedding_dimension": 4, key: True}))
+    assert said.pooling == (MODES[LEGACY[key]],)
+
+
+def test_several_booleans_come_in_a_fixed_order(tmp_path):
+    raw = dict.fromkeys(reversed(LEGACY), True)
+    assert read_sentence(folder(tmp_path, pooling=raw)).pooling == tuple(MODES.values())
+
+
+@pytest.mark.parametrize(
+    ("named", "modes"),
+    [("lasttoken", ("lasttoken",)), (["mean_sqrt_len_tokens", "cls"], ("mean_sqrt_len", "cls"))],
+)
+def test_named_modes_go_before_booleans(tmp_path, named, modes):
+    raw = {"pooling_mode": named, "pooling_mode_max_tokens": True, "include_prompt": False}
+    said = read_sentence(folder(tmp_path, pooling=raw))
+    assert (said.pooling, said.include_prompt) == (modes, False)
+
+
+def test_the_last_pooling_decides(tmp_path):
+    place = folder(tmp_path, ("Transformer", "Pooling", "Pooling"), {"pooling_mode": "max"})
+    write(place / "2_Pooling" / "config.json", {"pooling_mode": "cls"})
+    assert read_sentence(place).pooling == ("cls",)
+    assert read_sentence(place).found_in == "2_Pooling/config.json"
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "xlm-roberta", "xlnet"])
+def test_limit_and_case_from_any_name_of_the_file(tmp_path, name):
+    raw = {"max_seq_length": 77, "do_lower_case": True}
+    said = read_sentence(folder(tmp_path, **{f"sentence_{name}_config": raw}))
+    assert (said.max_length, said.lower_case) == (77, True)
+
+
+def test_a_limit_for_the_tokenizer_goes_first(tmp_path):
+    raw = {"max_seq_length": 77, "tokenizer_args": {"model_max_length": 55}}
+    assert read_sentence(folder(tmp_path, sentence_bert_config=raw)).max_length == 55
+
+
+def test_a_transformer_in_a_folder_of_its_own(tmp_path):
+    place = folder(tmp_path)
+    modules = json.loads((place / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    write(place / "modules.json", modules)
+    write(place / "0_Transformer" / "sentence_bert_config.json", {"max_seq_length": 99})
+    said = read_sentence(place)
+    assert (said.transformer, said.max_length) == ("0_Transformer", 99)
+
+
+def test_prompts(tmp_path):
+    raw = {"prompts": {"query": "q: ", "document": None}, "default_prompt_name": "query"}
+    said = read_sentence(
+        folder(
+            tmp_path,
+            config_sentence_transformers={**raw, "similarity_fn_name": "dot", "truncate_dim": 64},
+        )
+    )
+    assert (said.similarity, said.dim) == ("dot", 64)
+    assert said.prompt() == said.prompt(name="query") == "q: "
+    assert said.prompt(name="document") == said.prompt("") == ""
+    assert said.prompt("own ") == "own "
+    with pytest.raises(UsageError, match="no prompt 'passage'") as caught:
+        said.prompt(name="passage")
+    assert caught.value.hint == "its prompts: query, document"
+    with pytest.raises(UsageError, match="exclude each other"):
+        said.prompt("own ", "query")
+    assert Sentence().prompt() == ""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "prefix", "named"),
+    [
+        (("Transformer", "Pooling", "Dense", "Normalize"), OLD, "Dense"),
+        (("Transformer", "CNN", "LSTM", "Pooling"), OLD, "CNN, LSTM"),
+        (("WordEmbeddings", "WordWeights", "Pooling"), OLD, "WordEmbeddings, WordWeights"),
+        (("Transformer", "WeightedLayerPooling", "Pooling"), NEW, "WeightedLayerPooling"),
+        (("Transformer", "Pooling", "LayerNorm"), NEW, "LayerNorm"),
+        (("Transformer", "Pooling"), "custom_st.", "custom_st.Transformer, custom_st.Pooling"),
+    ],
+)
+def test_modules_that_bertcli_does_not_have(tmp_path, kinds, prefix, named):
+    place = folder(tmp_path, kinds, prefix=prefix)
+    with pytest.raises(ModelError, match=rf"modules\.json: .* module {named}$") as caught:
+        read_sentence(place)
+    assert "--pooling" in caught.value.hint
+    read_sentence(place, pooling="mean")
+
+
+def test_dropout_does_nothing(tmp_path):
+    assert read_sentence(folder(tmp_path, ("Transformer", "Pooling", "Dropout"))).pooling == (
+        "mean",
+    )
+
+
+def test_no_pooling(tmp_path):
+    place = folder(tmp_path, ("Transformer", "Normalize"))
+    with pytest.raises(ModelError, match=r"modules\.json: names no Pooling"):
+        read_sentence(place)
+    said = read_sentence(place, pooling="cls")
+    assert (said.pooling, said.normalize) == (None, True)
+
+
+def test_other_things_to_normalise(tmp_path):
+    place = folder(tmp_path)
+    write(place / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
+    with pytest.raises(ModelError, match="Normalize of token_embeddings"):
+        read_sentence(place)
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ({"transformer_task": "fill-mask", "module_output_name": "x"}, "Transformer for fill-mask"),
+        ({"module_output_name": "sentence_embedding"}, "that gives sentence_embedding"),
+    ],
+)
+def test_transformers_for_other_tasks(tmp_path, raw, named):
+    with pytest.raises(ModelError, match=named):
+        read_sentence(folder(tmp_path, sentence_bert_config=raw))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("modules.json", "{", "modules.json: not valid JSON"),
+        (
+            "modules.json",
+            "\udc80".encode("utf-8", "surrogatepass").decode("latin-1"),
+            "not valid JSON",
+        ),
+        ("modules.json", {"a": 1}, "expected a list of objects, found an object"),
+        ("modules.json", [{"type": "x"}], "0.path: expected a path .*, but it is missing"),
+        ("modules.json", 7, "expected a list of objects, found a whole number"),
+        ("modules.json", [{"type": 1, "path": ""}], "0.type: expected a string, found 1"),
+        ("modules.json", [{"type": "P", "path": "../x"}], r"0.path: expected .*, found \"\.\./x\""),
+        ("modules.json", [{"type": "P", "path": "/x"}], '0.path: expected .*, found "/x"'),
+        ("modules.json", [{"type": "P", "path": "a\\..\\..\\x"}], "0.path: expected .*, found"),
+        ("1_Pooling/config.json", "[", "config.json: not valid JSON"),
+        ("1_Pooling/config.json", "[]", "expected a JSON object, found a list"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "median"},
+            'pooling_mode: expected .*, found "median"',
+        ),
+        ("1_Pooling/config.json", {"pooling_mode": []}, r"pooling_mode: expected .*, found \[\]"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": [["a"]]},
+            "pooling_mode: expected one or more of cls",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_lasttoken": 1},
+            "lasttoken: expected true or false, found 1",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"include_prompt": "no"},
+            'include_prompt: expected true or false, found "no"',
+        ),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": 0},
+            "max_seq_length: expected .*, found 0",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": True},
+            "max_seq_length: expected .*, found true",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": "9"},
+            'max_seq_length: expected .*, found "9"',
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": []},
+            r"prompts: expected an object, found \[\]",
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"q": 1}},
+            "prompts.q: expected a string, found 1",
+        ),
+        ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "none of the prompts"),
+        ("config_sentence_transformers.json", "nonsense", "not valid JSON"),
+    ],
+)
+def test_broken_files_are_named(tmp_path, file, content, message):
+    write(folder(tmp_path) / file, content)
+    with pytest.raises(ModelError, match=message) as caught:
+        read_sentence(tmp_path)
+    assert file in str(caught.value)
+
+
+def test_a_missing_pooling_file(tmp_path):
+    (folder(tmp_path) / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"config\.json: no such file"):
+        read_sentence(tmp_path)
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    (tmp_path / "modules.json").mkdir()
+    with pytest.raises(ModelError, match=r"modules\.json: "):
+        read_sentence(tmp_path)
+
+
+@pytest.mark.parity
+def test_what_sentence_transformers_itself_writes(tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bert = modules.Transformer(str(SAMPLE))
+        pooling = modules.Pooling(32, ("weightedmean", "cls"), include_prompt=False)
+        prompts = {"query": "q: "}
+        model = SentenceTransformer(
+            modules=[bert, pooling, modules.Normalize()], prompts=prompts, truncate_dim=8
+        )
+        model.save(str(tmp_path / "whole"))
+        model.append(modules.Dense(64, 4))
+        model.save(str(tmp_path / "dense"))
+    said = read_sentence(tmp_path / "whole")
+    assert (said.pooling, said.include_prompt) == (("weightedmean", "cls"), False)
+    assert (said.normalize, said.dim, said.similarity) == (True, 8, "cosine")
+    assert said.prompts == model.prompts
+    with pytest.raises(ModelError, match="module Dense"):
+        read_sentence(tmp_path / "dense")
+
+
+def test_torch_and_numpy_are_not_imported():
+    code = "import sys, bertcli.embedding.sentence_config, bertcli.vectors.precision;"
+    code += "import bertcli.embedding.word_pooling;"
+    code += "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 101 + "]" * 101]
+
+
+FOUND_BY_LOOKING = {  # for a regular file
+    "1_Pooling/config.json": "1_Pooling/config.json",
+    "config.json": "config.json or bert_config.json",
+    "model.safetensors.index.json": "model.safetensors or pytorch_model.bin",
+}
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """A model with every file that a folder may have, its weights in shards but for their data."""
+    shutil.copytree(SAMPLE, tmp_path / "m")
+    said = {"max_seq_length": 64}
+    place = folder(tmp_path / "m", sentence_bert_config=said, config_sentence_transformers={})
+    for name in ("special_tokens_map", "added_tokens"):
+        write(place / f"{name}.json", {})
+    return place
+
+
+@pytest.mark.parametrize("command", ["embed", "inspect"])
+@pytest.mark.parametrize("kind", ["deep", "deeper", "just too deep", "pipe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "modules.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "config.json",
+        "model.safetensors.index.json",
+    ],
+)
+def test_deep_files_and_pipes_are_one_line(whole, name, kind, command):
+    path = whole / name
+    if name == "model.safetensors.index.json":
+        (whole / "model.safetensors").unlink()
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        write(path, DEEP[["deep", "deeper", "just too deep"].index(kind)])
+    if command == "inspect":
+        done = call("inspect", whole, "--json")
+        said = done.rows[0]["warnings"] if done.code == 0 else [done.error]
+    else:
+        said = [bad("embed", "-m", whole, "a").error]
+    if kind != "pipe":
+        wanted = [f"{path}: not valid JSON: lists or objects are nested too deeply"]
+    elif command == "embed" and name in FOUND_BY_LOOKING:
+        wanted = [f"model folder '{whole}' has no {FOUND_BY_LOOKING[name]}"]
+    else:
+        wanted = [f"{path}: not a regular file", f"{path}: no such file, and it says how vectors"]
+    assert any(one.startswith(tuple(wanted)) for one in said), said

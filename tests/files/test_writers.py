@@ -1,0 +1,396 @@
+"""Every output format read back by its own library, and files that appear whole or not at all."""
+
+import csv
+import gzip
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pyarrow.parquet
+import pytest
+import safetensors.numpy
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertcli.errors import OutputError
+from bertcli.files.tables import Made, TableHeader
+from bertcli.files.writers import SUFFIXES, format_of, open_writer, to_json
+from bertcli.records.records import Reader, Source
+from bertcli.tokenizing.columns import Repeated
+from bertcli.tokenizing.word_cache import Ids
+
+FORMATS = ["jsonl", "csv", "tsv", "txt", "npy", "npz", "safetensors", "parquet"]
+ROWS = [{"input_ids": [101, 7, 102], "attention_mask": [1, 1, 1]}] * 2
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r\0"), min_size=1)
+IDS = st.lists(st.integers(0, 2**31 - 1), max_size=6)
+VALUE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT | IDS
+ROW = st.dictionaries(TEXT, VALUE, max_size=4) | st.fixed_dictionaries(
+    {"id": st.integers() | TEXT, "input_ids": IDS, "tokens": st.lists(TEXT), "text": TEXT}
+)
+
+
+def written(path, form, *batches, **options):
+    """Write batches of rows and return the bytes of the file."""
+    with open_writer(path, form, **options) as write:
+        for rows in batches:
+            write(rows)
+    return path.read_bytes() if path.exists() else None
+
+
+@given(batches=st.lists(st.lists(ROW, max_size=4), max_size=3))
+def test_jsonl(tmp_path, batches):
+    path = tmp_path / "a.jsonl"
+    content = written(path, "jsonl", *batches, overwrite=True) or b""
+    rows = [row for batch in batches for row in batch]
+    assert [json.loads(line) for line in content.decode().split("\n")[:-1]] == rows
+    path.unlink(missing_ok=True)
+
+
+@given(ids=IDS, size=st.integers(0, 5))
+def test_columns_that_are_written_already(ids, size):
+    row = {"input_ids": Ids(",".join(map(str, ids))), "attention_mask": Repeated.of(1, size)}
+    plain = {"input_ids": ids, "attention_mask": [1] * size}
+    assert to_json(row) == to_json(plain) == json.dumps(plain, separators=(",", ":")) + "\n"
+
+
+@given(rows=st.lists(st.tuples(TEXT, IDS, st.none() | st.integers()), min_size=1, max_size=8))
+def test_csv(tmp_path, rows):
+    """Any text comes back; a list is JSON in its cell; rows of several calls are one table."""
+    path = tmp_path / "a.csv"
+    dicts = [{"text": text, "input_ids": ids, "n": n} for text, ids, n in rows]
+    written(path, "csv", dicts[:2], dicts[2:], overwrite=True)
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *found = csv.reader(file)
+    assert header == ["text", "input_ids", "n"]
+    expected = [[row[0], row[1], "" if row[2] is None else str(row[2])] for row in rows]
+    assert [[text, json.loads(ids), n] for text, ids, n in found] == expected
+
+
+@given(rows=st.lists(st.tuples(PLAIN, IDS), min_size=1, max_size=8))
+def test_tsv(tmp_path, rows):
+    path = tmp_path / "a.tsv"
+    content = written(path, "tsv", [{"t": t, "ids": ids} for t, ids in rows], overwrite=True)
+    header, *found = [line.split("\t") for line in content.decode().split("\n")[:-1]]
+    assert header == ["t", "ids"]
+    assert [(text, json.loads(ids)) for text, ids in found] == rows
+
+
+@given(rows=st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=6), tabs=st.booleans())
+def test_what_is_written_can_be_read(tmp_path, rows, tabs):
+    path = tmp_path / ("a.tsv" if tabs else "a.csv")
+    written(path, path.suffix[1:], [{"text": t, "pair": p} for t, p in rows], overwrite=True)
+    found = [(r.text, r.pair) for r in Reader(Source(paths=(str(path),)))]
+    assert found == rows
+
+
+@pytest.mark.parametrize("odd", ["a\tb", "a\nb", "a\rb"])
+def test_what_tsv_cannot_hold(tmp_path, odd):
+    path = tmp_path / "a.tsv"
+    with pytest.raises(OutputError, match="holds a tab or a line end"):
+        written(path, "tsv", [{"text": "fine"}], [{"text": odd}])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
+def test_a_field_that_comes_late(tmp_path, form):
+    with pytest.raises(OutputError, match="field 'b' appears after the table was begun with a"):
+        written(tmp_path / "x", form, [{"a": 1}], [{"a": 1, "b": 2}])
+    assert list(tmp_path.iterdir()) == []
+
+
+def blocks(least, shortest):
+    """Return a strategy of rows of one length."""
+    numbers = st.integers(least, 2**63 - 1)
+    return st.integers(shortest, 5).flatmap(
+        lambda n: st.lists(st.lists(numbers, min_size=n, max_size=n), min_size=1, max_size=8)
+    )
+
+
+@given(block=blocks(-(2**63), 0), cut=st.integers(0, 8))
+def test_arrays(tmp_path, block, cut):
+    """NPY, NPZ and safetensors: int64 of [records, length], whatever the windows."""
+    shape = len(block), len(block[0])
+    ones, all_ones = Repeated.of(1, shape[1]), numpy.ones(shape, "int64")
+    rows = [{"id": 1, "input_ids": row, "attention_mask": ones} for row in block]
+    ids = numpy.array(block, "int64").reshape(shape)
+    paths = {form: tmp_path / f"a.{form}" for form in ("npy", "npz", "safetensors")}
+    for form, path in paths.items():
+        written(path, form, rows[:cut], rows[cut:], overwrite=True)
+    with numpy.load(paths["npz"]) as archive:
+        archived = dict(archive)
+    for found in (archived, safetensors.numpy.load_file(paths["safetensors"])):
+        assert set(found) == {"input_ids", "attention_mask"}
+        assert found["input_ids"].dtype == found["attention_mask"].dtype == "int64"
+        assert numpy.array_equal(found["input_ids"], ids)
+        assert numpy.array_equal(found["attention_mask"], all_ones)
+    for mode in (None, "r"):
+        if ids.size or mode is None:
+            found = numpy.load(paths["npy"], mmap_mode=mode)
+            assert found.dtype == "int64"
+            assert found.flags.c_contiguous
+            assert numpy.array_equal(found, ids)
+            assert found.shape == ids.shape
+
+
+@given(block=blocks(0, 1))
+def test_arrays_can_be_read(tmp_path, block):
+    for form in ("npy", "npz", "safetensors"):
+        path = tmp_path / f"a.{form}"
+        written(path, form, [{"input_ids": row} for row in block], overwrite=True)
+        found = Reader(Source(paths=(str(path),), ids=True))
+        assert [(record.ids, record.line) for record in found] == [
+            (row, at) for at, row in enumerate(block, 1)
+        ]
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
+def test_ragged_rows(tmp_path, form):
+    with pytest.raises(
+        OutputError, match="record 2 has 1 tokens and those before have 2"
+    ) as failed:
+        written(tmp_path / "a", form, [{"input_ids": [1, 2]}, {"input_ids": [1]}])
+    assert "--padding longest" in failed.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {
+                "id": st.none() | st.integers(-(2**63), 2**63 - 1),
+                "input_ids": st.lists(st.integers(0, 2**31 - 1)),
+                "attention_mask": st.lists(st.integers(0, 1)),
+                "tokens": st.lists(TEXT),
+                "offset_mapping": st.lists(st.lists(st.integers(0, 99), min_size=2, max_size=2)),
+                "word_ids": st.lists(st.none() | st.integers(0, 99)),
+                "text": st.none() | TEXT,
+            }
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    cut=st.integers(1, 6),
+)
+def test_parquet(tmp_path, rows, cut):
+    from pyarrow import parquet
+
+    for row in rows:
+        columns = {name: Made(value) for name, value in row.items() if isinstance(value, list)}
+        row.update(columns)
+        row["id"] = rows[0]["id"] and (row["id"] or 0)  # the first rows set the type of a field
+        row["text"] = rows[0]["text"] and (row["text"] or "")
+    path = tmp_path / "a.parquet"
+    written(path, "parquet", rows[:cut], rows[cut:], overwrite=True)
+    table = parquet.read_table(path)
+    assert table.to_pylist() == rows
+    assert str(table.schema.field("input_ids").type) == "list<element: int32>"
+    found = Reader(Source(paths=(str(path),), ids=True))
+    assert [record.ids for record in found] == [row["input_ids"] for row in rows]
+
+
+def test_a_value_that_does_not_fit_its_column(tmp_path):
+    with pytest.raises(OutputError, match="does not fit its Parquet column"):
+        written(tmp_path / "a.parquet", "parquet", [{"id": 1}], [{"id": "x"}])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("values", [[1, "x"], [1, [2]], ["a", {"b": 1}]])
+def test_values_that_are_no_column(tmp_path, values):
+    """Also within the first rows, which set the type."""
+    with pytest.raises(OutputError, match="Parquet"):
+        written(tmp_path / "a.parquet", "parquet", [{"id": value} for value in values])
+    assert list(tmp_path.iterdir()) == []
+
+
+class OddError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("there", [False, True])
+def test_a_failure_leaves_nothing_or_what_was_there(tmp_path, form, there):
+    path = tmp_path / f"a.{form}"
+    if there:
+        path.write_bytes(b"before")
+    with pytest.raises(OddError), open_writer(path, form, overwrite=True) as write:
+        write(ROWS)
+        assert not there or path.read_bytes() == b"before"
+        raise OddError
+    left = [(found.name, found.read_bytes()) for found in tmp_path.iterdir()]
+    assert left == [(path.name, b"before")] * there
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_file_that_is_there_is_refused(tmp_path, form):
+    path = tmp_path / f"a.{form}"
+    path.write_bytes(b"before")
+    with pytest.raises(OutputError, match="exists already") as failed:
+        written(path, form, ROWS)
+    assert str(path) in str(failed.value)
+    assert "--overwrite" in failed.value.hint
+    assert path.read_bytes() == b"before"
+    assert written(path, form, ROWS, overwrite=True) != b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_rows_make_an_empty_file(tmp_path, form):
+    """A table or an array has the columns, types and lengths of its header."""
+    header = [] if form in ("jsonl", "txt") else [TableHeader(input_ids=Made([0] * 5), id="")]
+    found = written(tmp_path / "a", form, [], header, [])
+    if form in ("jsonl", "csv", "tsv", "txt"):
+        names = {"csv": b"input_ids,id\n", "tsv": b"input_ids\tid\n"}
+        assert found == names.get(form, b"")
+    elif form == "parquet":
+        schema = pyarrow.parquet.read_schema(tmp_path / "a")
+        assert [str(one.type) for one in schema] == ["list<element: int32>", "string"]
+    else:
+        (array,) = arrays_in(tmp_path / "a", form)
+        assert (array.shape, array.dtype) == ((0, 5), "int64")
+
+
+def arrays_in(path, form):
+    if form == "safetensors":
+        return list(safetensors.numpy.load_file(path).values())
+    found = numpy.load(path)
+    return list(found.values()) if form == "npz" else [found]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_equal_rows_give_equal_bytes(tmp_path, form):
+    first = written(tmp_path / f"a.{form}", form, ROWS, ROWS)
+    assert first == written(tmp_path / f"b.{form}", form, ROWS, ROWS)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".GZ", ".zst"])
+def test_packed_files(tmp_path, suffix):
+    first = tmp_path / f"a.jsonl{suffix}"
+    content = written(first, "jsonl", ROWS, ROWS)
+    again = tmp_path / "other"
+    again.mkdir()
+    assert written(again / f"b.jsonl{suffix}", "jsonl", ROWS, ROWS) == content
+    if suffix == ".zst":
+        unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+    else:
+        unpacked = gzip.decompress(content)
+        assert content[4:8] == bytes(4)  # no time stamp
+    assert [json.loads(line) for line in unpacked.splitlines()] == ROWS * 2
+    source = Source(paths=(str(first),), ids=True)
+    assert [record.ids for record in Reader(source)] == [row["input_ids"] for row in ROWS * 2]
+
+
+def test_a_failure_leaves_no_packed_file(tmp_path):
+    for suffix in (".gz", ".zst"):
+        with pytest.raises(OddError), open_writer(tmp_path / f"a.jsonl{suffix}", "jsonl") as write:
+            write(ROWS)
+            raise OddError
+    assert list(tmp_path.iterdir()) == []
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="links, devices and modes are POSIX")
+
+
+@posix
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    target, link = tmp_path / "real" / "a.jsonl", tmp_path / "link.jsonl"
+    target.write_text("before")
+    link.symlink_to(target)
+    with pytest.raises(OutputError, match="exists already"):
+        written(link, "jsonl", ROWS)
+    written(link, "jsonl", ROWS, overwrite=True)
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert len(target.read_text().splitlines()) == 2
+    target.unlink()
+    written(link, "jsonl", ROWS)  # a link to nothing makes the file it names
+    assert link.is_symlink()
+    assert target.exists()
+    assert len(list(tmp_path.rglob("*"))) == 3
+
+
+@posix
+def test_a_device_stays_a_device():
+    for form in ("jsonl", "npz", "parquet"):
+        with open_writer(Path("/dev/null"), form) as write:
+            write(ROWS)
+        assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@posix
+def test_a_named_pipe_is_written_as_it_is(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    code = "import sys; print(len(open(sys.argv[1]).readlines()))"
+    reader = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    with open_writer(path, "jsonl") as write:
+        write(ROWS)
+    assert reader.communicate()[0] == "2\n"
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+@posix
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_the_mode_is_what_the_umask_says(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        for form in FORMATS:
+            written(tmp_path / f"a.{form}", form, ROWS)
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {0o666 & ~mask}
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, mode):
+    """As the shell's `>` does: a private file does not become readable for all."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("before")
+    path.chmod(mode)
+    written(path, "jsonl", ROWS, overwrite=True)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    message = r"no/a\.jsonl: cannot be written: No such file"
+    with pytest.raises(OutputError, match=message) as failed:
+        written(tmp_path / "no" / "a.jsonl", "jsonl", ROWS)
+    assert failed.value.hint == "make the folder first"
+    with pytest.raises(OutputError, match="cannot be written: Is a directory"):
+        written(tmp_path, "jsonl", ROWS)
+    with pytest.raises(OutputError, match="cannot be written: File name too long"):
+        written(tmp_path / ("a" * 300), "jsonl", ROWS)
+
+
+@posix
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_full_disk(form):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    full = pytest.raises(OutputError, match="/dev/full: cannot be written: No space left")
+    with full, open_writer(Path("/dev/full"), form) as write:
+        write(ROWS)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst", ".GZ"])
+def test_the_suffix_sets_the_format(suffix, packed):
+    assert format_of(Path("some.dir") / f"a.b{suffix}{packed}") == SUFFIXES[suffix]
+    assert format_of(Path(f"a{suffix.upper()}{packed}")) == SUFFIXES[suffix]
+
+
+@pytest.mark.parametrize("name", ["a", "a.doc", "a.gz", ".jsonl", "a.jsonl/b"])
+def test_a_suffix_that_names_no_format(name):
+    with pytest.raises(OutputError, match="names no format"):
+        format_of(Path(name))

@@ -1,0 +1,144 @@
+"""On CUDA: the vectors of the CPU, in every format, on every device, with little memory."""
+
+import numpy as np
+import pytest
+import torch
+from front import call, good
+
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.several_devices import FleetEmbedder, open_embedder
+from bertcli.hub import MODEL_FILES, find_model
+from bertcli.records.records import Reader, Source
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="less than two CUDA devices")
+POOLINGS = ("cls", "mean", "max", "mean_sqrt_len", "weightedmean", "lasttoken", "pooler")
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return find_model("all-MiniLM-L6-v2", files=MODEL_FILES)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Texts of every length from none to far over the limit, some twice."""
+    words = ["the", "quick", "brown", "fox", "tokenizes", "NLP", "Straße", "and", "東京", "naïve"]
+    some = [" ".join((words * 40)[n % 7 : n % 7 + n * n // 40]) + f" {n}" for n in range(120)]
+    return [*some, "", *some[:10], "!"]
+
+
+@pytest.fixture(autouse=True)
+def full_float32():
+    """TensorFloat32, which a user may have switched on, is not what is compared here."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def vectors(folder, texts, *, full=False, **options):
+    embedder = open_embedder(folder, EmbedOptions(**options))
+    run = embedder.run(Reader(Source(texts=tuple(texts))), full=full)
+    found = np.stack([item.vector for window in embedder.embed(run) for item in window])
+    if isinstance(embedder, FleetEmbedder):
+        embedder.fleet.close()
+    return found
+
+
+def cosines(one, other):
+    product = (one.astype(np.float64) * other).sum(-1)
+    return product / np.linalg.norm(one, axis=-1) / np.linalg.norm(other, axis=-1)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_float32_is_that_of_the_cpu(folder, texts, pooling):
+    here = vectors(folder, texts, pooling=pooling, device="cpu")
+    there = vectors(folder, texts, pooling=pooling, device="cuda")
+    assert np.abs(here - there).max() < 1e-4
+    assert cosines(here, there).min() > 0.99999
+
+
+@pytest.mark.parametrize("combine", ["mean", "sum", "concat", "stack"])
+def test_layers_are_those_of_the_cpu(folder, texts, combine):
+    options = {"layers": (0, 3, -1), "combine": combine, "normalize": False}
+    here = vectors(folder, texts, device="cpu", **options)
+    there = vectors(folder, texts, device="cuda", **options)
+    assert here.shape == there.shape
+    scale = max(1.0, float(np.abs(here).max()))
+    assert np.abs(here - there).max() < 1e-4 * scale
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("float16", 0.9999), ("bfloat16", 0.998)])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_half_the_bits_keep_the_direction(folder, texts, dtype, least, pooling):
+    here = vectors(folder, texts, pooling=pooling, device="cpu")
+    there = vectors(folder, texts, pooling=pooling, device="cuda", dtype=dtype)
+    assert there.dtype == np.float32
+    assert np.isfinite(there).all()
+    assert cosines(here, there).min() > least
+
+
+@pytest.mark.parametrize("options", [{"batch_tokens": 64}, {"window": 7}, {"batch_tokens": 9999}])
+def test_a_vector_depends_on_its_text_alone(folder, texts, options):
+    whole = vectors(folder, texts, device="cuda")
+    other = vectors(folder, texts[::-1], device="cuda", **options)[::-1]
+    assert np.abs(whole - other).max() < 1e-5
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path, texts):
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    for name in ("a.npy", "b.npy"):
+        good("embed", "-q", "-i", file, "--device", "cuda", "-o", tmp_path / name)
+    assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+
+
+@two
+def test_two_devices_give_the_bytes_of_one(folder, texts):
+    options = {"batch_tokens": 2048, "window": 32}
+    one = vectors(folder, texts, full=True, device="cuda:0", **options)
+    for names in ("cuda:0,cuda:1", "cuda:all"):
+        assert np.array_equal(one, vectors(folder, texts, full=True, device=names, **options))
+
+
+def test_two_processes_on_one_device_give_the_bytes_of_one(folder, texts):
+    options = {"batch_tokens": 2048, "window": 32}
+    one = vectors(folder, texts, full=True, device="cuda:0", **options)
+    both = vectors(folder, texts, full=True, device="cuda:0,cuda:0", **options)
+    assert np.array_equal(one, both)
+
+
+@pytest.fixture
+def little_memory():
+    """Leave this process some 600 MB more than it has, and give back the rest afterwards."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(0) + 600e6) / total, 0)
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    torch.cuda.empty_cache()
+
+
+def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory):
+    texts = [f"{'word ' * 250} {n}" for n in range(2000)]
+    said = []
+    embedder = Embedder.open(
+        folder, EmbedOptions(device="cuda:0", batch_tokens=1 << 19), said.append
+    )
+    run = embedder.run(Reader(Source(texts=tuple(texts))))
+    found = np.stack([item.vector for window in embedder.embed(run) for item in window])
+    assert any("out of memory on cuda:0: batches of" in message for message in said)
+    assert embedder.encoder.budget < 1 << 19
+    some = vectors(folder, texts[:5], device="cpu")
+    assert np.abs(found[:5] - some).max() < 1e-4
+
+
+def test_auto_is_the_first_device_and_verbose_says_so():
+    done = call("embed", "-v", "I love NLP!", "-f", "jsonl")
+    assert done.code == 0
+    assert "runs on cuda:0, threads " in done.err

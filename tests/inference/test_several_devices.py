@@ -1,0 +1,354 @@
+"""Several devices: the same vectors as from one, and no process left behind, whatever happens."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from front import DEADLINE, environment, good, process, start
+
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.several_devices import FleetEmbedder, open_embedder
+from bertcli.errors import UsageError
+from bertcli.hub import MODEL_FILES, find_model
+from bertcli.inference.devices import available, devices
+from bertcli.inference.pool import ProcessPool
+from bertcli.inference.progress import Progress
+from bertcli.records.records import Reader, Source
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "samples" / "tiny-bert"
+ONE, TWO = ("--device", "cpu", "--threads", 1), ("--device", "cpu,cpu", "--threads", 2)
+needs_ps = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return find_model(str(TINY), files=MODEL_FILES)
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Texts of many lengths, some twice, one empty, one too long."""
+    words = ["the", "quick", "brown", "fox", "i", "love", "nlp", "a", "b", "c", "d", "e", "f", "g"]
+    some = [" ".join(words[n % 5 :] * (1 + n % 4)) + f" {n % 40}" for n in range(120)]
+    return [*some, "", "a" * 50, *some[:20], "too long " * 99]
+
+
+@pytest.fixture
+def texts(tmp_path, lines):
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+@pytest.fixture(scope="module")
+def pair(folder):
+    """Two processes with a thread each, for all tests that only read."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    embedder = open_embedder(folder, EmbedOptions(device="cpu,cpu", batch_tokens=256, window=32))
+    torch.set_num_threads(threads)
+    assert isinstance(embedder, FleetEmbedder)
+    yield embedder
+    embedder.fleet.close()
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def vectors_of(embedder, lines, *, full=False):
+    run = embedder.run(Reader(Source(texts=tuple(lines))), full=full)
+    return np.stack([item.vector for window in embedder.embed(run) for item in window])
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_two_processes_give_the_bits_of_one(folder, pair, lines, one_thread, full):
+    alone = Embedder.open(folder, EmbedOptions(device="cpu", batch_tokens=256, window=32))
+    assert np.array_equal(vectors_of(pair, lines, full=full), vectors_of(alone, lines, full=full))
+    assert pair.chosen() | {"threads": 0} == alone.chosen() | {"threads": 0}
+
+
+def test_a_file_has_the_bytes_and_the_manifest_of_one(texts, tmp_path, one_thread):
+    made = []
+    for name, how, command in (("one", ONE, good), ("two", TWO, process)):
+        (tmp_path / name).mkdir()
+        out = tmp_path / name / "out.npy"
+        done = command("embed", "-q", "-m", TINY, "-i", texts, "--window", 16, *how, "-o", out)
+        assert (done.code, done.err) == (0, "")
+        made.append((out.read_bytes(), Path(f"{out}.manifest.json").read_bytes()))
+    assert made[0] == made[1]
+
+
+def test_the_tally_counts_what_was_yielded(pair, lines):
+    """Or a run that goes on would count what was begun and then lost a second time."""
+    run = pair.run(Reader(Source(texts=tuple(lines))), full=True)
+    tally, seen = run.tally, 0
+    for window in pair.embed(run):
+        seen += len(window)
+        assert tally.records == seen
+    assert (seen, tally.truncated, tally.empty) == (len(lines), 1, 1)
+
+
+def test_progress_counts_every_text_and_token(folder, pair, lines):
+    counts = []
+    for embedder in (pair, Embedder.open(folder, EmbedOptions(window=32))):
+        embedder.encoder.tick = (progress := Progress()).batch
+        run = embedder.run(Reader(Source(texts=tuple(lines))))
+        assert sum(map(len, embedder.embed(run))) == progress.texts == len(lines)
+        counts.append((progress.texts, progress.tokens, run.tally.tokens))
+    assert counts[0] == counts[1]
+    assert counts[0][1] == counts[0][2]
+
+
+def test_the_parent_keeps_no_weights(pair):
+    assert {tensor.device.type for tensor in pair.encoder.model.parameters()} == {"meta"}
+
+
+def test_a_prompt_of_one_run_is_known_to_the_processes(folder, pair, one_thread):
+    from dataclasses import replace
+
+    asked = replace(pair.options, prompt="love ")
+    alone = Embedder.open(folder, replace(asked, device="cpu"))
+    assert np.array_equal(
+        vectors_of(replace(pair, options=asked), ["a b"]), vectors_of(alone, ["a b"])
+    )
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+def children(pid):
+    """Return the processes below one, zombies left out."""
+    found, below = [], {pid}
+    stats = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            stats.append(path.read_text())
+    rows = [(int(text.split()[0]), *text.rpartition(")")[2].split()[:2]) for text in stats]
+    for _ in range(3):
+        found = [(one, state) for one, state, parent in rows if int(parent) in below]
+        below |= {one for one, _ in found}
+    return [one for one, state in found if state != "Z"]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(condition):
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def endless(*more):
+    """A run that is at work until its input ends; return it with the processes below it."""
+    argv = ("embed", "-q", "-m", TINY, "--window", 8, *TWO, *more)
+    running = start(*argv, start_new_session=True)
+    running.stdin.write(b"the quick brown fox\n" * 8)
+    running.stdin.flush()
+    return running
+
+
+@pytest.mark.slow
+@needs_ps
+def test_a_process_that_is_killed_is_one_clear_error(tmp_path, texts, one_thread):
+    out, whole = tmp_path / "out.npy", tmp_path / "whole.npy"
+    argv = ["embed", "-m", TINY, "-q", "--window", 8, *TWO]
+    with start(*argv, "-o", out) as running:
+        running.stdin.write(texts.read_bytes())
+        running.stdin.flush()
+        until(Path(f"{out}.journal.json").exists)
+        workers = [pid for pid in children(running.pid) if b"spawn_main" in command_of(pid)]
+        assert len(workers) == 2
+        os.kill(workers[1], signal.SIGKILL)
+        running.stdin.write(texts.read_bytes())
+        _, err = running.communicate(timeout=DEADLINE)
+    first, second = err.decode().splitlines()
+    assert first == "error: the process for cpu was killed by SIGKILL"
+    assert second.startswith("hint: ") and "--resume" in second
+    assert running.returncode == 1
+    until(lambda: not any(map(alive, workers)))
+    both = texts.read_bytes() * 2
+    assert process(*argv, "-o", out, "--resume", stdin=both).code == 0
+    assert (
+        process("embed", "-m", TINY, "-q", "--window", 8, *ONE, "-o", whole, stdin=both).code == 0
+    )
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def command_of(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@needs_ps
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
+def test_no_process_outlives_the_run(name, code):
+    with endless() as running:
+        assert running.stdout.readline()
+        below = children(running.pid)
+        assert len(below) >= 2
+        if name == "SIGINT":  # as a terminal sends it: to all of them
+            os.killpg(running.pid, signal.SIGINT)
+        else:
+            running.kill()
+        _, err = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, err) == (code, b"")
+    until(lambda: not any(map(alive, below)))
+
+
+@needs_ps
+@pytest.mark.parametrize("started", [1, 2, 3])
+def test_ctrl_c_while_the_processes_start(started):
+    with endless() as running:
+        until(lambda: len(children(running.pid)) >= started)
+        below = children(running.pid)
+        os.killpg(running.pid, signal.SIGINT)
+        out, err = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, out, err) == (130, b"", b"")
+    until(lambda: not any(map(alive, below)))
+
+
+def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(folder, monkeypatch):
+    begun, start = [], SpawnProcess.start
+
+    def start_and_signal(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        start(self)
+        begun.append(self)
+
+    monkeypatch.setattr(SpawnProcess, "start", start_and_signal)
+    with pytest.raises(KeyboardInterrupt):
+        ProcessPool(folder, EmbedOptions(), ["cpu", "cpu"], print)
+    assert begun
+    assert not any(one.is_alive() for one in begun)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
+    """A model that changes between the look of the parent and that of the processes."""
+    fleet = ProcessPool(folder, EmbedOptions(pooling="pooler", layers=(7,)), ["cpu"], print)
+    here = Embedder.open(folder, EmbedOptions())
+    pending = fleet.begin([], here.options, 100, here.encoder.tick)
+    pending.left = 1  # something that will never come
+    with pytest.raises(UsageError, match="there is no layer 7") as error:
+        fleet.end(pending)
+    assert error.value.hint == "this model has layers 0 to 2, or -1 to 0"
+    assert not fleet.close.alive
+
+
+SMALL_DEVICE = """
+import sys, torch
+from bertcli.inference.encoder import Encoder
+
+states = Encoder._states
+
+def small(self, batch):
+    if sum(len(text.ids) for text in batch) > 100:
+        raise torch.OutOfMemoryError
+    return states(self, batch)
+
+Encoder._states = small
+from bertcli.cli.app import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_in_a_process(tmp_path, texts, one_thread):
+    """The program is imported by each process, and so is the patch in it."""
+    program = tmp_path / "small.py"
+    program.write_text(SMALL_DEVICE)
+
+    options = ["embed", "-m", TINY, "-i", texts, "--batch-tokens", 512, "--max-length", 64, "-q"]
+    command = [sys.executable, program, *options, *TWO]
+    command.remove("-q")
+    done = subprocess.run(list(map(str, command)), env=environment(), capture_output=True)
+    warnings = done.stderr.decode()
+    assert done.returncode == 0, warnings
+    assert "warning: out of memory on cpu: batches of 256 tokens from here on" in warnings
+    found = np.array([json.loads(line)["embedding"] for line in done.stdout.splitlines()])
+    expected = np.array([row["embedding"] for row in good(*options, *ONE).rows])
+    assert np.abs(found - expected).max() < 1e-6
+    program.write_text(SMALL_DEVICE.replace("> 100", "> 3"))
+    command = [sys.executable, program, *options, *TWO]
+    done = subprocess.run(list(map(str, command)), env=environment(), capture_output=True)
+    assert (done.returncode, done.stdout) == (1, b"")
+    first, second = done.stderr.decode().splitlines()
+    assert first.startswith("error: out of memory on cpu with a batch of ")
+    assert second.startswith("hint: ")
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rack(monkeypatch):
+    """A machine with three CUDA devices, one of Apple's and one of Intel's."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ("auto", ["cuda:0"]),
+        ("cuda", ["cuda:0"]),
+        ("cuda:2", ["cuda:2"]),
+        ("cuda:0,cuda:1", ["cuda:0", "cuda:1"]),
+        ("cuda:1,cuda:1", ["cuda:1", "cuda:1"]),
+        ("cuda:all", ["cuda:0", "cuda:1", "cuda:2"]),
+        ("mps", ["mps"]),
+        ("xpu", ["xpu:0"]),
+        ("xpu:all", ["xpu:0"]),
+        ("cpu", ["cpu"]),
+    ],
+)
+def test_names_of_devices(rack, names, found):
+    assert [str(device) for device in devices(names)] == found
+
+
+@pytest.mark.parametrize("names", ["cuda:3", "cuda:0,", "cuda:0,gpu", "", "tpu:all", "cuda:x"])
+def test_a_device_that_is_not_there_lists_those_that_are(rack, names):
+    with pytest.raises(UsageError, match="is not there") as error:
+        devices(names)
+    assert error.value.hint == "--device can be: cuda:0, cuda:1, cuda:2, mps, xpu:0, cpu"
+
+
+def test_devices_are_of_one_kind(rack, folder):
+    with pytest.raises(UsageError, match="devices of several kinds"):
+        open_embedder(folder, EmbedOptions(device="cuda:0,cpu"))
+
+
+def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
+    before = set(multiprocessing.active_children())
+    with pytest.raises(UsageError, match="there is no layer 9"):
+        open_embedder(folder, EmbedOptions(device="cpu,cpu", layers=(9,)))
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_what_is_available_ends_with_the_cpu():
+    assert available()[-1] == "cpu"

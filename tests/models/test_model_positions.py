@@ -1,0 +1,118 @@
+"""Position schemes against literal loops: transformers no longer has the relative ones."""
+
+import math
+
+import pytest
+import torch
+from model_reference import close, randomise, texts, tiny
+
+from bertcli.errors import ModelError
+from bertcli.models.attention import padded, recording
+from bertcli.models.bert import BertModel
+from bertcli.models.decoder import Decoder
+from bertcli.models.positions import SinusoidalPositions
+
+RELATIVE = ["relative_key", "relative_key_query"]
+
+
+def looped_scores(q, k, table, scheme):
+    """Score each query against each key, one number at a time; q, k are [L, D]."""
+    middle = (len(table) - 1) // 2
+    scores = torch.empty(len(q), len(k))
+    for i in range(len(q)):
+        for j in range(len(k)):
+            apart = table[i - j + middle]
+            score = q[i] @ k[j] + q[i] @ apart
+            if scheme == "relative_key_query":
+                score = score + k[j] @ apart
+            scores[i, j] = score / math.sqrt(q.shape[1])
+    return scores
+
+
+@pytest.mark.parametrize("scheme", RELATIVE)
+@torch.no_grad()
+def test_relative_positions_are_the_loop(scheme):
+    model = randomise(BertModel(tiny(position_embedding_type=scheme))).eval()
+    ids, keep, types = texts()
+    maps = []
+    before, after, *_ = model.states(ids, types=types, kernels=recording(maps, keep))
+    attention = model.encoder.layer[0].attention
+    table = attention.self.distance_embedding.weight
+    assert table.shape == (2 * 24 - 1, 8)
+    for text in range(3):
+        x = before[text][keep[text].bool()]
+        heads = []
+        for head in range(4):
+            part = slice(head * 8, head * 8 + 8)
+            q, k, v = (
+                (x @ linear.weight.T + linear.bias)[:, part]
+                for linear in (attention.self.query, attention.self.key, attention.self.value)
+            )
+            probabilities = looped_scores(q, k, table, scheme).softmax(-1)
+            close(maps[0][text, head, : len(x), : len(x)], probabilities)
+            heads.append(probabilities @ v)
+        layer = model.encoder.layer[0]
+        expected = layer.feed_forward(attention.output(torch.cat(heads, -1), x))
+        close(after[text][keep[text].bool()], expected)
+    close(model(ids, keep, types), model.encoder(before, recording([], keep)))
+
+
+@pytest.mark.parametrize("scheme", RELATIVE)
+@torch.no_grad()
+def test_relative_models_do_not_add_the_absolute_table_that_they_carry(scheme):
+    model = randomise(BertModel(tiny(position_embedding_type=scheme))).eval()
+    ids, _, _ = texts()
+    words = model.embeddings.word_embeddings(ids) + model.embeddings.token_type_embeddings.weight[0]
+    close(model.embeddings(ids), model.embeddings.LayerNorm(words))
+    assert "embeddings.position_embeddings.weight" in model.state_dict()
+
+
+@pytest.mark.parametrize("scheme", RELATIVE)
+@torch.no_grad()
+def test_relative_positions_of_the_first_token_alone(scheme):
+    model = randomise(BertModel(tiny(position_embedding_type=scheme))).eval()
+    ids, keep, types = texts()
+    *_, x, last = model.states(ids, keep, types)
+    layer = model.encoder.layer[-1]
+    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.self.kv(x))
+    close(first, last[:, :1], 1e-6)
+
+
+@pytest.mark.parametrize("scheme", RELATIVE)
+@torch.no_grad()
+def test_relative_positions_step_by_step(scheme):
+    config = tiny(position_embedding_type=scheme, is_decoder=True)
+    model = randomise(BertModel(config)).eval()
+    ids, _, _ = texts()
+    decode = Decoder(model)
+    close(torch.cat([decode(one) for one in ids.split(1, dim=1)], 1), model(ids), 1e-6)
+
+
+@torch.no_grad()
+def test_sinusoidal_positions_are_the_formula():
+    got = SinusoidalPositions(10)(torch.arange(30))
+    for place in range(30):
+        for i in range(5):
+            angle = place / 10000 ** (2 * i / 10)
+            assert got[place, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert got[place, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+@torch.no_grad()
+def test_sinusoidal_model_has_no_position_table_and_sees_order():
+    model = randomise(BertModel(tiny(position_embedding_type="sinusoidal"))).eval()
+    assert not [name for name in model.state_dict() if "position" in name]
+    ids = torch.randint(1, 97, (1, 40))  # longer than any table
+    assert not torch.allclose(model(ids)[0, 0], model(ids.flip(1))[0, -1], atol=1e-3)
+
+
+@torch.no_grad()
+def test_sinusoidal_positions_in_half_precision():
+    model = BertModel(tiny(position_embedding_type="sinusoidal")).to(torch.bfloat16).eval()
+    assert model(texts()[0]).dtype == torch.bfloat16
+
+
+def test_an_unknown_scheme_is_refused():
+    with pytest.raises(ModelError, match="position_embedding_type 'rotary' is unknown") as caught:
+        BertModel(tiny(position_embedding_type="rotary"))
+    assert "relative_key_query" in caught.value.hint

@@ -1,0 +1,227 @@
+"""Pruning, head masks, fused projections, precision, fresh weights."""
+
+import pickle
+
+import pytest
+import torch
+from model_reference import close, randomise, texts, tiny
+
+from bertcli.models.attention import bidirectional, causal, head_masked, padded, recording
+from bertcli.models.bert import BertModel
+from bertcli.models.config import BertConfig
+from bertcli.models.decoder import Cache
+from bertcli.models.heads import BertForMaskedLM
+from bertcli.models.surgery import fuse_qkv, initialise, prune_heads, reduce_precision
+
+
+@pytest.fixture
+def model():
+    return randomise(BertModel(tiny())).eval()
+
+
+def looped_layer(layer, x, keep, silent, maps=None):
+    """One layer, head by head and text by text, with some heads saying nothing."""
+    every = []
+    attention, out = layer.attention.self, []
+    for text, row in zip(x, keep, strict=True):
+        heads = []
+        for head in range(4):
+            part = slice(head * 8, head * 8 + 8)
+            q, k, v = (
+                text @ linear.weight[part].T + linear.bias[part]
+                for linear in (attention.query, attention.key, attention.value)
+            )
+            scores = q @ k.T / 8**0.5
+            scores[:, row == 0] = -1e30
+            every.append(scores.softmax(-1) * (head not in silent))
+            heads.append(every[-1] @ v)
+        out.append(torch.cat(heads, -1))
+    if maps is not None:
+        maps.append(torch.stack(every).unflatten(0, (len(x), 4)))
+    return layer.feed_forward(layer.attention.output(torch.stack(out), x))
+
+
+@torch.no_grad()
+def looped(model, inputs, silent, maps=None):
+    ids, keep, types = inputs
+    x = model.embeddings(ids, types)
+    for index, layer in enumerate(model.encoder.layer):
+        x = looped_layer(layer, x, keep, silent.get(index, ()), maps)
+    return x
+
+
+SILENT = {0: {1}, 2: {0, 2, 3}}
+
+
+@torch.no_grad()
+def test_head_mask_is_the_loop(model):
+    ids, keep, types = texts()
+    weights = torch.ones(3, 4)
+    for layer, heads in SILENT.items():
+        weights[layer, list(heads)] = 0
+    kernels = [head_masked(padded(keep), row) for row in weights]
+    close(model(ids, types=types, kernels=kernels), looped(model, texts(), SILENT))
+
+
+@torch.no_grad()
+def test_head_mask_can_differ_by_text(model):
+    ids, _, _ = texts()
+    weights = torch.ones(3, 1, 4)  # [B, 1, H]
+    weights[1, 0, 2] = 0
+    got = model(ids, kernels=head_masked(padded(), weights))
+    close(got[[0, 2]], model(ids)[[0, 2]])
+    assert not torch.allclose(got[1], model(ids)[1], atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("around", [bidirectional, causal, lambda kernel: Cache().over(kernel)])
+def test_maps_recorded_under_a_head_mask_are_masked(model, around):
+    """As in transformers 4.57, whichever kernel is around which."""
+    ids, keep, types = texts()
+    weights = torch.ones(3, 4)
+    for layer, heads in SILENT.items():
+        weights[layer, list(heads)] = 0
+    weights[1] = torch.tensor([0.5, 1, 2, 0])
+    for order in (
+        lambda kernel, row: head_masked(around(kernel), row),
+        lambda kernel, row: around(head_masked(kernel, row)),
+    ):
+        plain, maps = [], []
+        kernels = [order(recording(maps, keep), row) for row in weights]
+        states = model(ids, types=types, kernels=kernels)
+        x = model.embeddings(ids, types)
+        for layer, row, got in zip(model.encoder.layer, weights, maps, strict=True):
+            x_next = layer(x, order(padded(keep), row))
+            layer(x, around(recording(plain, keep)))
+            close(got, plain[-1] * row[:, None, None])
+            x = x_next
+        close(states, x)
+
+
+@torch.no_grad()
+def test_maps_under_a_head_mask_are_the_loop(model):
+    ids, keep, types = texts()
+    wanted, maps = [], []
+    expected = looped(model, texts(), SILENT, wanted)
+    weights = torch.ones(3, 4)
+    for layer, heads in SILENT.items():
+        weights[layer, list(heads)] = 0
+    kernels = [head_masked(recording(maps, keep), row) for row in weights]
+    close(model(ids, types=types, kernels=kernels), expected)
+    for got, want in zip(maps, wanted, strict=True):
+        close(got, want)
+    by_text = torch.ones(3, 1, 4)  # [B, 1, H]
+    by_text[1, 0, 2] = 0
+    plain, maps = [], []
+    x = model.embeddings(ids, types)
+    model.encoder.layer[0](x, recording(plain, keep))
+    model.encoder.layer[0](x, head_masked(recording(maps, keep), by_text))
+    plain[0][1, 2] = 0
+    close(maps[0], plain[0])
+
+
+@torch.no_grad()
+def test_pruning_is_the_loop(model):
+    expected = looped(model, texts(), SILENT)
+    prune_heads(model, SILENT)
+    close(model(*texts()), expected)
+    assert model.config.pruned_heads == {0: (1,), 2: (0, 2, 3)}
+    assert model.encoder.layer[2].attention.self.query.weight.shape == (8, 32)
+
+
+@torch.no_grad()
+def test_pruning_twice_counts_heads_as_in_the_whole_model(model):
+    expected = looped(model, texts(), {0: {1, 3}, 1: {2}, 2: {0, 2, 3}})
+    prune_heads(model, {0: [1], 2: [2, 0]})
+    prune_heads(model, {0: [1, 3], 1: [2], 2: [3]})  # 0.1 is gone already
+    close(model(*texts()), expected)
+    assert model.config.pruned_heads == {0: (1, 3), 1: (2,), 2: (0, 2, 3)}
+
+
+@torch.no_grad()
+def test_a_pruned_model_is_built_again_from_its_config_and_loads_strictly(model):
+    prune_heads(model, SILENT)
+    config = BertConfig.from_dict(model.config.to_dict())
+    again = BertModel(config).eval()
+    again.load_state_dict(model.state_dict(), strict=True)
+    close(again(*texts()), model(*texts()), 0)
+    assert sum(p.numel() for p in again.parameters()) == config.count_parameters()
+    prune_heads(again, {0: [0]})
+    assert again.config.pruned_heads[0] == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        ({1: range(4)}, "layer 1 would be left without heads"),
+        ({3: [0]}, r"layer 3, heads \[0\]: there are 3 x 4"),
+        ({0: [4]}, r"layer 0, heads \[4\]: there are 3 x 4"),
+    ],
+)
+def test_pruning_too_much_is_refused_before_anything_is_cut(model, heads, words):
+    with pytest.raises(ValueError, match=words):
+        prune_heads(model, {0: [0], **heads})
+    assert model.config.pruned_heads == {}
+    assert model.encoder.layer[0].attention.self.query.out_features == 32
+
+
+def test_a_pruned_model_still_learns(model):
+    prune_heads(model, SILENT)
+    model(*texts()).sum().backward()
+    assert all(p.grad is not None for p in model.encoder.parameters())
+
+
+@torch.no_grad()
+def test_fused_projections_give_the_same(model):
+    ids, keep, types = texts()
+    expected = list(model.states(ids, keep, types))
+    fuse_qkv(model)
+    for got, wanted in zip(model.states(ids, keep, types), expected, strict=True):
+        close(got, wanted, 1e-6)
+    layer, x = model.encoder.layer[-1], expected[-2]
+    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.self.kv(x))
+    close(first, expected[-1][:, :1], 1e-6)
+
+
+@torch.no_grad()
+def test_fusing_after_pruning(model):
+    prune_heads(model, SILENT)
+    expected = model(*texts())
+    fuse_qkv(model)
+    close(model(*texts()), expected, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_reduced_precision_is_near(dtype):
+    model = randomise(BertForMaskedLM(tiny())).eval()
+    expected = model.bert(*texts())
+    reduce_precision(model, dtype)
+    got = model.bert(*texts())
+    assert got.dtype == dtype
+    assert torch.cosine_similarity(got.float(), expected, dim=-1).min() > 0.99
+    words = model.bert.embeddings.word_embeddings.weight
+    assert model.cls.predictions.decoder.weight is words
+
+
+def test_integers_are_refused(model):
+    with pytest.raises(ValueError, match=r"torch\.int8 is not a floating-point type"):
+        reduce_precision(model, torch.int8)
+
+
+def test_fresh_weights():
+    model = BertForMaskedLM(tiny(vocab_size=2000))
+    initialise(model, 0.02)
+    words = model.bert.embeddings.word_embeddings.weight
+    assert words[0].abs().max() == 0  # padding
+    assert words.std().item() == pytest.approx(0.0176, rel=0.02)  # cut at two deviations
+    assert words.abs().max() <= 0.04
+    norm = model.bert.embeddings.LayerNorm
+    assert norm.weight.eq(1).all() and norm.bias.eq(0).all()
+    assert model.cls.predictions.bias.eq(0).all()
+    assert model.bert.encoder.layer[0].attention.self.key.bias.eq(0).all()
+
+
+@torch.no_grad()
+def test_a_model_can_be_sent_to_another_process(model):
+    close(pickle.loads(pickle.dumps(model))(*texts()), model(*texts()), 0)

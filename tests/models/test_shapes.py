@@ -1,0 +1,85 @@
+"""Shapes from the config alone are those of the real modules."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bertcli.checkpoints import shapes
+from bertcli.errors import ModelError
+from bertcli.models import heads
+from bertcli.models.config import BertConfig
+
+SMALL = {
+    "vocab_size": 11,
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 7,
+    "max_position_embeddings": 5,
+}
+VARIANTS = {
+    "plain": {},
+    "relative_key": {"position_embedding_type": "relative_key"},
+    "relative_key_query": {"position_embedding_type": "relative_key_query"},
+    "sinusoidal": {"position_embedding_type": "sinusoidal"},
+    "no layers": {"num_hidden_layers": 0},
+    "pruned": {"pruned_heads": {"1": [0, 2]}},
+    "extra": {"extra_embeddings": {"emotion": 4, "syllable": 9}},
+    "decoder": {"is_decoder": True, "add_cross_attention": True, "pruned_heads": {"0": [1]}},
+    "untied": {"tie_word_embeddings": False},
+    "types": {"type_vocab_size": 3},
+}
+
+
+def built(config, name):
+    """The module, without memory for its weights."""
+    with torch.device("meta"):
+        return heads.ARCHITECTURES[name](config)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", heads.ARCHITECTURES)
+def test_names_and_shapes_are_those_of_the_module(name, variant):
+    config = BertConfig.from_dict(SMALL | VARIANTS[variant])
+    model = built(config, name)
+    found = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    ours = shapes.expected(config, name)
+    assert ours == found
+    numbers = sum(p.numel() for p in model.parameters())  # torch counts a tied weight once
+    assert shapes.count(config, name) == numbers
+    without = sum(p.numel() for key, p in model.named_parameters() if not shapes.is_pooler(key))
+    assert shapes.count(config, name, pooler=False) == without
+    state = model.state_dict(keep_vars=True)
+    for second, first in shapes.tied(config, name).items():
+        assert state[second] is state[first]
+
+
+@pytest.mark.parametrize("labels", [1, 2, 5])
+def test_labels_decide_the_classifier(labels):
+    config = BertConfig.from_dict({**SMALL, "num_labels": labels})
+    for name in ("BertForSequenceClassification", "BertForTokenClassification"):
+        assert shapes.expected(config, name)["classifier.weight"] == (labels, 12)
+        assert built(config, name).classifier.weight.shape == (labels, 12)
+
+
+def test_bert_base_has_its_well_known_counts():
+    base = BertConfig()
+    assert shapes.count(base, pooler=False) == base.count_parameters(pooler=False) == 108_891_648
+    assert shapes.count(base) == base.count_parameters() == 109_482_240
+    assert shapes.count(base, "BertForMaskedLM") == 109_514_298
+    assert shapes.count(base, "BertForPreTraining") == 110_106_428
+
+
+def test_every_class_is_known_and_no_other():
+    assert set(shapes.POOLED) == set(heads.ARCHITECTURES)
+    with pytest.raises(ModelError, match="BertForHaiku is unknown"):
+        shapes.expected(BertConfig(), "BertForHaiku")
+    with pytest.raises(ModelError, match="'spiral' is unknown"):
+        shapes.expected(BertConfig(position_embedding_type="spiral"))
+
+
+def test_torch_is_not_needed():
+    code = "import sys, bertcli.checkpoints.shapes; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,438 @@
+"""`--engine ray` on a real cluster of two nodes, beside the local engine."""
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from front import PROGRAM, call, environment
+
+from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import InputError, OutputError, UsageError
+from bertcli.ray.cluster import Pool
+from bertcli.ray.jobs import EmbedJob, Model
+from bertcli.ray.shards import Shard, plan
+from bertcli.ray.worker import ShardWorker
+from bertcli.records.records import Source
+
+ROOT = Path(__file__).parents[2]
+TINY = str(ROOT / "samples" / "tiny-bert")
+DEADLINE = 480  # seconds, against hanging only: a cluster starts slowly on a busy machine
+TEXTS = (ROOT / "samples" / "texts.txt").read_text("utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """The address of two nodes of one CPU each, on this machine."""
+    pytest.importorskip("ray")
+    code = (
+        "import ray, sys\n"
+        "from ray.cluster_utils import Cluster\n"
+        "nodes = Cluster(initialize_head=True, head_node_args={'num_cpus': 1})\n"
+        "nodes.add_node(num_cpus=1)\n"
+        "nodes.wait_for_nodes()\n"
+        "print(nodes.address, flush=True)\n"
+        "sys.stdin.read()\n"
+        "nodes.shutdown()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}),
+    )
+    lines = iter(process.stdout.readline, "")
+    yield next(line.strip() for line in lines if line[0].isdigit())
+    process.communicate()
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Four files of different lengths, one compressed, one in a folder below."""
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    for number in range(3):
+        lines = [{"id": f"{number}-{i}", "text": t} for i, t in enumerate(TEXTS * (number + 1))]
+        (folder / f"part-{number}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    last = "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS))
+    with gzip.open(folder / "sub" / "part-3.jsonl.gz", "wt") as file:
+        file.write(last)
+    return folder
+
+
+def start(*argv, **options):
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, argv)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        **options,
+    )
+
+
+def run(*argv):
+    process = start(*argv)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert out == ""
+    return process.returncode, err
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards, tmp_path):
+    out = tmp_path / "out"
+    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
+    command = ("embed", "-m", TINY, "-i", shards, *common)
+    code, err = run(*command)
+    assert code == 0, err
+    assert "4 of 4 shards made" in err
+    workers = [line for line in err.splitlines() if line.startswith("note: worker ")]
+    nodes = {line.split("(")[1].split(")")[0] for line in workers}
+    assert len(nodes) == 2  # work landed on both
+
+    for source in (*shards.glob("*.jsonl"), *shards.glob("sub/*.gz")):
+        made = out / source.relative_to(shards).with_name(f"{source.name.split('.')[0]}.jsonl")
+        local = call("embed", "-m", TINY, "-i", source, "-f", "jsonl")
+        found, expected = rows(made), local.rows
+        assert [row["id"] for row in found] == [row["id"] for row in expected]
+        vectors = (np.array([row["embedding"] for row in some]) for some in (found, expected))
+        assert np.abs(next(vectors) - next(vectors)).max() < 1e-6
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["counts"]["records"] == 7 * len(TEXTS)
+    assert [shard["records"] for shard in manifest["shards"]] == [
+        len(TEXTS) * times for times in (1, 2, 3, 1)
+    ]
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("part-*.jsonl")}
+    (out / "part-1.jsonl").unlink()
+    (out / "part-1.jsonl.manifest.json").unlink()
+    code, err = run(*command)
+    assert "1 of 4 shards made, 3 were there already" in err
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("part-*.jsonl")}
+    assert [path.name for path in before if before[path] != after[path]] == ["part-1.jsonl"]
+
+
+def worker(pooling, texts):
+    """One worker, in this process, and what it says on the way."""
+    said = []
+    source = Source(paths=(str(texts),), on_error="skip")
+    job = EmbedJob(Model(TINY), source, EmbedOptions(pooling=pooling), "npy")
+    return ShardWorker(job, "me", lambda shard, name, tally: said.append(tally.records)), said
+
+
+def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"id": "x", "text": "one"}\n{"text": 2}\n{"id": "y", "text": "three"}\n')
+    shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
+    first, said = worker("mean", source)
+    done = first.make(shard)
+    assert (done.passed_over, said, done.counts["skipped"]) == (False, [2], 1)
+    assert len(np.load(shard.output)) == 2
+    index = rows(Path(f"{shard.output}.index.jsonl"))
+    assert [row["id"] for row in index] == ["x", "y"]
+    assert "a.jsonl:2" in rows(Path(f"{shard.output}.errors.jsonl"))[0]["error"]
+    assert worker("mean", source)[0].make(shard).passed_over
+    with pytest.raises(OutputError, match='pooling was "mean", now "max"'):
+        worker("max", source)[0].make(shard)
+    with source.open("a") as file:
+        file.write('{"text": "four"}\n')
+    with pytest.raises(OutputError, match=r"source\.bytes was \d+, now \d+"):
+        worker("mean", source)[0].make(shard)
+
+
+def test_a_source_of_the_same_size_and_time_is_not_the_same(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_text("one\ntwo\n")
+    shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
+    worker("mean", source)[0].make(shard)
+    time = source.stat().st_mtime_ns
+    source.write_text("one\nten\n")
+    os.utime(source, ns=(time, time))
+    with pytest.raises(OutputError, match=r'source\.sha256 was "\w+'):
+        worker("mean", source)[0].make(shard)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "npy", "parquet", "csv"])
+def test_an_empty_shard_is_made_once(tmp_path, form):
+    source = tmp_path / "a.txt"
+    source.touch()
+    shard = Shard(str(source), str(tmp_path / "out" / f"a.{form}"))
+    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), EmbedOptions(), form)
+    done = ShardWorker(job, "me", lambda *seen: None).make(shard)
+    assert Path(shard.output).exists() and done.sha256
+    assert done.counts["records"] == 0
+    assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+
+
+def test_a_long_name_of_a_shard(tmp_path):
+    source = tmp_path / f"{'x' * 249}.jsonl"
+    source.write_text('{"text": "one"}\n{"text": 2}\n')
+    shard = Shard(str(source), str(tmp_path / "out" / f"{'x' * 249}.npy"))
+    worker("mean", source)[0].make(shard)
+    assert worker("mean", source)[0].make(shard).passed_over
+    assert len(list((tmp_path / "out").iterdir())) == 4  # index, manifest, what was skipped
+
+
+@pytest.mark.parametrize("text", ["[", "[" * 9999, "7", '{"shard": 1}', '{"counts": {}}'])
+def test_a_manifest_that_is_none_is_made_again(tmp_path, text):
+    source = tmp_path / "a.txt"
+    source.write_text("one\n")
+    shard = Shard(str(source), str(tmp_path / "a.jsonl"))
+    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), EmbedOptions(), "jsonl")
+    (tmp_path / "a.jsonl.manifest.json").write_text(text)
+    assert not ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+
+
+def test_sources_are_never_written(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "one"}\n')
+    for command in ("embed", "tokenize"):
+        done = call(
+            *(command, "-m", TINY, "--engine", "ray", "-i", source),
+            *("-o", tmp_path, "-f", "jsonl", "--overwrite"),
+        )
+        assert done.code == 1
+        assert f"the input {source} is a file that this run writes" in done.error
+    (tmp_path / "a.npy.errors.jsonl").write_bytes(source.read_bytes())
+    paths = (str(source), str(tmp_path / "a.npy.errors.jsonl"))
+    with pytest.raises(OutputError, match="is a file that this run writes"):
+        plan(Source(paths=paths), str(tmp_path), "npy")
+
+
+def test_a_worker_takes_one_device():
+    source = Source(paths=("a.txt",))
+    with pytest.raises(UsageError, match="names several devices"):
+        EmbedJob(Model(TINY), source, EmbedOptions(device="cpu,cpu"), "npy").open()
+
+
+def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/in/a.txt", b"one\ntwo\n")
+    (shard,) = plan(Source(paths=("memory://in/*.txt",)), "memory://out", "npy")
+    maker, _ = worker("mean", "ignored")
+    assert maker.make(shard).counts["records"] == 2
+    assert sorted(name.rsplit("/", 1)[1] for name in memory.find("/out")) == [
+        "a.npy",
+        "a.npy.index.jsonl",
+        "a.npy.manifest.json",
+    ]
+    assert maker.make(shard).passed_over
+
+
+def worker_of(cluster):
+    """Return the process of a worker, once there is one."""
+    for _ in range(600):
+        found = subprocess.run(["ps", "ax", "-o", "pid=,args="], capture_output=True, text=True)
+        workers = [line for line in found.stdout.splitlines() if "ray::MapWorker" in line]
+        busy = [line for line in workers if "submit" in line or "." in line.split("::")[1]]
+        if busy:
+            return int(busy[0].split()[0])
+        time.sleep(0.05)
+    raise AssertionError("no worker came")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
+def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for number in range(4):
+        lines = [f"{number} {i} {TEXTS[i % len(TEXTS)]}" for i in range(3000)]
+        (source / f"{number}.txt").write_text("\n".join(lines))
+    process = start(
+        *("embed", "-m", TINY, "-i", source, "-o", out, "-f", "npy", "--window", 64),
+        *("--engine", "ray", "--ray-address", cluster),
+    )
+    while not list(out.glob("*.journal.json")):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    os.kill(worker_of(cluster), signal.SIGKILL)
+    said, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, said) == (0, ""), err
+    for number in range(4):
+        local = tmp_path / f"{number}.npy"
+        assert call("embed", "-m", TINY, "-i", source / f"{number}.txt", "-o", local).code == 0
+        made = np.load(out / f"{number}.npy")
+        assert np.abs(made - np.load(local)).max() < 1e-6
+    assert not list(out.glob("*.partial*"))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"text": "one"}\n{"text": 2}\n{"text": "three"}\n')
+    (source / "b.jsonl").write_text('{"text": "four"}\n')
+    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
+    code, err = run("tokenize", "-i", source / "*.jsonl", *common)
+    assert code == 1
+    assert "a.jsonl:2: the text is a number" in err
+    code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
+    assert code == 1
+    assert "1 record was skipped" in err
+    assert [row["input_ids"] for row in rows(out / "a.jsonl")] == call(
+        "tokenize", "one", "three"
+    ).ids
+    (dead,) = rows(out / "a.jsonl.errors.jsonl")
+    assert "a.jsonl:2" in dead["error"]
+    assert not (out / "b.jsonl.errors.jsonl").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("only", ["", '{"text": 2}\n'])
+def test_shards_without_a_row(cluster, tmp_path, only):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text(only)
+    common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "--on-error", "skip")
+    code, err = run("tokenize", "-i", source, *common)
+    assert (code, "1 record was skipped" in err) == (bool(only), bool(only)), err
+    made = json.loads((out / "manifest.json").read_text())
+    assert made["counts"]["records"] == 0
+    assert made["counts"]["skipped"] == bool(only)
+    assert made["shards"] == [
+        {
+            "source": str(source),
+            "output": "in.parquet",
+            "records": 0,
+            "sha256": hashlib.sha256((out / "in.parquet").read_bytes()).hexdigest(),
+        }
+    ]
+
+
+HOLD = """
+import sys
+import ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
+class Holder:
+    def is_there(self): return True
+held = [ray.remote(num_cpus=1)(Holder).remote() for _ in range(2)]
+print(ray.get([one.is_there.remote() for one in held]), flush=True)
+sys.stdin.read()
+"""
+HASTY = """
+import bertcli.cli.commands.on_ray
+from bertcli.__main__ import run
+bertcli.cli.commands.on_ray.LATE = 2.0
+run()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_busy_cluster_is_told_of_and_waited_for(cluster, shards, tmp_path):
+    ends = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    hold = [sys.executable, "-W", "ignore", "-c", HOLD, cluster]
+    argv = ("embed", "-m", TINY, "-i", shards, "-o", tmp_path / "out", "-f", "jsonl")
+    ray = ("--engine", "ray", "--ray-address", cluster)
+    command = [sys.executable, "-c", HASTY, *map(str, (*argv, *ray))]
+    with subprocess.Popen(hold, env=environment(), **ends) as holder:
+        assert holder.stdout.readline() == b"[True, True]\n"
+        running = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        said = running.stderr.readline()
+        holder.communicate()
+    assert said.startswith("warning: no worker has begun in 2 seconds; the cluster may be busy")
+    _, err = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, "warning" in err) == (0, False), err
+    assert "4 of 4 shards made" in err
+
+
+def failing(*argv):
+    return call("embed", "-m", TINY, "--engine", "ray", *argv)
+
+
+def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.txt").write_text("one\n")
+    assert "needs -o FOLDER" in failing("-i", source).error
+    assert "reads files" in failing("one", "-o", out).error
+    assert "needs its manifests" in failing("-i", source, "-o", out, "--no-manifest").error
+    assert "names no file" in failing("-i", tmp_path / "*.none", "-o", out).error
+    (source / "b.csv").write_text("text\none\n")
+    assert "several formats" in failing("-i", source, "-o", out).error
+    (tmp_path / "file").touch()
+    assert "is a file" in failing("-i", source / "a.txt", "-o", tmp_path / "file").error
+    assert "cannot be written" in failing("-i", source / "a.txt", "-o", tmp_path / "file/x").error
+    gone = failing("-i", source / "a.txt", "-o", out, "--ray-address", "ray://127.0.0.1:1")
+    assert "no Ray cluster at ray://127.0.0.1:1" in gone.error
+    assert not out.exists()
+    assert "s3a" in failing("-i", "s3a://bucket/*.txt", "-o", out).error
+    monkeypatch.setattr("bertcli.ray.cluster.find_spec", lambda name: None)
+    missing = failing("-i", source / "a.txt", "-o", out)
+    assert (missing.error, missing.hint) == (
+        "--engine ray needs Ray",
+        'pip install "bertcli[ray]"',
+    )
+
+
+def test_files_of_different_fields_are_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    write_table(arrow.table({"text": ["one"]}), tmp_path / "a.parquet")
+    write_table(arrow.table({"body": ["one"]}), tmp_path / "b.parquet")
+    with pytest.raises(
+        InputError, match=r"'text' differs between the files: string in .*a\.parquet"
+    ):
+        plan(Source(paths=(str(tmp_path),)), "out", "npy")
+
+
+def test_names_of_outputs_keep_the_folders(tmp_path):
+    for name in ("a/x.txt.gz", "b/x.txt", "_SUCCESS", ".hidden.txt", "b/readme.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = plan(Source(paths=(str(tmp_path),)), "out/", "parquet")
+    assert [shard.output for shard in found] == ["out/a/x.parquet", "out/b/x.parquet"]
+    url = plan(Source(paths=(f"file://{tmp_path}/b/*.txt",)), "s3://bucket/out", "npy")
+    assert [shard.output for shard in url] == ["s3://bucket/out/x.npy"]
+    (tmp_path / "a" / "x.txt").touch()
+    with pytest.raises(InputError, match="would both become a/x"):
+        plan(Source(paths=(str(tmp_path),)), "out", "npy")
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "found"),
+    [
+        (Pool(), [{"CPU": 2}], Pool(1, 2, 0)),
+        (Pool(cpus=1), [{"CPU": 2}], Pool(2, 1, 0)),
+        (Pool(), [{"CPU": 16}, {"CPU": 8}], Pool(6, 4, 0)),
+        (Pool(), [{"CPU": 64, "GPU": 8}, {"CPU": 8}], Pool(8, 4, 1)),
+        (Pool(gpus=0.5), [{"CPU": 4, "GPU": 1}], Pool(2, 2, 0.5)),
+        (Pool(workers=3, gpus=0), [{"CPU": 64, "GPU": 8}], Pool(3, 4, 0)),
+    ],
+)
+def test_a_pool_fits_its_cluster(asked, nodes, found):
+    assert asked.on(nodes) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Pool(workers=3, cpus=1), "--workers 3 with --cpus-per-worker 1 does not fit"),
+        (Pool(cpus=8), "--workers 1 with --cpus-per-worker 8 does not fit"),
+        (Pool(gpus=1), "--gpus-per-worker 1: no node of this cluster"),
+    ],
+)
+def test_a_pool_that_never_fits_is_refused(asked, said):
+    with pytest.raises(UsageError, match=said):
+        asked.on([{"CPU": 2}])

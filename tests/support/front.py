@@ -1,0 +1,149 @@
+"""The front door: call `main(argv)` with everything captured, or start a real process."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from bertcli.cli.app import main
+
+PROGRAM = [sys.executable, "-m", "bertcli"]
+PACKAGE = Path(__file__).parents[2]
+FOREIGN = ("BERTCLI_", "_BERTCLI", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TTY_")
+FOREIGN += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # users' programs are compiled once
+# What `bertcli tokenize hello` writes.
+HELLO = '{"input_ids":[101,7592,102],"token_type_ids":[0,0,0],"attention_mask":[1,1,1]}\n'
+DEADLINE = 60  # seconds, against hanging only
+
+
+class Result(NamedTuple):
+    """What a command left: its exit code, stdout and stderr."""
+
+    code: int
+    stdout: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def rows(self) -> list[Any]:
+        """The lines of stdout as JSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def ids(self) -> list[list[int]]:
+        return [row["input_ids"] for row in self.rows]
+
+    @property
+    def error(self) -> str:
+        """The message, after a check that nothing but it and at most one hint was written."""
+        lines = self.err.splitlines()
+        assert self.code in (1, 2), self
+        assert [line.partition(": ")[0] for line in lines] in (["error"], ["error", "hint"]), lines
+        return lines[0].removeprefix("error: ")
+
+    @property
+    def hint(self) -> str:
+        assert self.error
+        return self.err.splitlines()[1].removeprefix("hint: ")
+
+
+def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return the environment of a test: nothing that a developer has set for bertcli or Rich."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
+    fixed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
+    return kept | fixed | {"TERM": "dumb"} | dict(more)
+
+
+def call(*argv: Any, stdin: bytes | str = b"", **env: str) -> Result:
+    """Run a command in this process."""
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, environment(env), clear=True),
+        mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8")),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main([str(argument) for argument in argv])
+    return Result(code, out.buffer.getvalue(), err.buffer.getvalue().decode())
+
+
+def good(*argv: Any, stdin: bytes | str = b"", **env: str) -> Result:
+    """Run a command that shall succeed without a word."""
+    done = call(*argv, stdin=stdin, **env)
+    assert (done.code, done.err) == (0, ""), done
+    return done
+
+
+def bad(*argv: Any, code: int = 1, stdin: bytes | str = b"", **env: str) -> Result:
+    """Run a command that shall fail, with one line and at most a hint, and no data."""
+    done = call(*argv, stdin=stdin, **env)
+    assert (done.code, done.out) == (code, ""), done
+    assert done.error
+    return done
+
+
+def start(*argv: Any, env: Mapping[str, str] = {}, **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a real process with pipes at all ends that are not given."""
+    ends = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([*PROGRAM, *map(str, argv)], env=environment(env), **(ends | options))
+
+
+def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, **options: Any):
+    """Run a real process to its end."""
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    with start(*argv, env=env, **options) as running:
+        try:
+            out, err = running.communicate(given, timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
+    return Result(running.returncode, out or b"", (err or b"").decode())
+
+
+def shell(script: str, *, cwd: Path, env: Mapping[str, str] = {}) -> Result:
+    """Run a line of bash in which `bertcli` is the command."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "bertcli")
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bertcli "$@"\n')
+        program.chmod(0o755)
+        found = environment(env)
+        found["PATH"] = f"{folder}{os.pathsep}{found['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=cwd,
+            env=found,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DEADLINE,
+        )
+    return Result(done.returncode, done.stdout, done.stderr.decode())
+
+
+def ids_of(*texts: Any) -> list[list[int]]:
+    """Return the ids of texts without any option, for comparison."""
+    return good("tokenize", "--", *texts).ids
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def until(condition):
+    """Wait for something that will happen, and fail rather than hang when it does not."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)

@@ -1,0 +1,44 @@
+"""A command with a terminal at its ends."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+
+from front import DEADLINE, PROGRAM, environment
+
+
+def at_terminal(
+    *argv,
+    program=PROGRAM,
+    columns=80,
+    env=(),
+    stdin=subprocess.DEVNULL,
+    stdout=None,
+    stderr=None,
+):
+    """Run a command with a terminal where no other end is given; return its code and the screen."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    running = subprocess.Popen(
+        [*program, *map(str, argv)],
+        stdin=theirs if stdin is None else stdin,
+        stdout=stdout or theirs,
+        stderr=stderr or theirs,
+        env=environment({"TERM": "xterm-256color", **dict(env)}),
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = bytearray()
+    while True:
+        try:
+            chunk = os.read(ours, 1 << 16)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(ours)
+    return running.wait(DEADLINE), bytes(seen).replace(b"\r\n", b"\n")

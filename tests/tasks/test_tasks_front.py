@@ -1,0 +1,372 @@
+"""The manners of the commands for task heads: formats, files, pipes, errors."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+
+import pyarrow.parquet
+import pytest
+import torch
+from front import PACKAGE, bad, call, good, start
+from task_models import ENTITIES, LENGTH, agree, labels, texts
+
+from bertcli.checkpoints.load import load, save
+from bertcli.cli.app import COMMANDS
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import ModelError
+from bertcli.hub import MODEL_FILES, find_model
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
+from bertcli.models.surgery import initialise
+from bertcli.ray.jobs import EmbedJob, Model
+from bertcli.records.records import Source
+
+pytestmark = pytest.mark.parity
+
+CALLS = {
+    "fill-mask": ("BertForMaskedLM", ["a [MASK] and", "[MASK] [MASK]"]),
+    "next-sentence": ("BertForNextSentencePrediction", ["one", "two"]),
+    "classify": ("BertForSequenceClassification", ["one", "two", "one"]),
+    "tag": ("BertForTokenClassification", ["Angela lives in Berlin.", "one"]),
+    "answer": ("BertForQuestionAnswering", ["--question", "who?", "--context", "one of them"]),
+    "choose": ("BertForMultipleChoice", ["one", "two", "three"]),
+}
+LISTS = ("predictions", "labels", "entities", "answers", "choices")
+
+
+def folder_of(models, command):
+    name = CALLS[command][0]
+    return models(name, **(labels(*ENTITIES) if command == "tag" else {}))
+
+
+def calling(models, command):
+    return [command, *CALLS[command][1], "-m", folder_of(models, command)]
+
+
+def flat(rows):
+    """What a table has for JSON lines: a row for each item."""
+    for number, row in enumerate(rows):
+        items = next((row[name] for name in LISTS if name in row), [{}])
+        single = {key: it for key, it in row.items() if key not in LISTS}
+        for item in items:
+            yield {"id": number, **single, **item, "truncated": 0}
+
+
+@pytest.mark.parametrize("command", ["classify", "tag"])
+def test_no_label_and_no_entity_is_an_empty_table(models, command, tmp_path):
+    """And not the file of an earlier run."""
+    none = ["--threshold", 2] if command == "classify" else ["--ignore-labels", "O,PER,MISC"]
+    argv = calling(models, command)
+    full = [good(*argv, "-f", form).out.partition("\n")[0] for form in ("csv", "tsv")]
+    if command == "classify":  # a table of labels has the columns of their JSON objects
+        assert full == ["id,label,score,truncated", "id\tlabel\tscore\ttruncated"]
+    for form, header in zip(("csv", "tsv"), full, strict=True):
+        path = tmp_path / f"out.{form}"
+        path.write_text("of an earlier run")
+        good(*argv, *none, "-o", path, "--overwrite")
+        assert path.read_text() == good(*argv, *none, "-f", form).out == f"{header}\n"
+    tables = []
+    for name, more in (("none", none), ("some", [])):
+        good(*argv, *more, "-o", tmp_path / f"{name}.parquet")
+        tables.append(pyarrow.parquet.read_table(tmp_path / f"{name}.parquet"))
+    assert tables[0].num_rows == 0 < tables[1].num_rows
+    assert tables[0].schema == tables[1].schema
+
+
+FIELDS = {"answer": ("question", "context"), "choose": ("prompt", "choices")}
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_an_empty_input_makes_an_empty_table(models, command, tmp_path):
+    argv = calling(models, command)
+    header = good(*argv, "-f", "csv").out.partition("\n")[0]
+    good(*argv, "-o", tmp_path / "full.parquet")
+    empty = [command, "-m", argv[-1], "-i", tmp_path / "in.jsonl"]
+    (tmp_path / "in.jsonl").touch()
+    for name in ("a.csv", "a.jsonl", "a.parquet"):
+        (tmp_path / name).write_text("of an earlier run")
+        done = call(*empty, "-o", tmp_path / name, "--overwrite")
+        assert (done.code, done.err) == (0, "note: no records: the input is empty\n")
+    assert (tmp_path / "a.csv").read_text() == f"{header}\n"
+    assert (tmp_path / "a.jsonl").read_text() == ""
+    schemas = [pyarrow.parquet.read_schema(tmp_path / f"{name}.parquet") for name in ("a", "full")]
+    assert schemas[0] == schemas[1]
+    (tmp_path / "in.csv").write_text(",".join(["x", "id", *FIELDS.get(command, ("text", "pair"))]))
+    done = call(*empty[:3], "-i", tmp_path / "in.csv", "--keep-fields", "x", "-f", "csv", "-q")
+    assert done.out == f"{header},x\n"
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_kept_field_named_as_one_of_the_output(models, command, tmp_path):
+    argv, path = calling(models, command), tmp_path / "in.jsonl"
+    text = {"fill-mask": "a [MASK]"}.get(command, "a")
+    fields = FIELDS.get(command, ("text", "pair"))
+    row = dict(zip(fields, (text, ["a", "b"] if command == "choose" else "b"), strict=True))
+    if command == "fill-mask":
+        del row["pair"]
+    (found,) = good(*argv).rows[:1]
+    names = {"jsonl": {*found, "truncated"} - {"id", *row}}
+    names["csv"] = {*good(*argv, "-f", "csv").out.partition("\n")[0].split(",")} - {"id", *row}
+    assert names["jsonl"] != names["csv"] or command in ("next-sentence", "classify", "answer")
+    for form, taken in names.items():
+        for name in (sorted(taken)[0], "truncated"):
+            path.write_text(json.dumps(row | {name: "precious"}))
+            done = call(command, "-m", argv[-1], "-i", path, "--keep-fields", "-f", form, "-q")
+            assert f"{path}:1: the output has a field '{name}' of its own" in done.error
+    free = sorted(names["csv"] - names["jsonl"])
+    path.write_text(json.dumps(row | dict.fromkeys(free, "precious")))
+    (kept,) = good(command, "-m", argv[-1], "-i", path, "--keep-fields", "-q").rows
+    assert [kept[name] for name in free] == ["precious"] * len(free)
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_formats_hold_the_same(models, command, tmp_path):
+    argv = calling(models, command)
+    expected = list(flat(good(*argv).rows))
+    written = [{key: str(it) for key, it in row.items()} for row in expected]
+    for form, tabs in (("csv", ","), ("tsv", "\t")):
+        out = good(*argv, "-f", form).out
+        assert list(csv.DictReader(io.StringIO(out), delimiter=tabs)) == written
+    path = tmp_path / "out.parquet"
+    good(*argv, "-o", path)
+    agree(pyarrow.parquet.read_table(path).to_pylist(), expected)
+    assert "exists already" in bad(*argv, "-o", path).error
+    shown = good(*argv, "-f", "table", COLUMNS="200").out
+    assert all(name in shown for name in expected[0] if name not in ("id", "truncated"))
+    assert "makes no sense here" in bad(*argv, "-f", "npy", code=2).error
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_the_default_model_has_no_head(command):
+    done = bad(command, *CALLS[command][1])
+    assert "needs" in done.error and "heads that are there: pooler" in done.error
+    assert "give --model a checkpoint with that head" in done.hint
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_another_head_is_refused_and_said(models, command):
+    for other in CALLS:
+        if other != command:
+            done = bad(command, *CALLS[command][1], "-m", folder_of(models, other))
+            assert "BertFor" in done.error
+            assert "give --model" in done.hint or f"bertcli {other} is for this model" in done.hint
+
+
+def test_the_commands_are_there():
+    assert [name for name in CALLS if name not in COMMANDS] == []
+
+
+def test_records_keep_their_ids_fields_and_order(models, tmp_path):
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given = [{"id": n, "text": text, "more": n % 3} for n, text in enumerate(texts(200, 9))]
+    path.write_text("".join(json.dumps(line) + "\n" for line in given))
+    argv = ["classify", "-i", path, "-m", folder_of(models, "classify"), "--keep-fields", "more"]
+    good(*argv, "-q", "-o", out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["id"], row["more"]) for row in rows] == [(r["id"], r["more"]) for r in given]
+    alone = call("classify", given[7]["text"], "-m", folder_of(models, "classify")).rows[0]
+    agree({key: rows[7][key] for key in alone}, alone)
+    piped = "".join(json.dumps(line) + "\n" for line in given)
+    same = good(*argv[:1], "-i", "-", "--input-format", "jsonl", *argv[3:], "-q", stdin=piped)
+    agree(same.rows, rows)
+
+
+def test_cut_texts_are_counted(models):
+    done = call("classify", "one " * 100, "two", "-m", folder_of(models, "classify"))
+    assert [row.get("truncated") for row in done.rows] == [102 - LENGTH, None]
+    assert done.err == (
+        f"warning: 1 of 2 texts was cut to {LENGTH} tokens; {102 - LENGTH} tokens are gone\n"
+    )
+    argv = ["classify", "one two three", "-m", folder_of(models, "classify")]
+    shorter = call(*argv, "--max-length", 4)
+    assert shorter.rows[0]["truncated"] == 1
+    wrong = bad(*argv, "--max-length", 65, code=2)
+    assert wrong.error == "--max-length 65 is more than the 64 positions of this model"
+
+
+def test_special_tokens_in_texts_are_said(models):
+    argv = ["classify", "a [SEP] b", "-m", folder_of(models, "classify")]
+    assert "1 special token stood in the text" in call(*argv).err
+    assert good(*argv, "--no-parse-special").rows != call(*argv).rows
+    assert good("fill-mask", "a [MASK]", "-m", folder_of(models, "fill-mask")).err == ""
+
+
+def test_a_record_that_cannot_be_read(models, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a"}\n{"text": 3}\n{"text": "b"}\n')
+    argv = ["classify", "-i", path, "-m", folder_of(models, "classify")]
+    assert f"{path}:2: the text is a number" in call(*argv).err
+    done = call(*argv, "--on-error", "skip")
+    assert (done.code, len(done.rows)) == (1, 2)
+    empty = call("classify", "-m", folder_of(models, "classify"), stdin="")
+    assert (empty.code, empty.err) == (0, "note: no records: the input is empty\n")
+
+
+def test_results_that_are_not_numbers(models, monkeypatch):
+    original = BertForSequenceClassification.logits
+    monkeypatch.setattr(
+        BertForSequenceClassification, "logits", lambda self, x: original(self, x) * float("inf")
+    )
+    done = bad("classify", "a", "-m", folder_of(models, "classify"))
+    assert done.error == "text 1: its logits hold NaN or infinity"
+
+
+def test_devices_types_and_threads(models):
+    argv = ["classify", "one", "two", "-m", folder_of(models, "classify")]
+    assert "device 'cuda:77' is not there" in bad(*argv, "--device", "cuda:77", code=2).error
+    half = call(*argv, "--dtype", "bfloat16", "--device", "cpu", "-q").rows
+    whole = good(*argv, "--threads", 1, "--offline").rows
+    for one, other in zip(half, whole, strict=True):
+        assert abs(one["score"] - other["score"]) < 0.1 and one != other
+
+
+def test_the_first_lines_come_early_and_head_ends_it(models, tmp_path):
+    """Of an endless input: 64 records are enough for the first results."""
+    argv = ["classify", "-m", str(folder_of(models, "classify"))]
+    code = "import itertools\nfor n in itertools.count(): print('text', n)"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as endless,
+        start(*argv, stdin=endless.stdout) as running,
+    ):
+        endless.stdout.close()
+        assert json.loads(running.stdout.readline())["label"]
+        running.stdout.close()
+        assert running.wait(60) == 0
+        assert running.stderr.read() == b""
+        endless.kill()
+
+
+# --- models that their tokenizer does not fit ---
+
+TINY = PACKAGE / "samples" / "tiny-bert"
+
+
+def small(folder, command, **changes):
+    """A folder of a small random model with the head of a command, and the sample's tokenizer."""
+    shutil.copytree(TINY, folder)
+    name = CALLS[command][0] if command in CALLS else "BertModel"
+    config = BertConfig.from_dict(json.loads((TINY / "config.json").read_text()) | changes)
+    model = ARCHITECTURES[name](config)
+    initialise(model, 0.2)
+    save(model, config, folder)
+    return folder
+
+
+def reading(command, folder, tmp_path):
+    """A call of a command that runs this model over texts without anything unusual."""
+    (tmp_path / "corpus.txt").write_text("one\ntwo\n")
+    others = {
+        "embed": ["one", "two"],
+        "similar": ["one", "--corpus", tmp_path / "corpus.txt"],
+        "inspect": ["--attention", "one"],
+    }
+    return [command, *(others[command] if command in others else CALLS[command][1]), "-m", folder]
+
+
+ALL = [*CALLS, "embed", "similar", "inspect"]
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused_before_any_text(command, tmp_path):
+    folder = small(tmp_path / "model", command)
+    call_of = reading(command, folder, tmp_path)
+    assert call(*call_of).code == 0
+    (folder / "added_tokens.json").write_text('{"foo": 347, "bar": 348}')
+    done = bad(*call_of)
+    assert str(folder) in done.error and "'foo' has id 347" in done.error
+    assert "347 word embeddings" in done.error and "349 tokens" in done.error
+    assert "resize" in done.hint
+    ids = good("tokenize", "foo", "-m", folder).rows[0]["input_ids"]
+    assert ids[1:-1] == [347]
+    assert "foo" in good("decode", *ids, "-m", folder).out
+    warnings = good("inspect", "-m", folder, "--json").rows[0]["warnings"]
+    assert any("349 tokens, but only 347 word embeddings" in one for one in warnings)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_a_model_with_extra_embeddings_is_refused_by_name(command, tmp_path):
+    folder = small(tmp_path / "model", command, extra_embeddings={"emotion": 3})
+    done = bad(*reading(command, folder, tmp_path))
+    assert "extra embeddings (emotion)" in done.error and "extra=" in done.hint
+    assert good("tokenize", "one", "-m", folder).ids
+    warnings = good("inspect", "-m", folder, "--json").rows[0]["warnings"]
+    assert any("extra embeddings (emotion)" in one for one in warnings)
+    assert call("inspect", "-m", folder, "--verify").code == 0
+    model, _ = load(folder)
+    ids = torch.tensor([[2, 5, 3]])
+    assert (
+        getattr(model, "bert", model)(ids, extra={"emotion": torch.ones_like(ids)}).isfinite().all()
+    )
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_pairs_for_a_model_of_one_token_type(command, tmp_path):
+    """Single texts are fine; a pair is refused by the place it came from."""
+    folder = small(tmp_path / "model", command, type_vocab_size=1)
+    singles = reading(command, folder, tmp_path)
+    pair = {
+        "classify": ["classify", "one", "--pair", "two", "-m", folder],
+        "embed": ["embed", "one", "--pair", "two", "-m", folder, "-q"],
+        "inspect": ["inspect", "--attention", "one", "--pair", "two", "-m", folder],
+        "tag": None,
+        "similar": None,
+        "fill-mask": None,
+    }.get(command, singles)
+    if pair is not singles:
+        assert call(*singles).code == 0
+    if pair is not None:
+        error = bad(*pair).error
+        assert "token type 1" in error and "1 token type embedding (type_vocab_size)" in error
+
+
+def test_opened_from_python_such_a_model_is_refused_too(tmp_path):
+    folder = small(tmp_path / "model", "embed")
+    (folder / "added_tokens.json").write_text('{"foo": 347}')
+    found = find_model(str(folder), files=MODEL_FILES)
+    with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
+        Embedder.open(found, EmbedOptions())
+    with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
+        EmbedJob(Model(str(folder)), Source(), EmbedOptions(), "npy").open()  # a worker of Ray
+
+
+@pytest.mark.parametrize("command", [*CALLS, "embed"])
+def test_texts_of_any_length_fit_the_positions(command, tmp_path):
+    folder = small(tmp_path / "model", command, max_position_embeddings=16)
+    long = " ".join(["a b c d"] * 40)
+    if command == "answer":
+        argv = ["--question", "a b", "--context", long]
+    elif command in ("next-sentence", "choose"):
+        argv = [long] * (2 if command == "next-sentence" else 3)
+    else:
+        argv = [f"[MASK] {long}"]
+    done = call(command, *argv, "-m", folder)
+    assert (done.code, len(done.rows)) == (0, 1), done
+
+
+@pytest.mark.parametrize("files", ["config", "bert_config", "sentence"])
+def test_the_smallest_limit_of_any_file_counts(tmp_path, files):
+    """For tokenize and for embed, of short texts and of long ones."""
+    folder = small(tmp_path / "model", "embed", max_position_embeddings=64)
+    if files == "bert_config":
+        (folder / "config.json").rename(folder / "bert_config.json")
+        (folder / "tokenizer_config.json").unlink()
+    if files == "sentence":
+        (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
+    assert len(good("tokenize", "one", "--padding", "max_length", "-m", folder).ids[0]) == 64
+    long = "a b c d " * 24
+    done = call("tokenize", long, "-m", folder)
+    assert "longer than the model's limit of 64 tokens" in done.err
+    assert len(done.ids[0]) == 98
+    quiet = ["--pooling", "mean", "-m", folder]
+    assert good("embed", "one", *quiet).rows[0]["n_tokens"] == 5
+    done = call("embed", long, *quiet)
+    assert (done.code, done.rows[0]["n_tokens"], done.rows[0]["truncated"]) == (0, 64, 34)
+    warnings = good("inspect", "-m", folder, "--json").rows[0]["warnings"]
+    assert (files == "sentence") == any("max_seq_length is 128" in one for one in warnings)
+    assert "64 positions" in bad("embed", "one", *quiet, "--max-length", 65, code=2).error

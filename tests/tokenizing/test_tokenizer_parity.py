@@ -1,0 +1,268 @@
+"""Ids, types, masks, offsets, words and decoding against transformers' fast BERT tokenizer."""
+
+import json
+
+import hostile
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertcli.records.records import Record
+from bertcli.tokenizing.columns import COLUMNS, Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.parity
+
+ALL = tuple(name for name in COLUMNS if name != "places")  # which transformers has not
+UNITS = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}
+
+
+class Two:
+    """Our tokenizer of a folder and transformers', and how to compare them."""
+
+    def __init__(self, folder, **options):
+        from transformers import BertTokenizerFast
+
+        self.folder = folder
+        self.ours = Tokenizer.load(folder)
+        self.theirs = BertTokenizerFast.from_pretrained(folder, **options)
+
+    def expected(self, texts, pairs=None, **options):
+        """Return what transformers says, as one dict of our columns a row."""
+        batch = self.theirs(
+            texts,
+            pairs,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            verbose=False,
+            **options,
+        )
+        rows = []
+        for at, encoding in enumerate(batch.encodings):
+            row = {name: batch[name][at] for name in ALL if name in batch}
+            row |= {"tokens": encoding.tokens, "word_ids": encoding.word_ids}
+            rows.append(row | {"sequence_ids": encoding.sequence_ids})
+        return rows
+
+    def columns(self, records, **layout):
+        encoded = self.ours.encode(records, Layout(ALL, **layout))
+        return [{name: list(column) for name, column in e.columns.items()} for e in encoded]
+
+    def check(self, texts, pairs=None, **options):
+        records = [Record(*each) for each in zip(texts, pairs or [None] * len(texts), strict=True)]
+        special = options.get("add_special_tokens", True)
+        found = self.columns(records, special_tokens=special)
+        right = self.expected(texts, pairs, **options)
+        for record, row, expected in zip(records, found, right, strict=True):
+            assert row == expected, record
+        quick = self.ours.encode(records, Layout(special_tokens=special))
+        assert [list(e.columns["input_ids"]) for e in quick] == [row["input_ids"] for row in found]
+
+
+@pytest.fixture(scope="module")
+def two(request, tmp_path_factory) -> Two:
+    folder = hostile.copy_vocabulary(request.param, tmp_path_factory.mktemp(request.param))
+    lower = {"do_lower_case": hostile.VOCABULARIES[request.param]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(lower))
+    return Two(folder)
+
+
+every_vocabulary = pytest.mark.parametrize("two", hostile.VOCABULARIES, indirect=True)
+uncased = pytest.mark.parametrize("two", ["uncased"], indirect=True)
+uncased_and_multilingual = pytest.mark.parametrize("two", ["uncased", "multi_cased"], indirect=True)
+
+
+def test_the_texts_are_what_they_say():
+    """A parity test on nothing but [UNK] would pass by accident."""
+    texts = hostile.composed(1, 2000)
+    assert len(set(texts)) > 1500
+    assert sum(not text.isascii() for text in texts) > 1000
+    assert all(text.encode().decode() == text for text in texts)
+
+
+@every_vocabulary
+def test_thousands_of_texts(two):
+    texts = hostile.composed(2, 3000)
+    two.check(texts)
+    kinds = {index for text in texts for index in two.ours.core.encode(text).ids}
+    assert len(kinds) > 800
+
+
+@every_vocabulary
+def test_pairs_without_special_tokens_and_with(two):
+    texts = hostile.composed(3, 400)
+    two.check(texts, texts[::-1])
+    two.check(texts, texts[::-1], add_special_tokens=False)
+    two.check(texts, add_special_tokens=False)
+
+
+@uncased
+def test_real_text(two):
+    two.check([*hostile.REAL, *hostile.real_lines(1000)])
+
+
+@uncased_and_multilingual
+@given(some=st.lists(hostile.texts, min_size=1, max_size=4))
+def test_any_texts(two, some):
+    two.check(some)
+    two.check(some, some[::-1])
+
+
+@uncased_and_multilingual
+@given(some=st.lists(st.text(max_size=30), min_size=1, max_size=4))
+def test_any_unicode(two, some):
+    two.check(some)
+
+
+def test_the_default_model(default_folder):
+    two = Two(default_folder)
+    two.check(hostile.composed(4, 500))
+
+
+@every_vocabulary
+def test_words_given_as_such(two):
+    split = [text.split(" ") for text in hostile.composed(5, 300)]
+    found = two.columns([Record(words) for words in split])
+    assert found == two.expected(split, is_split_into_words=True)
+    pairs = two.columns([Record(*both) for both in zip(split, split[::-1], strict=True)])
+    assert pairs == two.expected(split, split[::-1], is_split_into_words=True)
+
+
+@uncased
+@given(some=st.lists(hostile.words, min_size=1, max_size=3))
+def test_any_words(two, some):
+    expected = two.expected(some, is_split_into_words=True)
+    assert two.columns([Record(words) for words in some]) == expected
+
+
+@uncased_and_multilingual
+@pytest.mark.parametrize("name", ALL)
+def test_a_column_alone_is_the_one_among_all(two, name):
+    """Each set of columns may take another way through the library."""
+    texts = hostile.composed(10, 20)
+    pairs = [None if at % 3 else text for at, text in enumerate(texts[::-1])]
+    mixed = [Record(*each) for each in zip(texts, pairs, strict=True)]
+    split = [
+        Record(text.split(" "), pair if pair is None else pair.split(" "))
+        for text, pair, *_ in mixed
+    ]
+    for records in ([Record(text) for text in texts], mixed, split):
+        right = [row[name] for row in two.columns(records)]
+        for columns in ((name,), (name, "input_ids"), (name, "token_type_ids", "attention_mask")):
+            found = two.ours.encode(records, Layout(columns))
+            assert [list(item.columns[name]) for item in found] == right, columns
+            alone = [two.ours.encode([record], Layout(columns))[0] for record in records[:9]]
+            assert [list(item.columns[name]) for item in alone] == right[:9]
+
+
+@uncased
+def test_a_batch_of_singles_and_pairs_is_each_alone(two):
+    texts = hostile.composed(6, 100)
+    mixed = [Record(t, None if i % 3 else texts[-i]) for i, t in enumerate(texts)]
+    alone = [two.columns([record])[0] for record in mixed]
+    assert two.columns(mixed) == alone
+    right = [two.theirs.backend_tokenizer.encode(text, pair).ids for text, pair, *_ in mixed]
+    assert [row["input_ids"] for row in alone] == right
+
+
+@every_vocabulary
+@pytest.mark.parametrize("unit", UNITS)
+def test_offsets_in_other_units_cut_the_same_text(two, unit):
+    encoding, width = UNITS[unit]
+    texts = hostile.composed(7, 500)
+    records = [Record(t, other) for t, other in zip(texts, texts[::-1], strict=True)]
+    by_unit = two.columns(records, offset_unit=unit)
+    for record, row, by_char in zip(records, by_unit, two.columns(records), strict=True):
+        columns = row["sequence_ids"], row["offset_mapping"], by_char["offset_mapping"]
+        for which, (start, stop), (first, last) in zip(*columns, strict=True):
+            if which is None:
+                assert (start, stop) == (0, 0)
+                continue
+            encoded = record[which].encode(encoding)
+            cut = encoded[start * width : stop * width].decode(encoding)
+            assert cut == record[which][first:last]
+
+
+@uncased
+def test_offsets_in_bytes_of_words(two):
+    words = ["naïve", "👍🏽", "", "東京 x"]
+    row = two.columns([Record(words, words)], offset_unit="byte")[0]
+    chars = two.columns([Record(words, words)])[0]
+    spans = zip(row["word_ids"], row["offset_mapping"], chars["offset_mapping"], strict=True)
+    for word, (start, stop), (first, last) in spans:
+        if word is not None:
+            assert words[word].encode()[start:stop].decode() == words[word][first:last]
+
+
+@every_vocabulary
+def test_special_tokens_written_out(two):
+    texts = ["[CLS]I love NLP![SEP]", "a[MASK]b [mask] [ SEP ] [[PAD]]", *hostile.composed(8, 500)]
+    two.check(texts, add_special_tokens=False)
+    plain = Tokenizer.load(two.folder, parse_special=False)
+    right = two.theirs(texts, split_special_tokens=True)["input_ids"]
+    found = plain.encode([Record(text) for text in texts], Layout())
+    assert [list(item.columns["input_ids"]) for item in found] == right
+    assert two.theirs(texts[:2], split_special_tokens=False)["input_ids"] != right[:2]
+    assert plain.count_literals([Record(texts[0])]) == 0
+    assert two.ours.count_literals([Record(texts[0]), Record("x", "[PAD]")]) == 3
+
+
+@every_vocabulary
+@settings(max_examples=50)
+@given(data=st.data())
+def test_decode(two, data):
+    size = two.ours.vocabulary_size
+    index = st.one_of(st.integers(0, size - 1), st.sampled_from([0, 100, 101, 102, 103, 999, 1005]))
+    ids = data.draw(st.lists(index, max_size=20))
+    for skip in (False, True):
+        decode = two.theirs.decode(ids, skip_special_tokens=skip)
+        assert two.ours.decode(ids, skip_special=skip) == decode
+        tokens = two.theirs.convert_ids_to_tokens(ids, skip_special_tokens=skip)
+        assert two.ours.tokens_of(ids, skip_special=skip) == tokens
+
+
+@every_vocabulary
+def test_decode_whole_texts_and_back(two):
+    for text in hostile.composed(9, 300):
+        ids = two.theirs(text)["input_ids"]
+        for skip in (False, True):
+            right = two.theirs.decode(ids, skip_special_tokens=skip)
+            assert two.ours.decode(ids, skip_special=skip) == right
+        tokens = two.ours.tokens_of(ids)
+        assert two.ours.ids_of(tokens)[0] == two.theirs.convert_tokens_to_ids(tokens) == ids
+
+
+@uncased
+def test_decode_without_clean_up(two):
+    from tokenizers import decoders
+
+    ids = two.theirs("I don't like it , not . that 's ! don 't \" we 've")["input_ids"]
+    raw = two.theirs.backend_tokenizer.from_str(two.theirs.backend_tokenizer.to_str())
+    raw.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    cleaned, plain = two.ours.decode(ids), two.ours.decode(ids, clean_up=False)
+    assert plain == raw.decode(ids, skip_special_tokens=False) != cleaned
+    assert two.ours.decode(ids) == cleaned == two.theirs.decode(ids)
+
+
+@uncased
+def test_tokens_to_ids(two):
+    tokens = ["I", "i", "##ing", "[MASK]", "", "no such", "\u4e00", "[sep]", "the"]
+    ids, unknown = two.ours.ids_of(tokens)
+    assert ids == two.theirs.convert_tokens_to_ids(tokens)
+    assert unknown == ["I", "", "no such", "[sep]"]
+
+
+@uncased
+@pytest.mark.parametrize("outside", [-1, 30522, 2**32, 2**70])
+def test_an_id_outside_the_vocabulary(two, outside):
+    for shown in (two.ours.decode, two.ours.tokens_of):
+        with pytest.raises(IndexError, match=str(outside)):
+            shown([101, outside])
+
+
+@uncased
+def test_what_the_walk_through_shows(two):
+    ids = two.ours.encode([Record("I love NLP!")], Layout())[0].columns["input_ids"]
+    assert ids == [101, 1045, 2293, 17953, 2361, 999, 102]
+    named = {"[UNK]": 100, "[SEP]": 102, "[PAD]": 0, "[CLS]": 101, "[MASK]": 103}
+    assert two.ours.special_ids() == named

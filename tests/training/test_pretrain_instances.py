@@ -1,0 +1,186 @@
+"""Pairs and masks: what is drawn by chance has its rate, and what must never happen does not."""
+
+from itertools import chain
+from random import Random
+
+import pytest
+from chances import likely, test_likely_knows_a_coin  # noqa: F401 - the test runs here
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertcli.training.instances import Pair, Recipe, instance, pairs, truncated
+from bertcli.training.masking import Masker
+from bertcli.training.random_choice import below, between, drawn
+
+CLS, SEP, MASK = 1, 2, 3
+WORDS = range(10, 1010)
+MASKER = Masker(MASK, WORDS, frozenset())
+ELSEWHERE = 10**6  # ids of another document begin here
+
+lengths = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+def document(sizes):
+    """Return sentences of these lengths whose ids are 0, 1, 2, ... over the whole document."""
+    ids = iter(range(sum(sizes)))
+    return [[next(ids) for _ in range(size)] for size in sizes]
+
+
+def elsewhere(tokens, rng):
+    return range(ELSEWHERE, ELSEWHERE + max(1, tokens) + below(rng, 5))
+
+
+def made(sizes, **recipe):
+    recipe = Recipe(**recipe)
+    return [*pairs(document(sizes), recipe, elsewhere, Random(recipe.seed))]
+
+
+def consecutive(ids):
+    return list(ids) == list(range(ids[0], ids[0] + len(ids)))
+
+
+# --- pairs --------------------------------------------------------------------------------------
+
+
+@given(lengths, st.integers(5, 64), st.integers(0, 99), st.floats(0, 1))
+def test_segments_are_stretches_of_their_documents(sizes, max_length, seed, short):
+    for a, b, is_random in made(sizes, max_length=max_length, seed=seed, short_seq_prob=short):
+        assert a and b and len(a) + len(b) <= max_length - 3
+        assert consecutive(a) and consecutive(b)
+        assert a[-1] < ELSEWHERE
+        assert (b[0] >= ELSEWHERE) == is_random
+        assert is_random or b[0] > a[-1]
+
+
+@given(lengths, st.integers(0, 99))
+def test_nothing_is_lost_and_nothing_comes_twice(sizes, seed):
+    found = made(sizes, max_length=10_000, short_seq_prob=0, seed=seed)
+    used = [[*a, *(() if is_random else b)] for a, b, is_random in found]
+    assert [*chain.from_iterable(used)] == [*range(sum(sizes))]
+
+
+@given(lengths, st.integers(0, 99))
+def test_pairs_that_follow_begin_and_end_with_sentences(sizes, seed):
+    starts = {sentence[0] for sentence in document(sizes)}
+    for a, b, is_random in made(sizes, max_length=2000, short_seq_prob=0, seed=seed):
+        assert a[0] in starts
+        assert is_random or (b[0] == a[-1] + 1 and b[0] in starts)
+
+
+def test_half_of_the_pairs_that_could_follow_do_not():
+    found = [made([30, 30], max_length=63, seed=seed)[0].is_random for seed in range(4000)]
+    assert likely(sum(found), len(found), 0.5)
+
+
+def test_a_sentence_alone_is_followed_by_another_document():
+    assert [pair.is_random for pair in made([7])] == [True]
+
+
+def test_a_tenth_of_the_documents_aims_at_a_shorter_length():
+    sizes = [1] * 100
+    short = sum(
+        len(pair.a) + (0 if pair.is_random else len(pair.b)) < 97 and not pair.is_random
+        for seed in range(3000)
+        for pair in made(sizes, max_length=100, seed=seed)[:1]
+    )
+    assert likely(short, 3000, 0.1 * 0.5 * (95 / 96))  # shorter, and no random B to hide it
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(2, 60), st.integers(0, 99))
+def test_the_longer_segment_is_cut(size_a, size_b, room, seed):
+    a, b = range(size_a), range(size_b)
+    cut_a, cut_b = truncated(a, b, room, Random(seed))
+    assert len(cut_a) + len(cut_b) == min(room, size_a + size_b)
+    assert consecutive(cut_a) and consecutive(cut_b)
+    if size_a + size_b > room:
+        assert abs(len(cut_a) - len(cut_b)) <= 1 or min(size_a, size_b) in (len(cut_a), len(cut_b))
+
+
+def test_front_and_end_are_cut_equally_often():
+    front = sum(truncated(range(101), [0], 2, Random(seed))[0][0] for seed in range(300))
+    assert likely(front, 300 * 100, 0.5)
+
+
+# --- masks --------------------------------------------------------------------------------------
+
+
+def masked(count, size, **changes):
+    masker = Masker(MASK, WORDS, frozenset(), **changes)
+    ids = [CLS, *([5000] * size), SEP]
+    for seed in range(count):
+        yield masker.mask(ids, [range(1, size + 1)], Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("size", "prob", "most", "count"),
+    [(98, 0.15, 20, 15), (98, 0.15, 10, 10), (1, 0.15, 20, 1), (98, 0, 20, 1), (8, 1, 99, 8)],
+)
+def test_the_number_of_predictions_is_exact(size, prob, most, count):
+    for found in masked(20, size, masked_lm_prob=prob, max_predictions=most):
+        assert len(found.positions) == count
+
+
+def test_every_position_is_masked_equally_often():
+    found = [position for item in masked(2000, 98) for position in item.positions]
+    for position in (1, 2, 49, 97, 98):
+        assert likely(found.count(position), 2000, 15 / 98)
+
+
+def test_eighty_ten_ten():
+    stands = [item.ids[at] for item in masked(2000, 98) for at in item.positions]
+    assert len(stands) == 30_000
+    assert likely(stands.count(MASK), len(stands), 0.8)
+    assert likely(stands.count(5000), len(stands), 0.1)
+    others = [id for id in stands if id in WORDS]
+    assert likely(len(others), len(stands), 0.1)
+    assert likely(sum(id < 510 for id in others), len(others), 0.5)
+
+
+@given(
+    st.lists(st.integers(20, 60), min_size=1, max_size=60),
+    st.lists(st.integers(20, 60), min_size=1, max_size=60),
+    st.booleans(),
+    st.floats(0, 1),
+    st.integers(1, 30),
+    st.integers(0, 99),
+)
+def test_masks_can_be_undone(a, b, whole_word, prob, most, seed):
+    masker = Masker(MASK, WORDS, frozenset(range(40, 61)), prob, most, whole_word)
+    ids = [CLS, *a, SEP, *b, SEP]
+    (found, positions, labels), first, _ = instance(
+        Pair(a, b, False), CLS, SEP, masker, Random(seed)
+    )
+    assert len(found) == len(ids) and first == len(a) + 2
+    assert positions == sorted(set(positions)) and len(positions) <= most
+    assert not {0, first - 1, len(ids) - 1} & set(positions)
+    restored = list(found)
+    for at, label in zip(positions, labels, strict=True):
+        restored[at] = label
+    assert restored == ids
+    if whole_word:
+        for at in range(1, len(ids) - 1):
+            if ids[at] in masker.continuing and at not in (1, first):
+                assert (at in positions) == (at - 1 in positions)
+
+
+def test_words_are_masked_as_often_as_tokens():
+    masker = Masker(MASK, WORDS, frozenset([50]), whole_word=True)
+    ids = [CLS, *([20, 50] * 49), SEP]
+    found = [masker.mask(ids, [range(1, 99)], Random(seed)).positions for seed in range(500)]
+    assert {len(positions) for positions in found} == {14}  # 15 cannot be made of pairs
+    assert likely(sum(1 in positions for positions in found), 500, 7 / 49)
+
+
+# --- chance -------------------------------------------------------------------------------------
+
+
+def test_the_numbers_drawn_are_those_of_every_python():
+    rng = Random("1:0")
+    assert [below(rng, 10) for _ in range(8)] == [7, 4, 3, 5, 8, 1, 5, 1]
+    assert [between(rng, 5, 7) for _ in range(8)] == [6, 7, 7, 6, 5, 7, 6, 6]
+    assert [*drawn(rng, "abcdef")] == ["c", "d", "a", "b", "e", "f"]
+
+
+@given(st.lists(st.integers()), st.integers())
+def test_everything_is_drawn_once(items, seed):
+    assert sorted(drawn(Random(seed), items)) == sorted(items)

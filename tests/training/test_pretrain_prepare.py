@@ -1,0 +1,453 @@
+"""`bertcli pretrain prepare`: every token of every instance is traced back to its document."""
+
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chances import likely
+from front import bad, call, good, process
+
+from bertcli.errors import BertcliError
+from bertcli.training.documents import Documents
+from bertcli.training.shards import Instances
+from bertcli.training.shuffle import Shuffle
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+DOCUMENTS, SENTENCES, WORDS = 40, 12, 6
+CLS, SEP, MASK = 2, 3, 4
+
+
+def word(document, at):
+    """Return a word that stands once in the corpus, spelt with letters."""
+    return "w" + "".join(chr(97 + int(digit)) for digit in f"{document:03}{at:04}")
+
+
+CORPUS = [
+    [
+        " ".join(word(document, sentence * WORDS + at) for at in range(WORDS))
+        for sentence in range(SENTENCES)
+    ]
+    for document in range(DOCUMENTS)
+]
+TEXT = "\n\n".join("\n".join(document) for document in CORPUS) + "\n"
+TOKENS = [*SPECIAL, *TEXT.split()]  # so that the corpus is the ids 5, 6, 7, ...
+PER_DOCUMENT = SENTENCES * WORDS
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the corpus and a tokenizer, and instances of them in `made`."""
+    folder = tmp_path_factory.mktemp("pretrain")
+    write_tokenizer(folder / "tokenizer", TOKENS)
+    (folder / "corpus.txt").write_text(TEXT)
+    assert prepare(folder, "corpus.txt", "-o", folder / "made").code == 0
+    return folder
+
+
+def write_tokenizer(folder, tokens, **settings):
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    config = {"do_lower_case": True, "model_max_length": 64, **settings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def prepare(place, *argv, stdin=""):
+    files = [place / name if str(name).startswith("corpus") else name for name in argv]
+    chosen = () if "-m" in argv else ("-m", place / "tokenizer")
+    length = () if "--max-length" in argv else ("--max-length", 48)
+    return call("pretrain", "prepare", *files, *chosen, *length, stdin=stdin)
+
+
+def refused(place, *argv, stdin=""):
+    done = prepare(place, *argv, stdin=stdin)
+    assert done.out == "" and done.error
+    return done
+
+
+def files_of(folder, pattern="*"):
+    return {path.name: path.read_bytes() for path in Path(folder).glob(pattern)}
+
+
+def rows_of(folder):
+    stored = Instances.open(folder)
+    columns = stored.rows(range(len(stored)))
+    return [
+        {name: column[at] for name, column in columns.items()} for at in range(len(stored))
+    ], stored
+
+
+def restored(row):
+    ids = row["input_ids"].copy()
+    count = row["masked_lm_counts"]
+    ids[row["masked_lm_positions"][:count]] = row["masked_lm_ids"][:count]
+    return ids
+
+
+def segments(row):
+    """Return both segments with what was masked put back."""
+    ids, length = restored(row)[: row["lengths"]], row["lengths"]
+    first = int(length - row["token_type_ids"].sum())
+    return ids[1 : first - 1], ids[first : length - 1]
+
+
+# --- what is in the folder ----------------------------------------------------------------------
+
+
+def test_rows_are_sequences_of_bert(place):
+    rows, stored = rows_of(place / "made")
+    assert (stored.max_length, stored.max_predictions, stored.vocab_size) == (48, 20, len(TOKENS))
+    assert len(rows) == stored.index["statistics"]["instances"] > 300
+    for row in rows:
+        ids, length, count = restored(row), row["lengths"], row["masked_lm_counts"]
+        assert ids.dtype == np.int32 and row["token_type_ids"].dtype == np.uint8
+        a, b = segments(row)
+        assert [*ids] == [CLS, *a, SEP, *b, SEP, *[0] * (48 - length)]
+        assert [*row["token_type_ids"]] == [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * (
+            48 - length
+        )
+        positions = row["masked_lm_positions"]
+        assert 1 <= count == min(20, max(1, round(float(length) * 0.15)))
+        assert (np.diff(positions[:count]) > 0).all() and not positions[count:].any()
+        assert not row["masked_lm_ids"][count:].any()
+        assert min(len(a), len(b)) >= 1 and min(*a, *b) > MASK
+
+
+def test_segments_come_from_the_documents_they_should(place):
+    rows, _ = rows_of(place / "made")
+    for row in rows:
+        a, b = segments(row)
+        of_a, of_b = ({(id - 5) // PER_DOCUMENT for id in part} for part in (a, b))
+        assert len(of_a) == len(of_b) == 1
+        assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
+        assert (of_a != of_b) == row["next_sentence_labels"]
+        if not row["next_sentence_labels"]:
+            assert b[0] > a[-1]
+
+
+def test_random_tokens_are_words(place):
+    rows, _ = rows_of(place / "made")
+    stands = [
+        id
+        for row in rows
+        for id in row["input_ids"][row["masked_lm_positions"][: row["masked_lm_counts"]]]
+    ]
+    assert set(stands) - {MASK} <= set(range(5, len(TOKENS)))
+    assert likely(stands.count(MASK), len(stands), 0.8)
+
+
+def test_the_index_says_what_is_there(place):
+    rows, stored = rows_of(place / "made")
+    stored.verify()
+    said, tokens = stored.index["statistics"], sum(int(row["lengths"]) for row in rows)
+    assert (said["documents"], said["sentences"]) == (DOCUMENTS, DOCUMENTS * SENTENCES)
+    assert said["tokens"] == tokens
+    labels = [int(row["next_sentence_labels"]) for row in rows]
+    assert said["random_next_share"] == round(sum(labels) / len(rows), 6)
+    counts = sum(int(row["masked_lm_counts"]) for row in rows)
+    assert said["predictions"] == counts
+    assert said["predicted_share"] == round(counts / tokens, 6)
+    assert said["padding_share"] == round(1 - tokens / len(rows) / 48, 6)
+    lengths = sorted(int(row["lengths"]) for row in rows)
+    assert said["length"]["min"] == lengths[0] and said["length"]["max"] == lengths[-1] == 48
+    shares = [said[f"{name}_share"] for name in ("mask", "random_token", "kept")]
+    assert sum(shares) == pytest.approx(1)
+    assert set(stored.index["tokenizer_sha256"]) == {"vocab.txt", "tokenizer_config.json"}
+    assert (place / "made" / "vocab.txt").read_bytes() == (
+        place / "tokenizer" / "vocab.txt"
+    ).read_bytes()
+
+
+def test_what_is_said(place, tmp_path):
+    done = prepare(place, "corpus.txt", "-o", tmp_path / "a")
+    said = done.err.splitlines()
+    assert re.match(r"note: \d+ instances, [\d,]+ tokens; B is random in 5\d\.\d%$", said[0])
+    assert re.match(r"note: 1\d\.\d% of the tokens are to be predicted: [78]\d\.\d% \[MA", said[1])
+    assert re.match(r"note: lengths: min \d+, p1 .* max 48; \d+\.\d% is padding$", said[2])
+    assert len(said) == 3
+
+
+# --- the same again -----------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(place, tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        prepare(place, "corpus.txt", "-o", tmp_path / name, "--seed", seed)
+    assert files_of(tmp_path / "a") == files_of(place / "made")
+    shard = "instances-00000.safetensors"
+    assert files_of(tmp_path / "b")[shard] != files_of(place / "made")[shard]
+
+
+def test_a_process_of_its_own_gives_the_same_bytes(place, tmp_path):
+    argv = ["pretrain", "prepare", place / "corpus.txt", "-m", place / "tokenizer"]
+    done = process(*argv, "--max-length", 48, "-o", tmp_path / "a", env={"PYTHONHASHSEED": "7"})
+    assert done.code == 0
+    assert files_of(tmp_path / "a") == files_of(place / "made")
+
+
+JSON_TEXTS = "".join(json.dumps({"text": "\n".join(document)}) + "\n" for document in CORPUS)
+JSON_LISTS = "".join(json.dumps({"text": document}) + "\n" for document in CORPUS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("corpus-a.jsonl", JSON_TEXTS),
+        ("corpus-b.jsonl", JSON_LISTS),
+        ("corpus-c.txt", "\n \n" + TEXT.replace("\n\n", "\n  \n\n\n").replace("\n", "\r\n")),
+        ("corpus-d.txt.gz", TEXT),
+    ],
+)
+def test_every_form_of_the_corpus_gives_the_same_rows(place, tmp_path, name, content):
+    data = content.encode()
+    (place / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert prepare(place, name, "-o", tmp_path / "a").code == 0
+    assert files_of(tmp_path / "a") == files_of(place / "made")
+
+
+def test_stdin_and_several_files(place, tmp_path):
+    assert prepare(place, "-o", tmp_path / "a", stdin=TEXT).code == 0
+    names = []
+    for number, document in enumerate(CORPUS):  # the end of a file ends a document
+        (place / f"corpus{number}.txt").write_text("\n".join(document))
+        names.append(f"corpus{number}.txt")
+    assert prepare(place, *names, "-o", tmp_path / "b").code == 0
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b") == files_of(place / "made")
+
+
+def test_shards_and_parquet_hold_the_same_rows(place, tmp_path):
+    prepare(place, "corpus.txt", "-o", tmp_path / "a", "--shard-size", 100)
+    prepare(place, "corpus.txt", "-o", tmp_path / "b", "--shard-size", 100, "-f", "parquet")
+    whole = Instances.open(place / "made")
+    numbers = [*range(len(whole))]
+    numbers = numbers[::-7] + numbers[3::5] + [0, 0]
+    for name in ("a", "b"):
+        stored = Instances.open(tmp_path / name)
+        assert [shard["rows"] for shard in stored.index["shards"][:-1]] == [100] * (
+            len(whole) // 100
+        )
+        assert len(stored) == len(whole)
+        for column, found in stored.rows(numbers).items():
+            expected = whole.rows(numbers)[column]
+            assert found.dtype == expected.dtype and (found == expected).all()
+    assert len(whole.rows([])["lengths"]) == 0
+    with pytest.raises(IndexError):
+        whole.rows([len(whole)])
+
+
+def test_parquet_is_for_everyone(place, tmp_path):
+    from pyarrow.parquet import read_table
+
+    prepare(place, "corpus.txt", "-o", tmp_path / "a", "-f", "parquet")
+    rows = read_table(tmp_path / "a" / "instances-00000.parquet").to_pylist()
+    expected, _ = rows_of(place / "made")
+    assert rows[5]["input_ids"] == expected[5]["input_ids"].tolist()
+    assert rows[5]["lengths"] == expected[5]["lengths"]
+
+
+def test_options_change_what_they_say(place, tmp_path):
+    def index(*options):
+        prepare(place, "corpus.txt", "-o", tmp_path / "a", "--overwrite", *options)
+        return Instances.open(tmp_path / "a").index
+
+    base = index("--dupe-factor", 1)["statistics"]
+    twice = index("--dupe-factor", 2)["statistics"]
+    assert 1.8 < twice["instances"] / base["instances"] < 2.2
+    assert index("--masked-lm-prob", 0.5)["statistics"]["predicted_share"] > 0.4
+    few = index("--masked-lm-prob", 0.5, "--max-predictions", 3)
+    assert few["max_predictions"] == 3 and few["statistics"]["predicted_share"] < 0.1
+    short = index("--short-seq-prob", 1)["statistics"]
+    assert short["length"]["p50"] < base["length"]["p50"]
+
+
+def test_whole_words_are_masked_whole(tmp_path):
+    tokens = [*SPECIAL, "ab", "##cd", "##ef", "x"]
+    write_tokenizer(tmp_path / "tokenizer", tokens)
+    (tmp_path / "corpus.txt").write_text("abcdef x abcdef x x abcd x\n\n" * 40)
+    done = prepare(tmp_path, "corpus.txt", "-o", tmp_path / "a", "--whole-word")
+    assert done.code == 0
+    rows, _ = rows_of(tmp_path / "a")
+    for row in rows:
+        ids, length = restored(row), row["lengths"]
+        chosen = set(row["masked_lm_positions"][: row["masked_lm_counts"]].tolist())
+        starts = {1, int(length - row["token_type_ids"].sum())}
+        for at in set(range(1, length)) - starts:
+            if ids[at] in (6, 7):
+                assert (at in chosen) == (at - 1 in chosen)
+
+
+def test_special_tokens_in_the_text_are_text(place, tmp_path):
+    text = TEXT.replace(word(0, 3), f"[MASK] {word(0, 3)} [SEP]")
+    assert prepare(place, "-o", tmp_path / "a", stdin=text).code == 0
+    rows, _ = rows_of(tmp_path / "a")
+    for row in rows:
+        assert (restored(row) == SEP).sum() == 2 and (restored(row) != MASK).all()
+
+
+def test_sentences_that_fill_sequences_alone_are_warned_of(place, tmp_path):
+    text = "\n\n".join(" ".join(document) for document in CORPUS)
+    done = prepare(place, "-o", tmp_path / "a", stdin=text)
+    assert "warning: B is random in 100% of the pairs: many sentences fill" in done.err
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def test_a_shuffle_of_many_files_keeps_every_row_and_its_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertcli.training.shuffle.BUCKET", 80)
+
+    def shuffled(name, seed):
+        from random import Random
+
+        (tmp_path / name).mkdir()
+        shuffle = Shuffle(tmp_path / name, np.dtype("<i8"), 1000, Random(seed))
+        for start in range(0, 1000, 100):
+            shuffle.add(np.arange(start, start + 100))
+        found = np.concatenate([*shuffle]).tolist()
+        return found
+
+    first = shuffled("a", 1)
+    assert sorted(first) == [*range(1000)]
+    assert shuffled("b", 1) == first != shuffled("c", 2)
+    for third in (first[:333], first[333:666]):
+        assert likely(sum(row < 500 for row in third), len(third), 0.5)
+
+
+def test_documents_come_back_as_they_were(tmp_path):
+    documents = Documents(tmp_path / "spool")
+    documents.fill([[[1, 2], [], [3]], [None, None], [[4] * 70_000, None, [5], [6, 7], None]])
+    assert [documents[at] for at in range(3)] == [[[1, 2], [3]], [[4] * 70_000], [[5], [6, 7]]]
+    assert documents.stretch(2, 1, lambda count: 0) == [5]
+    assert documents.stretch(2, 2, lambda count: 0) == [5, 6, 7]
+    assert documents.stretch(0, 9, lambda count: count - 1) == [3]
+    assert (documents.tokens, documents.sentences) == (70_006, 5)
+    documents.close()
+
+
+# --- what can go wrong --------------------------------------------------------------------------
+
+
+def test_too_few_documents(place, tmp_path):
+    for text, said in (
+        ("", "stdin: there is no text in it"),
+        ("\n \n\n", "stdin: there is no text in it"),
+        ("one\ntwo\n", "stdin: there is one document only, so no sentence can come from another"),
+    ):
+        assert refused(place, "-o", tmp_path / "a", stdin=text).error == said
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_vocabulary_without_a_mask(place, tmp_path):
+    write_tokenizer(tmp_path / "t", [token for token in TOKENS if token != "[MASK]"])
+    done = refused(place, "corpus.txt", "-m", tmp_path / "t", "-o", tmp_path / "a")
+    assert done.error == "the vocabulary has no [MASK], which stands for a token to predict"
+    assert "pretrain vocab" in done.hint
+
+
+def test_a_vocabulary_without_words(place, tmp_path):
+    write_tokenizer(tmp_path / "t", SPECIAL)
+    done = refused(place, "corpus.txt", "-m", tmp_path / "t", "-o", tmp_path / "a")
+    assert done.error == "the vocabulary has special tokens only"
+
+
+def test_sequences_beyond_the_limit(place, tmp_path):
+    done = refused(place, "corpus.txt", "--max-length", 65, "-o", tmp_path / "a")
+    assert done.code == 2
+    assert done.error == "--max-length 65 is more than the model's limit of 64 tokens"
+
+
+def test_lists_that_are_not_of_sentences(place, tmp_path):
+    done = refused(
+        place, "-", "--input-format", "jsonl", "-o", tmp_path / "a", stdin='{"text": ["a", 3]}\n'
+    )
+    assert done.error == "stdin:1: the list holds more than strings"
+
+
+def test_folders_that_are_there(place, tmp_path):
+    target = tmp_path / "a"
+    target.mkdir()
+    assert prepare(place, "corpus.txt", "-o", target).code == 0  # an empty folder is no folder yet
+    before = files_of(target)
+    assert refused(place, "corpus.txt", "-o", target).error == f"{target}: exists already"
+    assert prepare(place, "corpus.txt", "-o", target, "--overwrite", "--seed", 1).code == 0
+    assert files_of(target) != before
+    (target / "thesis.doc").write_text("")
+    done = refused(place, "corpus.txt", "-o", target, "--overwrite")
+    assert done.error == f"{target}: holds thesis.doc, which this command does not write"
+    done = refused(place, "corpus.txt", "-o", target / "vocab.txt", "--overwrite")
+    assert done.error == f"{target / 'vocab.txt'}: exists already, and is not a folder"
+    done = refused(place, "corpus.txt", "-o", tmp_path / "b" / "c")
+    assert "No such file or directory" in done.error and "first" in done.hint
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+
+
+def test_a_failed_run_leaves_the_old_folder(place, tmp_path):
+    assert prepare(place, "corpus.txt", "-o", tmp_path / "a").code == 0
+    refused(place, "-o", tmp_path / "a", "--overwrite", stdin="one\n")
+    assert files_of(tmp_path / "a") == files_of(place / "made")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
+@pytest.mark.parametrize("size", [10_000, 100_000])
+def test_a_full_disk(place, tmp_path, size):
+    from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
+
+    argv = ["pretrain", "prepare", place / "corpus.txt", "-m", place / "tokenizer"]
+    done = process(
+        *argv,
+        *("--max-length", 48, "-o", tmp_path / "a"),
+        preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, (size, RLIM_INFINITY)),
+    )
+    assert done.code == 1 and done.error == f"{tmp_path / 'a'}: cannot be written: File too large"
+    assert done.hint.startswith("make room")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_wrong_usage(place):
+    assert call("pretrain", "prepare", place / "corpus.txt").code == 2
+    assert call("pretrain", "prepare", "-o", "a", "--max-length", 4).code == 2
+    assert call("pretrain", "prepare", "-o", "a", "--masked-lm-prob", 1.5).code == 2
+    assert bad("pretrain", "prepare", "nowhere.txt", "-o", "a").error == "nowhere.txt: no such file"
+    assert "prepare" in good("pretrain", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda folder: (folder / "instances.json").unlink(), "there are no instances here"),
+        (lambda folder: (folder / "instances.json").write_text("[]"), "not an index of instances"),
+        (lambda folder: edited(folder, version=9), "version 9, and this one reads 1"),
+        (lambda folder: edited(folder, max_length=-1), "not an index of instances"),
+        (lambda folder: edited(folder, shards=[{}]), "shards.0.rows: expected a whole number"),
+        (lambda folder: edited(folder, shards=7), "shards: expected a list of objects"),
+        (lambda folder: edited(folder, vocab_size=1e300), "vocab_size: expected a whole number"),
+        (lambda folder: (folder / "instances.json").write_text("[" * 99999), "nested too deeply"),
+        (lambda folder: edited(folder, max_length=47), "the index wants input_ids as int32"),
+        (lambda folder: (folder / SHARD).unlink(), "the index names it, and it is not there"),
+        (lambda folder: (folder / SHARD).write_bytes(b"x" * 99), "header"),
+        (lambda folder: flipped(folder / SHARD), "is not the file that the index speaks of"),
+    ],
+)
+def test_folders_that_are_broken(place, tmp_path, change, said):
+    prepare(place, "corpus.txt", "-o", tmp_path / "a")
+    change(tmp_path / "a")
+    with pytest.raises(BertcliError, match=said):
+        Instances.open(tmp_path / "a").verify()
+
+
+SHARD = "instances-00000.safetensors"
+
+
+def edited(folder, **changes):
+    index = json.loads((folder / "instances.json").read_text())
+    (folder / "instances.json").write_text(json.dumps(index | changes))
+
+
+def flipped(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)

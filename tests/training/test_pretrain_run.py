@@ -1,0 +1,630 @@
+"""`bertcli pretrain run` through the front door: what it leaves, says and refuses."""
+
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from front import bad, call, good, start
+from model_reference import close
+from pretrain_folders import CONFIG, STILL, VOCABULARY, config_file, lines, prepared
+from safetensors.torch import load_file
+
+from bertcli.cli.display import training as pretrain_view
+from bertcli.errors import OutputError
+from bertcli.plots.colours import FAINT, SENTENCES
+from bertcli.training import checkpoints
+from bertcli.training.configuration import SIZES
+from bertcli.training.loop import Training
+from bertcli.training.plot import plot
+from bertcli.vectors.lock import locked
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrain")
+    prepared(folder / "data", rows=80)
+    config_file(folder / "config.json")
+    return folder
+
+
+def argv(place, out, *more, config="config.json"):
+    fixed = ["--threads", 1, "--device", "cpu", "--steps", STEPS, "--batch-size", 8]
+    fixed += ["--learning-rate", 1e-3, "--save-every", 2, "--log-every", 2]
+    source = [] if "--init" in more else ["--config", place / config]
+    return ["pretrain", "run", place / "data", *source, "-o", out, *fixed, *more]
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """A run from the start to the end."""
+    done = call(*argv(place, place / "whole"))
+    assert (done.code, done.out) == (0, ""), done
+    return place / "whole", done.err.splitlines()
+
+
+def same(one, other):
+    names = [
+        "model.safetensors",
+        "config.json",
+        "vocab.txt",
+        f"checkpoint-{STEPS}/model.safetensors",
+    ]
+    names += [f"checkpoint-{STEPS}/optimizer.safetensors"]
+    for name in names:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert lines(one) == lines(other)
+    return True
+
+
+# --- what a run leaves ---
+
+
+def test_what_is_left(whole):
+    folder, said = whole
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("checkpoint-4", "checkpoint-6", "config.json", "log.jsonl", "loss.svg"),
+        *("model.safetensors", "tokenizer_config.json", "vocab.txt"),
+    ]
+    assert [line.split("  ")[0] for line in said] == [
+        *("step 2/6", "step 2/6", "step 4/6", "step 4/6", "step 6/6", "step 6/6", "step 6/6")
+    ]
+    assert "tokens/s" in said[0] and said[1].endswith("checkpoint-2")
+    assert "masked words" in said[-2] and "commonest word" in said[-2] and "95%" in said[-2]
+    log = lines(folder)
+    assert [line["step"] for line in log] == [2, 4, 6, 6]
+    assert {"loss", "mlm_loss", "nsp_loss", "lr", "grad_norm", "epoch"} < set(log[0])
+    assert log[0]["loss"] == pytest.approx(log[0]["mlm_loss"] + log[0]["nsp_loss"])
+    assert log[-1]["rows"] == 4  # 5 % of 80
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == VOCABULARY
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(svg):
+    """Return the texts, and {colour: points} of curves and dots, read off by the axes' numbers."""
+    root = ElementTree.fromstring(svg)
+    scales = {}
+    for axis, side in ((1, "x"), (2, "y")):
+        (group,) = (one for one in root.iter() if one.get("id") == f"matplotlib.axis_{axis}")
+        ticks = [one for one in group if one.get("id").startswith(f"{side}tick")]
+        places = [float(tick.find(f".//{SVG}text").get("x")) for tick in ticks]
+        if side == "y":  # a text lies above its number, a line of the grid where it is
+            places = [float(tick.find(f".//{SVG}path").get("d").split()[2]) for tick in ticks]
+        values = [
+            float(one.text.replace(",", ""))
+            for one in group.iter(f"{SVG}text")
+            if one.text != "step"
+        ]
+        scales[side] = np.polyfit(places, values, 1)
+    (axes,) = (one for one in root.iter() if one.get("id") == "axes_1")
+    points = {}
+    for line in (one for one in axes if (one.get("id") or "").startswith("line2d")):
+        found = [(use.get("x"), use.get("y")) for use in line.iter(f"{SVG}use")]
+        for path in line.findall(f"{SVG}path"):
+            found += re.findall(r"[ML] (\S+) (\S+)", path.get("d"))
+        colour = re.search(r"stroke: (#\w+)", ElementTree.tostring(line, "unicode"))[1]
+        points[colour] = [
+            (np.polyval(scales["x"], float(x)), np.polyval(scales["y"], float(y))) for x, y in found
+        ]
+    return {one.text for one in root.iter(f"{SVG}text")}, points
+
+
+def test_the_picture_has_the_losses_of_the_log(whole):
+    texts, points = drawn((whole[0] / "loss.svg").read_text())
+    assert {"loss", "masked words", "held out", "step"} <= texts
+    log = lines(whole[0])
+    trained = [line for line in log if "loss" in line]
+    expected = {
+        SENTENCES[0]: [(line["step"], line["loss"]) for line in trained],
+        FAINT: [(line["step"], line["mlm_loss"]) for line in trained],
+        SENTENCES[1]: [(line["step"], line["eval_loss"]) for line in log if "eval_loss" in line],
+    }
+    assert points.keys() == expected.keys()
+    for colour, found in points.items():
+        np.testing.assert_allclose(found, expected[colour], atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["svg", "png", "pdf"])
+def test_the_picture_depends_on_the_log_alone(form, whole):
+    log = whole[0] / "log.jsonl"
+    first = plot(log, form)
+    assert first == plot(log, form) and b"Date" not in first
+    assert form != "svg" or first == (whole[0] / "loss.svg").read_bytes()
+
+
+def test_a_log_of_one_line_or_none_is_drawn(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text("")
+    assert drawn(plot(log))[1] == {}
+    log.write_text('{"step": 2, "loss": 5.0, "mlm_loss": 4.0}\n')
+    points = drawn(plot(log))[1]
+    np.testing.assert_allclose(points[SENTENCES[0]], [(2, 5)], atol=1e-3)
+
+
+def test_a_long_log_is_drawn_by_means(tmp_path):
+    log = tmp_path / "log.jsonl"
+    with log.open("w") as file:
+        for step in range(1, 5001):
+            file.write(json.dumps({"step": step, "loss": 8 - step / 1000, "mlm_loss": 2.0}) + "\n")
+    content = plot(log)
+    points = drawn(content)[1][SENTENCES[0]]
+    np.testing.assert_allclose(points[0][0], 3, atol=0.01)  # of the first five steps
+    np.testing.assert_allclose(points[-1], (4998, 8 - 4.998), atol=0.01)
+    assert len(content) < 100_000
+
+
+def test_without_matplotlib_a_run_is_whole_but_for_its_picture(place, whole, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = call(*argv(place, place / "undrawn"))
+    assert done.code == 0
+    assert done.err.splitlines()[0] == (
+        "note: drawing loss.svg needs matplotlib: pip install 'bertcli[plots]'; "
+        "this run leaves log.jsonl only"
+    )
+    assert not (place / "undrawn" / "loss.svg").exists()
+    assert same(whole[0], place / "undrawn")
+    monkeypatch.undo()  # once it is installed, the finished run gets its picture
+    assert call(*argv(place, place / "undrawn", "--resume")).code == 0
+    assert "loss.svg" in {path.name for path in (place / "undrawn").iterdir()}
+
+
+@pytest.mark.parity
+def test_the_result_loads_in_transformers(whole):
+    from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForPreTraining
+
+    model, info = BertForPreTraining.from_pretrained(whole[0], output_loading_info=True)
+    assert not any(info.values())
+    weights = load_file(whole[0] / "model.safetensors")
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, weights[name])
+    words = AutoModelForMaskedLM.from_pretrained(whole[0])
+    assert torch.equal(words.cls.predictions.bias, weights["cls.predictions.bias"])
+    ids = AutoTokenizer.from_pretrained(whole[0])("I love NLP!").input_ids
+    assert ids == good("tokenize", "-m", whole[0], "I love NLP!").ids[0]
+
+
+def test_the_result_loads_in_bertcli(whole):
+    done = call("embed", "-q", "-m", whole[0], "I love NLP!")
+    assert done.code == 0 and len(done.rows[0]["embedding"]) == CONFIG["hidden_size"]
+    verified = call("inspect", whole[0], "--verify")
+    assert verified.code == 0 and "BertForPreTraining" in verified.out, verified
+    assert call("inspect", whole[0] / "checkpoint-6", "--verify").code == 0
+
+
+def test_the_loss_falls(place):
+    """Words go up by one, so that neighbours tell what was masked."""
+    more = ["--steps", 40, "--learning-rate", 1e-2, "--log-every", 10, "--save-every", 500]
+    assert call(*argv(place, place / "learnt", *more, "--batch-size", 24)).code == 0
+    found = [line["mlm_loss"] for line in lines(place / "learnt") if "loss" in line]
+    assert found[-1] < found[0] - 0.7 < 5.8 - 0.7  # guessing is ln 347 = 5.8
+
+
+def test_init_begins_with_these_weights(place, whole):
+    more = ["--init", whole[0], "--learning-rate", 0]
+    assert call(*argv(place, place / "more", *more)).code == 0
+    old, new = (load_file(one / "model.safetensors") for one in (whole[0], place / "more"))
+    assert all(torch.equal(old[name], new[name]) for name in old)
+
+
+def test_sizes_have_names(place):
+    more = ["--config", "tiny", "--steps", 1, "--batch-size", 1, "--eval-fraction", 0]
+    assert call(*argv(place, place / "tiny", *more)).code == 0
+    said = json.loads((place / "tiny" / "config.json").read_text())
+    assert (said["num_hidden_layers"], said["hidden_size"]) == (2, 128)
+    assert (said["num_attention_heads"], said["intermediate_size"]) == (2, 512)
+    assert [line["step"] for line in lines(place / "tiny")] == [1]
+
+
+def test_other_texts_to_judge_by(place):
+    prepared(place / "held", rows=9, seed=5)
+    more = ["--eval-dir", place / "held", "--eval-every", 3]
+    assert call(*argv(place, place / "judged", *more)).code == 0
+    found = [line for line in lines(place / "judged") if "eval_loss" in line]
+    assert [(line["step"], line["rows"]) for line in found] == [(3, 9), (6, 9)]
+
+
+def test_quiet(place):
+    good(*argv(place, place / "quiet", "--steps", 1, "-q"))
+
+
+# --- going on ---
+
+
+def stop_at(monkeypatch, number, error):
+    step = Training.step
+
+    def stopping(self, at):
+        if at == number:
+            raise error
+        return step(self, at)
+
+    monkeypatch.setattr(Training, "step", stopping)
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_interrupted_and_resumed(place, whole, tmp_path, monkeypatch, number):
+    stop_at(monkeypatch, number, KeyboardInterrupt())
+    done = call(*argv(place, tmp_path / "out"))
+    assert done.code == 130
+    last = f"the last good checkpoint is checkpoint-{number - 1}" if number > 2 else "no checkpoint"
+    assert last in done.err.splitlines()[-1] and "--resume" in done.err.splitlines()[-1]
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    monkeypatch.undo()
+    assert call(*argv(place, tmp_path / "out", "--resume")).code == 0
+    assert same(tmp_path / "out", whole[0])
+
+
+def test_float16_goes_on_with_its_scale(place, tmp_path, monkeypatch):
+    more = ["--dtype", "float16"]
+    assert call(*argv(place, tmp_path / "a", *more)).code == 0
+    stop_at(monkeypatch, 3, KeyboardInterrupt())
+    assert call(*argv(place, tmp_path / "b", *more)).code == 130
+    monkeypatch.undo()
+    assert call(*argv(place, tmp_path / "b", *more, "--resume")).code == 0
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
+def test_resume_where_nothing_is_begins(place, whole, tmp_path):
+    assert call(*argv(place, tmp_path / "out", "--resume")).code == 0
+    assert same(tmp_path / "out", whole[0])
+
+
+def test_resume_of_what_is_done_changes_nothing(place, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "out")
+    (tmp_path / "out" / "model.safetensors").unlink()  # killed before the model was there
+    assert call(*argv(place, tmp_path / "out", "--resume")).code == 0
+    assert same(tmp_path / "out", whole[0])
+
+
+def test_overwrite_begins_anew(place, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "out")
+    more = ["--overwrite", "--steps", 3]
+    assert call(*argv(place, tmp_path / "out", *more)).code == 0
+    left = sorted(path.name for path in (tmp_path / "out").glob("checkpoint-*"))
+    assert left == ["checkpoint-2", "checkpoint-3"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--learning-rate", 2e-3], "options.learning_rate was 0.001, now 0.002"),
+        (["--seed", 7], "options.seed was 0, now 7"),
+        (["--steps", 9], "options.steps was 6, now 9"),
+        (["--batch-size", 4], "options.batch_size was 8, now 4"),
+        (["--eval-fraction", 0.5], "options.eval_fraction was 0.05, now 0.5"),
+        (["--config", "tiny"], "config.hidden_size was 32, now 128"),
+    ],
+)
+def test_other_numbers_are_refused(place, whole, more, said):
+    done = bad(*argv(place, whole[0], *more, "--resume"))
+    assert said in done.error and "checkpoint-6" in done.error
+    assert "--overwrite" in done.hint
+
+
+def test_other_instances_are_refused(place, whole, tmp_path):
+    (tmp_path / "place").mkdir()
+    prepared(tmp_path / "place" / "data", rows=80, seed=3)
+    config_file(tmp_path / "place" / "config.json")
+    done = bad(*argv(tmp_path / "place", whole[0], "--resume"))
+    assert "instances_sha256 was" in done.error
+
+
+def test_other_ways_to_compute_are_noted(place, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "out")
+    done = call(*argv(place, tmp_path / "out", "--resume", "--gradient-accumulation-steps", 2))
+    assert done.code == 0 and "gradient_accumulation_steps 1, now 2" in done.err
+
+
+# --- several processes ---
+
+
+def as_torchrun(count):
+    """The environments that torchrun gives to its processes, without the seconds of its start."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def test_two_processes_train_as_one(place, tmp_path):
+    config_file(place / "still.json", **STILL)
+    one = argv(place, tmp_path / "one", "--eval-fraction", 0.2, config="still.json")
+    assert call(*one).code == 0
+    two = argv(place, tmp_path / "two", "--eval-fraction", 0.2, config="still.json")
+    processes = [start(*two, env=env) for env in as_torchrun(2)]
+    try:
+        said = "".join(one.communicate(timeout=120)[1].decode() for one in processes)
+    finally:
+        for one in processes:
+            one.kill()
+    assert [one.returncode for one in processes] == [0, 0], said
+    assert said.count("tokens/s") == 3  # of one process
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("two", "one"))
+    close(ours, theirs)
+    for line, other in zip(lines(tmp_path / "two"), lines(tmp_path / "one"), strict=True):
+        interval = line.pop("next_sentence_interval", ()), other.pop("next_sentence_interval", ())
+        assert interval[0] == interval[1] and line == pytest.approx(other, rel=1e-4)
+
+
+# --- what goes wrong ---
+
+
+def empty(place):
+    (place / "empty").mkdir(exist_ok=True)
+    return {"data": place / "empty"}, "instances.json"
+
+
+def foreign(place):
+    (place / "foreign").mkdir(exist_ok=True)
+    (place / "foreign" / "instances.json").write_text('{"format": "other"}')
+    return {"data": place / "foreign"}, "not an index of instances"
+
+
+def too_small_a_vocabulary(place):
+    config_file(place / "bad.json", vocab_size=300)
+    return {"config": place / "bad.json"}, "vocab_size 300 is not that of the instances: their"
+
+
+def too_large_a_vocabulary(place):
+    config_file(place / "bad.json", vocab_size=30522)
+    return {"config": place / "bad.json"}, "has 347 tokens"
+
+
+def too_few_positions(place):
+    config_file(place / "bad.json", max_position_embeddings=20)
+    return {"config": place / "bad.json"}, "max_position_embeddings 20 is less than the 24 tokens"
+
+
+def no_config(place):
+    return {"config": place / "nowhere.json"}, "nowhere.json: there is no such file"
+
+
+def config_is_no_json(place):
+    (place / "bad.json").write_text("{")
+    return {"config": place / "bad.json"}, "bad.json: not valid JSON"
+
+
+def config_says_nothing(place):
+    (place / "bad.json").write_text(json.dumps({"config": {"hidden_size": 32}}))
+    return {"config": place / "bad.json"}, "bad.json: names none of hidden_size, num_hidden_layers"
+
+
+def heads_do_not_fit(place):
+    config_file(place / "bad.json", num_attention_heads=5)
+    return {"config": place / "bad.json"}, "hidden_size 32 is not a multiple of"
+
+
+def a_decoder(place):
+    config_file(place / "bad.json", is_decoder=True)
+    return {"config": place / "bad.json"}, "is_decoder is not for pretraining"
+
+
+def output_is_a_file(place):
+    (place / "file").write_text("")
+    return {"out": place / "file"}, "file: not a folder"
+
+
+def output_is_in_no_folder(place):
+    return {"out": place / "missing" / "out"}, "cannot be written: No such file or directory"
+
+
+def output_is_there(place):
+    (place / "there").mkdir(exist_ok=True)
+    (place / "there" / "thesis.tex").write_text("")
+    return {"out": place / "there"}, "the folder is there already"
+
+
+def nothing_to_resume(place):
+    output_is_there(place)
+    return {"out": place / "there", "more": ["--resume"]}, "there is no run in this folder"
+
+
+def a_shard_is_damaged(place):
+    shutil.copytree(place / "data", place / "damaged", dirs_exist_ok=True)
+    shard = next((place / "damaged").glob("*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    return {"data": place / "damaged"}, "is not the file that the index speaks of"
+
+
+def init_is_no_pretraining(place):
+    return {"more": ["--init", place / "data"]}, "there is no config.json in this folder"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        empty,
+        foreign,
+        too_small_a_vocabulary,
+        too_large_a_vocabulary,
+        too_few_positions,
+        no_config,
+        config_says_nothing,
+        config_is_no_json,
+        heads_do_not_fit,
+        a_decoder,
+        output_is_a_file,
+        output_is_in_no_folder,
+        output_is_there,
+        nothing_to_resume,
+        a_shard_is_damaged,
+        init_is_no_pretraining,
+    ],
+)
+def test_what_cannot_be_trained(place, tmp_path, case):
+    changes, said = case(place)
+    given = argv(place, changes.get("out", tmp_path / "out"), *changes.get("more", []))
+    given[2] = changes.get("data", given[2])
+    if "config" in changes:
+        given[given.index("--config") + 1] = changes["config"]
+    done = bad(*given)
+    assert said in done.error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--device", "cuda:7"], "device 'cuda:7' is not there"),
+        (["--warmup-steps", 6], "--warmup-steps 6 leaves nothing of the 6 steps"),
+        (["--resume", "--overwrite"], "--resume goes on and --overwrite begins anew"),
+    ],
+)
+def test_wrong_usage(place, tmp_path, more, said):
+    assert said in bad(*argv(place, tmp_path / "out", *more), code=2).error
+
+
+def test_one_run_at_a_time_in_a_folder(place, whole, tmp_path):
+    out = tmp_path / "out"
+    with locked(tmp_path / "lock", out):  # as a run holds it
+        out.mkdir()
+        (tmp_path / "lock").rename(out / ".lock")
+        done = bad(*argv(place, out, "--overwrite"))
+    assert done.error == f"{out}: another bertcli is writing it (process {os.getpid()})"
+    assert done.hint == "wait for it to end, or choose another name"
+
+
+def test_a_finished_run_says_so(place, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "out")
+    done = call(*argv(place, tmp_path / "out", "--resume"))
+    assert (done.code, done.out) == (0, "")
+    assert "note: the run is finished: checkpoint-6 is its last step" in done.err
+    assert same(tmp_path / "out", whole[0])
+
+
+def test_hints_are_about_what_was_given(place, tmp_path):
+    for case in (config_is_no_json, heads_do_not_fit):
+        given = argv(place, tmp_path / "out")
+        given[given.index("--config") + 1] = case(place)[0]["config"]
+        assert bad(*given).hint == "correct it, or give --config one of " + ", ".join(SIZES)
+    assert bad(*argv(place, Path("/proc/none"))).hint == "choose another place"
+    shutil.copytree(place / "data", tmp_path / "data")
+    given = argv(place, tmp_path / "out", "--epochs", 0)
+    del given[given.index("--steps") : given.index("--steps") + 2]
+    assert bad(*given, code=2).error == "there is no step to train"
+
+
+def test_config_or_init(place, tmp_path):
+    done = bad("pretrain", "run", place / "data", "-o", tmp_path / "out", code=2)
+    assert done.error == "give either --config or --init"
+
+
+def test_a_loss_that_is_no_number(place, tmp_path):
+    more = ["--learning-rate", 1e30, "--max-grad-norm", 0, "--warmup-steps", 3]
+    done = call(*argv(place, tmp_path / "out", *more))
+    error, hint = done.err.splitlines()[-2:]
+    assert done.code == 1 and error.startswith("error: step 3: the loss is nan")
+    assert error.endswith("the last good checkpoint is checkpoint-2")
+    assert "--learning-rate" in hint
+
+
+@pytest.mark.parametrize("call_of", ["put_moments", "sync"])
+def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, monkeypatch, call_of):
+    module = "bertcli.training.run" if call_of == "put_moments" else "bertcli.training.checkpoints"
+    real, left = getattr(checkpoints, call_of), [1]
+
+    def full(*given):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        return real(*given)
+
+    monkeypatch.setattr(f"{module}.{call_of}", full)
+    done = call(*argv(place, tmp_path / "out"))
+    error, hint = done.err.splitlines()[-2:]
+    assert done.code == 1 and "checkpoint-4 cannot be written: No space left on device" in error
+    assert error.endswith("the last good checkpoint is checkpoint-2")
+    assert "make room" in hint and "--resume" in hint
+    assert not list((tmp_path / "out").glob(".making*"))
+    monkeypatch.undo()
+    assert call(*argv(place, tmp_path / "out", "--resume")).code == 0
+    assert same(tmp_path / "out", whole[0])
+
+
+@pytest.mark.parametrize("name", ["training_state.json", "optimizer.safetensors"])
+def test_a_damaged_checkpoint_is_named(place, whole, tmp_path, name):
+    shutil.copytree(whole[0], tmp_path / "out")
+    (tmp_path / "out" / "checkpoint-6" / name).write_bytes(b"{")
+    done = bad(*argv(place, tmp_path / "out", "--resume"))
+    assert f"checkpoint-6/{name}: cannot be read" in done.error.replace(os.sep, "/")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": -1}, "step: expected a whole number"),
+        ({"step": 2}, "step: expected 6, as in the name of the folder"),
+        ({"log_bytes": "x"}, "log_bytes: expected a whole number"),
+        ({"window": []}, "window: expected an object"),
+        ({"scaler": {"scale": "x"}}, "scaler.scale: expected a number"),
+        ({"version": 9}, "another version of bertcli wrote it"),
+    ],
+)
+def test_a_state_of_other_types_is_named(place, whole, tmp_path, change, message):
+    shutil.copytree(whole[0], tmp_path / "out")
+    file = tmp_path / "out" / "checkpoint-6" / "training_state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    done = bad(*argv(place, tmp_path / "out", "--resume"))
+    assert f"training_state.json: cannot be read: {message}" in done.error
+
+
+def test_a_log_that_is_none_is_named(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n{"step"')
+    assert b"<svg" in plot(log)
+    for line in ("[" * 99999, "\0", "7"):
+        log.write_text(f'{{"step": 1}}\n{line}\n')
+        with pytest.raises(OutputError, match=r"log\.jsonl:2: not a line of a log"):
+            plot(log)
+
+
+# --- the live view ---
+
+
+def test_a_curve_falls_from_left_to_right():
+    drawn = pretrain_view.curve([4.0, 3.0, 2.0, 1.0], 10, 1)
+    assert drawn == ["⢣⢣"] or len(drawn[0]) == 2
+    wide = pretrain_view.curve([*range(1000, 0, -1)], 20, 4)
+    assert [len(line) for line in wide] == [20] * 4
+    assert wide[0][0] != "⠀" and wide[0][-1] == "⠀" and wide[-1][-1] != "⠀"
+    assert pretrain_view.curve([], 20, 2) == ["", ""]
+    assert pretrain_view.curve([1.0, 1.0], 20, 2)[0] != "⠀"
+
+
+def test_the_live_picture_shows_what_happens():
+    from rich.console import Console
+
+    from bertcli.training.run import Event
+
+    progress = pretrain_view.TrainingProgress(10, 0)
+    values = {"mlm_loss": 5.0, "nsp_loss": 0.7}
+    for step in range(1, 4):
+        progress.see(Event("step", step, {**values, "mlm_loss": 5.0 - step}))
+    line = {**values, "loss": 5.7, "lr": 1e-4, "grad_norm": 1.0, "tokens_per_second": 1234.5}
+    progress.see(Event("log", 3, line))
+    screen = Console(width=100, record=True, file=io.StringIO())
+    screen.print(pretrain_view._picture(progress, 100))
+    shown = screen.export_text()
+    assert "step 3/10" in shown and "left" in shown and "1,234 tokens/s" in shown
+    assert any(0x2800 < ord(letter) < 0x2900 for letter in shown)
+
+
+def test_long_runs_keep_a_history_of_bounded_length():
+    progress = pretrain_view.TrainingProgress(10**6, 0)
+    for _ in range(3 * pretrain_view.HISTORY):
+        progress._add(1.0)
+    assert len(progress.losses) <= pretrain_view.HISTORY

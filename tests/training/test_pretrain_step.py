@@ -1,0 +1,236 @@
+"""One step of pretraining: loss and gradients of transformers, in parts, in fewer bits."""
+
+import numpy as np
+import pytest
+import torch
+from model_reference import close, load, randomise
+from model_reference import theirs as their_model
+from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
+
+from bertcli.errors import InputError, UsageError
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import BertForPreTraining
+from bertcli.training.batches import Order, collate, held_out, parts, read
+from bertcli.training.evaluation import HeldOut, commonest_word, wilson
+from bertcli.training.loop import Training
+from bertcli.training.loss import predict
+from bertcli.training.options import TrainingOptions
+from bertcli.training.ranks import Ranks
+from bertcli.training.schedule import Schedule
+from bertcli.training.shards import Instances
+
+CPU = torch.device("cpu")
+SHAPE = {**CONFIG, "vocab_size": VOCABULARY}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return Instances.open(prepared(tmp_path_factory.mktemp("instances") / "data", rows=60))
+
+
+def model(**changes):
+    return randomise(BertForPreTraining(BertConfig.from_dict({**SHAPE, **STILL, **changes})))
+
+
+def their_loss(reference, data, rows):
+    """The loss as transformers computes it, from padded ids and labels."""
+    found = {name: torch.from_numpy(np.array(one)).long() for name, one in data.rows(rows).items()}
+    labels = torch.full_like(found["input_ids"], -100)
+    for row, count in enumerate(found["masked_lm_counts"]):
+        at = found["masked_lm_positions"][row, :count]
+        labels[row, at] = found["masked_lm_ids"][row, :count]
+    return reference(
+        input_ids=found["input_ids"],
+        attention_mask=(torch.arange(data.max_length) < found["lengths"][:, None]).long(),
+        token_type_ids=found["token_type_ids"],
+        labels=labels,
+        next_sentence_label=found["next_sentence_labels"],
+    ).loss
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("padded", [False, True])
+def test_loss_and_gradients_are_those_of_transformers(data, padded):
+    reference = their_model("BertForPreTraining", **SHAPE, **STILL).train()
+    ours = load(model(), reference).train()
+    rows = np.array([50, 3, 17, 31, 4, 28])
+    expected = their_loss(reference, data, rows)
+    expected.backward()
+    batch = collate(read(data, rows), padded=padded)
+    words, follows = predict(ours, batch, CPU).losses()
+    loss = words / len(batch.words) + follows / len(rows)
+    loss.backward()
+    close(loss, expected)
+    theirs = dict(reference.named_parameters())
+    for name, weight in ours.named_parameters():
+        close(weight.grad, theirs[name].grad)
+
+
+def trained(data, steps=3, **changes):
+    options = TrainingOptions(
+        batch_size=10, steps=steps, warmup_steps=1, learning_rate=1e-3, **changes
+    )
+    training = Training(model(), data, np.arange(len(data)), options, Ranks(CPU))
+    seen = [training.step(number) for number in range(steps)]
+    return training.model, seen
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gradient_accumulation_steps": 2},
+        {"gradient_accumulation_steps": 7},  # parts of one row and of two
+        {"gradient_accumulation_steps": 12},  # more parts than rows
+        {"gradient_checkpointing": True},
+    ],
+)
+def test_ways_to_save_memory_train_the_same(data, changes):
+    expected, steps = trained(data)
+    found, others = trained(data, **changes)
+    close([step[1:] for step in others], [step[1:] for step in steps])
+    close(list(found.parameters()), list(expected.parameters()))
+
+
+@pytest.mark.parity
+def test_steps_are_those_of_a_loop_over_transformers(data):
+    """AdamW without decay of biases and norms, clipping, warm-up and decay, all together."""
+    from transformers import get_linear_schedule_with_warmup
+
+    ours, steps = trained(data, steps=4, max_grad_norm=0.5, weight_decay=0.1)
+    reference = their_model("BertForPreTraining", **SHAPE, **STILL).train()
+    reference.load_state_dict(model().state_dict(), strict=True)
+    decaying = [w for n, w in reference.named_parameters() if w.ndim > 1]
+    still = [w for n, w in reference.named_parameters() if w.ndim == 1]
+    groups = [{"params": decaying, "weight_decay": 0.1}, {"params": still, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, eps=1e-6)
+    schedule = get_linear_schedule_with_warmup(optimizer, 1, 4)
+    order = Order(np.arange(len(data)), 10, 0)
+    for number in range(4):
+        optimizer.zero_grad()
+        loss = their_loss(reference, data, order.batch(number))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
+        assert steps[number].lr == pytest.approx(optimizer.param_groups[0]["lr"])
+        assert steps[number].grad_norm == pytest.approx(norm.item(), rel=1e-4) and norm > 0.5
+        assert steps[number].mlm_loss + steps[number].nsp_loss == pytest.approx(loss.item(), 1e-5)
+        optimizer.step()
+        schedule.step()
+    theirs = dict(reference.named_parameters())
+    for name, weight in ours.named_parameters():
+        close(weight, theirs[name])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_fewer_bits_train_about_the_same(data, dtype):
+    _, steps = trained(data)
+    found, others = trained(data, dtype=dtype)
+    assert {weight.dtype for weight in found.parameters()} == {torch.float32}
+    assert others[-1].mlm_loss == pytest.approx(steps[-1].mlm_loss, rel=0.02)
+    assert others[-1].mlm_loss != steps[-1].mlm_loss
+
+
+def test_dropout_follows_from_seed_and_step(data):
+    def losses(seed):
+        options = TrainingOptions(batch_size=10, steps=4, warmup_steps=0, seed=seed)
+        dropping = model(hidden_dropout_prob=0.3)
+        training = Training(dropping, data, np.arange(60), options, Ranks(CPU))
+        training.optimizer.step = lambda: None
+        again = [training.step(number).mlm_loss for number in (0, 1, 0)]
+        assert again[0] == again[2]
+        parts_seeds = {training._seed(step, part) for step in range(50) for part in range(4)}
+        assert len(parts_seeds) == 200
+        return again
+
+    assert losses(0) == losses(0)
+    assert losses(0) != losses(1)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_learning_rates_are_those_of_transformers(power):
+    from transformers import get_polynomial_decay_schedule_with_warmup
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
+    theirs = get_polynomial_decay_schedule_with_warmup(optimizer, 7, 30, lr_end=0.0, power=power)
+    ours = Schedule(3e-4, 7, 30, power)
+    for step in range(32):
+        assert ours.at(step) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        theirs.step()
+
+
+def test_steps_follow_from_epochs():
+    assert TrainingOptions(epochs=2.5, batch_size=10).schedule(99) == Schedule(1e-4, 2, 25)
+    assert TrainingOptions(steps=100).schedule(5) == Schedule(1e-4, 10, 100)
+    with pytest.raises(UsageError, match="--warmup-steps 8 leaves nothing of the 8 steps"):
+        TrainingOptions(steps=8, warmup_steps=8).schedule(5)
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(10, 3), (10, 10), (3, 10), (1, 4)])
+def test_every_epoch_has_every_row_once(rows, batch):
+    numbers = np.arange(100, 100 + rows)
+    order = Order(numbers, batch, 5)
+    stream = np.concatenate([order.batch(step) for step in range(40)])
+    epochs = [stream[at : at + rows] for at in range(0, len(stream) - rows + 1, rows)]
+    assert all(sorted(epoch) == sorted(numbers) for epoch in epochs)
+    assert rows == 1 or len({tuple(epoch) for epoch in epochs}) > 1
+    assert (Order(numbers, batch, 5).batch(17) == stream[17 * batch : 18 * batch]).all()
+
+
+def test_parts_have_every_row_once_and_about_as_many_tokens(data):
+    found = read(data, np.arange(60))
+    dealt = parts(found, 4)
+    assert sum(len(part["lengths"]) for part in dealt) == 60
+    ids = np.concatenate([part["input_ids"] for part in dealt])
+    assert sorted(map(tuple, ids)) == sorted(map(tuple, found["input_ids"]))
+    tokens = [part["lengths"].sum() for part in dealt]
+    assert max(tokens) - min(tokens) <= data.max_length
+
+
+def test_held_out_rows_are_the_last_ones():
+    assert [list(part) for part in held_out(10, 0.25)] == [[*range(8)], [8, 9]]
+    assert [len(part) for part in held_out(10, 0.01)] == [9, 1]
+    assert [len(part) for part in held_out(10, 0.0)] == [10, 0]
+
+
+def test_evaluation_counts_what_is_right(data):
+    judged, rows = model(), np.arange(40, 60)
+    commonest = commonest_word(data, np.arange(40))
+    held = HeldOut(data, rows, commonest)
+    found = held.evaluate(judged, Ranks(CPU), 7, torch.float32)
+    assert judged.training
+    judged.eval()
+    masked = right = guessed = follows = 0
+    for row in rows:
+        one = data.rows([row])
+        length, count = int(one["lengths"][0]), int(one["masked_lm_counts"][0])
+        ids = torch.from_numpy(one["input_ids"][:, :length].astype(np.int64))
+        types = torch.from_numpy(one["token_type_ids"][:, :length].astype(np.int64))
+        words, pair = judged(ids, types=types)
+        places, answers = one["masked_lm_positions"][0, :count], one["masked_lm_ids"][0, :count]
+        for at, word in zip(places, answers, strict=True):
+            masked += 1
+            right += int(words[0, at].argmax()) == word
+            guessed += word == commonest
+        follows += int(pair[0].argmax()) == one["next_sentence_labels"][0]
+    assert found["masked"] == masked and found["rows"] == 20
+    assert found["masked_accuracy"] == right / masked
+    assert found["unigram_accuracy"] == guessed / masked
+    assert found["next_sentence_accuracy"] == follows / 20
+    random = data.rows(rows)["next_sentence_labels"].sum()
+    assert found["commoner_label_accuracy"] == max(random, 20 - random) / 20
+    whole = HeldOut(data, rows, commonest).evaluate(judged, Ranks(CPU), 20, torch.float32)
+    assert whole["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
+    assert found["perplexity"] == pytest.approx(np.exp(found["eval_mlm_loss"]))
+
+
+def test_interval_of_a_share():
+    low, high = wilson(50, 100)  # the figures of the textbook example
+    assert (round(low, 4), round(high, 4)) == (0.4038, 0.5962)
+    assert wilson(10, 10)[1] == 1.0 and wilson(0, 10)[0] == 0.0
+
+
+def test_ids_outside_the_vocabulary_are_refused(tmp_path):
+    data = Instances.open(prepared(tmp_path / "data", rows=5, shards=1, vocab_size=120))
+    with pytest.raises(InputError, match=r"holds \d+, and the vocabulary has 120 tokens"):
+        read(data, np.arange(5))

@@ -1,0 +1,216 @@
+"""Two files of vectors: how far apart, and where."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bertcli.cli import app
+from bertcli.errors import BertcliError, InputError
+from bertcli.vectors import reading as stored
+from bertcli.vectors.agreement import compare
+
+PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(
+    lambda shape: st.tuples(*2 * [arrays(np.float32, shape, elements=st.floats(-9, 9, width=32))])
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, vectors, **manifest):
+        path = tmp_path / name
+        if path.suffix == ".npy":
+            np.save(path, vectors)
+        else:
+            lines = [json.dumps({"embedding": row}) for row in np.asarray(vectors).tolist()]
+            path.write_text("".join(line + "\n" for line in lines))
+        if manifest:
+            (tmp_path / f"{name}.manifest.json").write_text(json.dumps(manifest))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    monkeypatch.setattr(app, "COMMANDS", ("compare",))
+
+    def run(*argv):
+        code = app.main(["compare", *argv])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def normal(rows, *shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, *shape)).astype(np.float32)
+
+
+def test_a_file_is_itself(write):
+    path = write("a.npy", normal(5, 8))
+    found = compare(path, path)
+    assert (found.identical, found.max_abs, found.mean_abs) == (True, 0, 0)
+    assert found.cosine_min == pytest.approx(1)
+    assert (found.shape, found.dtype) == ([5, 8], ["float32", "float32"])
+    found.check(0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(pair=PAIRS)
+def test_the_numbers_are_those_of_the_whole_arrays(tmp_path_factory, pair):
+    """Whatever the blocks, the worst rows come first, and the earlier of two equal ones."""
+    folder = tmp_path_factory.mktemp("pair")
+    for name, vectors in zip("ab", pair, strict=True):
+        np.save(folder / f"{name}.npy", vectors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored, "ROWS", 4)
+        found = compare(str(folder / "a.npy"), str(folder / "b.npy"), worst=3)
+    apart = np.abs(pair[0].astype(np.float64) - pair[1])
+    assert found.max_abs == apart.max()
+    assert found.mean_abs == pytest.approx(apart.mean())
+    order = np.argsort(-apart.max(axis=1), kind="stable")[:3]
+    assert [row.row for row in found.worst] == order.tolist()
+    assert found.identical == (pair[0] == pair[1]).all()
+    assert found.cosine_min <= found.cosine_mean + 1e-12
+
+
+def test_cosines_by_hand(write):
+    a = write("a.npy", [[1.0, 0], [1, 0], [1, 1], [0, 0], [0, 0]])
+    b = write("b.npy", [[2.0, 0], [0, 5], [-1, -1], [0, 0], [1, 0]])
+    found = compare(a, b)
+    assert {row.row: round(row.cosine, 12) for row in found.worst} == {
+        0: 1,
+        1: 0,
+        2: -1,
+        3: 1,
+        4: 0,
+    }
+    assert found.cosine_min == pytest.approx(-1)
+    assert found.cosine_mean == pytest.approx(0.2)
+
+
+def test_formats_and_precisions_may_differ(write):
+    vectors = normal(50, 8)
+    low, high = np.full(8, -4.0).tolist(), np.full(8, 4.0).tolist()
+    small = np.clip(np.floor((vectors + 4) / (8 / 255)), 0, 255) - 128
+    a = write("a.jsonl", vectors)
+    b = write("b.npy", small.astype(np.int8), precision="int8", ranges={"min": low, "max": high})
+    found = compare(a, b)
+    assert found.dtype == ["float32", "int8"]
+    assert 0 < found.max_abs <= 0.51 * 8 / 255
+    assert compare(a, write("c.npy", vectors.astype(np.float16))).max_abs < 2e-3
+
+
+def test_bytes_without_a_manifest_are_compared_as_they_are(write):
+    a, b = write("a.npy", np.array([[1, 2]], np.uint8)), write("b.npy", np.array([[1, 255]]))
+    assert compare(a, b).max_abs == 253
+
+
+def test_stacked_layers(write):
+    vectors = normal(4, 2, 3)
+    found = compare(write("a.npy", vectors), write("b.npy", vectors + 1))
+    assert found.shape == [4, 2, 3]
+    assert found.max_abs == pytest.approx(1)
+
+
+def test_rows_that_are_not_finite_are_counted_and_left_out(write):
+    vectors = normal(4, 3)
+    vectors[2, 1] = np.nan
+    a = write("a.npy", vectors)
+    found = compare(a, a)
+    assert (found.not_finite, found.identical, found.max_abs) == (1, True, 0)
+    found.check(0)
+    vectors[1, 1] = np.inf
+    found = compare(a, write("b.npy", vectors))
+    assert (found.not_finite, found.identical) == (2, False)
+    with pytest.raises(BertcliError, match="2 rows hold NaN or infinity"):
+        found.check(1)
+
+
+def test_no_rows(write):
+    a = write("a.npy", np.empty((0, 3), np.float32))
+    found = compare(a, a)
+    assert (found.identical, found.max_abs, found.worst) == (True, None, [])
+    found.check(0)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(3, 4), (3, 5)], r"a\.npy has 4 dimensions, .*b\.npy has 5$"),
+        ([(3, 4), (5, 4)], r"a\.npy has 3 rows, .*b\.npy has 5$"),
+        ([(3, 4), (3, 2, 4)], r"a\.npy has 4 dimensions, .*b\.npy has 2 x 4$"),
+        ([(3, 4), (0, 4)], r"a\.npy has 3 rows, .*b\.npy has 0$"),
+        ([(stored.ROWS + 1, 2), (stored.ROWS, 2)], r"has 2049 rows, .* has 2048$"),
+    ],
+)
+def test_other_shapes_cannot_be_compared(write, shapes, message):
+    paths = [write(f"{name}.npy", normal(*s)) for name, s in zip("ab", shapes, strict=True)]
+    with pytest.raises(InputError, match=f"nothing to compare: .*{message}"):
+        compare(*paths)
+
+
+def test_command_in_a_pipe(write, run):
+    vectors = normal(5, 8)
+    a = write("a.npy", vectors)
+    vectors[3, 2] += 0.5
+    code, out, err = run(a, write("b.npy", vectors), "--worst", "2")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert list(found)[:5] == ["a", "b", "shape", "dtype", "identical"]
+    assert found["max_abs"] == pytest.approx(0.5)
+    assert [row["row"] for row in found["worst"]] == [3, 0]
+
+
+def test_command_with_a_tolerance(write, run):
+    a, b = write("a.npy", normal(2, 4)), write("b.npy", normal(2, 4) + 0.25)
+    assert run(a, b, "--tolerance", "0.3")[0] == 0
+    code, out, err = run(a, b, "--tolerance", "1e-5")
+    assert code == 1
+    assert json.loads(out)["max_abs"] == pytest.approx(0.25)
+    assert err.startswith("error: row ")
+    assert "differs by 0.25, more than --tolerance 1e-05" in err
+
+
+def test_command_for_people(write, run):
+    a, b = write("a.npy", normal(2, 4)), write("b.npy", normal(2, 4) + 0.25)
+    code, out, _ = run(a, b, "-f", "table")
+    assert code == 0
+    for text in ("2 x 4", "0.25", "cosine", "worst"):
+        assert text in out
+
+
+def test_command_writes_a_file(write, run, tmp_path):
+    a = write("a.npy", normal(2, 4))
+    assert run(a, a, "-o", str(tmp_path / "out.jsonl")) == (0, "", "")
+    assert json.loads((tmp_path / "out.jsonl").read_text())["identical"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (("a.npy",), 2, "Missing argument"),
+        (("a.npy", "nowhere.npy"), 1, "nowhere.npy: no such file"),
+        (("a.npy", "b.txt"), 1, "the suffix names no format"),
+        (("a.npy", "a.npy", "--tolerance", "-1"), 2, "--tolerance"),
+        (("a.npy", "a.npy", "-f", "npy"), 2, "--format npy makes no sense here"),
+    ],
+)
+def test_command_errors(write, run, tmp_path, monkeypatch, argv, code, message):
+    write("a.npy", normal(2, 4))
+    monkeypatch.chdir(tmp_path)
+    found, out, err = run(*argv)
+    assert (found, out) == (code, "")
+    assert message in " ".join(err.split())
+
+
+def test_torch_is_not_imported(write):
+    path = write("a.npy", normal(2, 4))
+    code = "import sys; from bertcli.cli import app; app.COMMANDS = ('compare',);"
+    code += f"app.main(['compare', {path!r}, {path!r}]); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0

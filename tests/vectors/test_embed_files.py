@@ -1,0 +1,593 @@
+"""The files of a run of `embed -o`: what is refused, kept, named and checked; none is ever lost."""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from front import PACKAGE, bad, call, good, shell
+from safetensors.numpy import load_file
+
+from bertcli.vectors import journal
+from bertcli.vectors.output import Sink
+
+TINY = PACKAGE / "samples" / "tiny-bert"
+SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
+FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
+LINES = [{"id": f"ü{n}", "text": f"i love nlp {n}"} for n in range(6)]
+OWN = (*journal.ENDS, ".journal.json.tmp", ".manifest.json.tmp")
+
+
+@pytest.fixture
+def texts(tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return file
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def interrupted(*argv):
+    """A run that was stopped when all of its rows were committed."""
+    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+        assert call(*argv).code == 130
+
+
+def array(path):
+    match path.suffix:
+        case ".npy":
+            return np.load(path)
+        case ".npz":
+            return np.load(path)["embeddings"]
+        case ".safetensors":
+            return load_file(path)["embeddings"]
+        case _:
+            from pyarrow.parquet import read_table
+
+            column = read_table(path)["embedding"]
+            return np.zeros((len(column), column.type.list_size))
+
+
+# --- an input that is one of the run's own files ------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["", *OWN])
+@pytest.mark.parametrize("how", ["name", "symlink", "link", "stdin"])
+def test_an_input_that_the_run_would_remove_is_refused(tmp_path, texts, end, how):
+    out = tmp_path / "s.jsonl"
+    own = texts.rename(tmp_path / f"{out.name}{end}")
+    given = own
+    if how == "symlink":
+        (given := tmp_path / "given.jsonl").symlink_to(own)
+    elif how == "link":
+        os.link(own, given := tmp_path / "given.jsonl")
+    before = contents(tmp_path)
+    if how == "stdin":
+        if end not in ("", ".partial.jsonl", ".lock"):
+            return  # each is a process
+        command = " ".join(map(str, (*SET, "-o", out, "--overwrite")))
+        done = shell(f"exec bertcli {command} < {own}", cwd=tmp_path)
+        assert (done.code, done.out) == (1, "")
+    else:
+        done = bad(*SET, "-i", given, "-o", out, "--overwrite")
+    assert done.error.startswith(f"{out}: ")
+    assert end in done.error and ("input" in done.error)
+    assert contents(tmp_path) == before
+
+
+def test_an_output_among_the_files_of_the_model_is_refused(tmp_path):
+    model = tmp_path / "m"
+    shutil.copytree(TINY, model)
+    (tmp_path / "out.jsonl").symlink_to(model / "config.json")
+    before = contents(model)
+    argv = ("embed", "-q", "-m", model, "hi", "-o", tmp_path / "out.jsonl", "--overwrite")
+    assert "config.json" in bad(*argv).error
+    assert contents(model) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="the system has no such flag")
+@pytest.mark.parametrize("end", OWN)
+def test_a_link_at_the_name_of_a_side_file_leads_nowhere(tmp_path, texts, end):
+    (other := tmp_path / "other").write_text("precious")
+    (tmp_path / f"s.npy{end}").symlink_to(other)
+    for more in ([], ["--resume"], ["--overwrite"]):
+        assert call(*SET, "-i", texts, "-o", tmp_path / "s.npy", *more).code in (0, 1)
+        assert other.read_text() == "precious"
+
+
+def test_a_missing_input_is_found_before_anything_is_removed(tmp_path, texts):
+    out = tmp_path / "s.npy"
+    interrupted(*SET, "-i", texts, "-o", out)
+    before = contents(tmp_path)
+    assert "no such file" in bad(*SET, "-i", tmp_path / "no", "-o", out, "--overwrite").error
+    assert contents(tmp_path) == before
+
+
+READ = {  # commands that read a file of texts, and what makes that file theirs
+    "tokenize": ("tokenize", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "count": ("tokenize", "--count", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "stats": ("tokenize", "--stats", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "padded": ("tokenize", "--padding", "longest", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "pairs": ("tokenize", "-m", TINY, "--pairs", "FILE", "-o", "FILE"),
+    "decode": ("decode", "-m", TINY, "-i", "FILE", "-o", "FILE"),
+    "corpus": ("similar", "-q", "x", "--corpus", "FILE", "-m", TINY, "-o", "FILE"),
+    "fill-mask": ("fill-mask", "-m", "PRETRAINED", "-i", "FILE", "-o", "FILE"),
+}
+
+
+@pytest.mark.parametrize("how", ["name", "symlink", "link"])
+@pytest.mark.parametrize("command", READ)
+def test_no_command_writes_to_its_input(tmp_path, texts, command, how, models):
+    if command == "decode":
+        texts.write_text('{"input_ids": [1, 2]}\n')
+    elif command == "pairs":
+        texts.write_text('{"text": "a", "pair": "b"}\n')
+    elif command == "fill-mask":
+        texts.write_text('{"text": "i [MASK] nlp"}\n')
+    given = tmp_path / "given.jsonl"
+    given = given if how != "name" else texts
+    if how == "symlink":
+        given.symlink_to(texts)
+    elif how == "link":
+        os.link(texts, given)
+    argv = list(READ[command])
+    argv[argv.index("FILE")] = texts
+    argv[argv.index("FILE")] = given
+    argv = [models("BertForMaskedLM") if part == "PRETRAINED" else part for part in argv]
+    before = contents(tmp_path)
+    for more in ([], ["--overwrite"]):
+        done = bad(*argv, *more)
+        assert done.error.startswith(f"{given}: ")
+        assert "input" in done.error
+    assert contents(tmp_path) == before
+
+
+def test_stdin_and_stdout_may_be_the_same_file(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("i love nlp\n")
+    for line in (f"-i {file} >> {file}", f"< {file} >> {file}", f"-o {file} --overwrite < {file}"):
+        done = shell(f"exec bertcli tokenize -f jsonl -m {TINY} {line}", cwd=tmp_path)
+        assert (done.code, done.out) == (1, "")
+        assert "also an input" in done.error or "the same file" in done.error
+        assert file.read_text() == "i love nlp\n"
+
+
+def test_compare_does_not_write_to_its_files(tmp_path):
+    file = tmp_path / "v.jsonl"
+    file.write_text("[1, 2]\n")
+    argv = ("compare", file, file, "-o", file, "--overwrite")
+    assert "is both the input and the output" in bad(*argv).error
+    assert file.read_text() == "[1, 2]\n"
+
+
+def test_a_folder_is_not_made_of_what_lies_in_it(tmp_path):
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("one two three\n")
+    argv = ("pretrain", "vocab", folder / "vocab.txt", "-o", folder, "--overwrite")
+    assert "vocab.txt" in bad(*argv, "--size", 200).error
+    assert contents(folder) == {"vocab.txt": b"one two three\n"}
+    (folder / "instances.json").write_text("one\ntwo\n\nthree\nfour\n")
+    (folder / "vocab.txt").unlink()
+    argv = ("pretrain", "prepare", folder / "instances.json", "--input-format", "txt", "-m", TINY)
+    assert "instances.json" in bad(*argv, "-o", folder, "--overwrite").error
+    assert list(contents(folder)) == ["instances.json"]
+
+
+# --- modes --------------------------------------------------------------------------------------
+
+
+def modes(folder):
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.glob("s.*")}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+@pytest.mark.parametrize("form", FORMS)
+def test_modes_are_kept(tmp_path, texts, form):
+    out = tmp_path / f"s.{form}"
+    argv = (*SET, "-i", texts, "-o", out)
+    before, umask = os.umask(0o022), 0o644
+    try:
+        good(*argv)
+        assert set(modes(tmp_path).values()) == {umask}
+        out.chmod(0o600)
+        good(*argv, "--overwrite")
+        assert set(modes(tmp_path).values()) == {0o600}  # the manifest tells of what is private
+        interrupted(*argv, "--overwrite")
+        assert len(modes(tmp_path)) > 3
+        assert set(modes(tmp_path).values()) == {0o600}
+        good(*argv, "--resume")
+        assert set(modes(tmp_path).values()) == {0o600}
+        out.chmod(0o444)
+        good(*argv, "--overwrite")
+        assert modes(tmp_path)[out.name] == 0o444
+    finally:
+        os.umask(before)
+
+
+# --- long names ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [*FORMS, "jsonl.gz"])
+@pytest.mark.parametrize(("size", "letter"), [(238, "x"), (255, "世")])
+def test_names_as_long_as_they_can_be(tmp_path, texts, form, size, letter):
+    room = size - len(f".{form}")
+    name = letter * (room // len(letter.encode()))
+    name += "x" * (room - len(name.encode())) + f".{form}"
+    out = tmp_path / name
+    interrupted(*SET, "-i", texts, "-o", out)
+    good(*SET, "-i", texts, "-o", out, "--resume")
+    left = [path.name for path in tmp_path.iterdir() if path != texts]
+    assert name in left and len(left) == 2 + (form in ("npy", "safetensors"))
+    assert "is complete" in call(*SET[:1], *SET[2:], "-i", texts, "-o", out, "--resume").err
+    if form != "csv":
+        report = json.loads(good("inspect", "--json", out).out)
+        assert report["manifest"]["rows"] == len(LINES)
+    good("similar", "-q", "nlp", "--corpus", texts, "--vectors", out, "-m", TINY)
+
+
+def test_side_files_of_two_long_names_do_not_meet(tmp_path):
+    names = [f"{'x' * 249}{n}.npy" for n in (0, 1)]
+    for name in names:
+        good(*SET, "hi", "-o", tmp_path / name)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "npy", "parquet"])
+def test_long_names_of_other_outputs(tmp_path, form):
+    out = tmp_path / f"{'x' * (254 - len(form))}.{form}"
+    good("tokenize", "-m", TINY, "hi", "-o", out)
+    good("tokenize", "-m", TINY, "hi", "-o", out, "--overwrite")
+    assert list(tmp_path.iterdir()) == [out]
+
+
+# --- resume -------------------------------------------------------------------------------------
+
+
+def flipped(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    stats = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(stats.st_atime_ns, stats.st_mtime_ns))
+
+
+def begun(tmp_path, texts, form="npy"):
+    """A run that was interrupted with some of its records committed."""
+    out = tmp_path / f"s.{form}"
+    commit, left = Sink.commit, 2
+
+    def stopping(self, state):
+        nonlocal left
+        commit(self, state)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    with mock.patch.object(Sink, "commit", stopping):
+        assert call(*SET, "-i", texts, "-o", out).code == 130
+    return (*SET, "-i", texts, "-o", out, "--resume")
+
+
+@pytest.mark.parametrize("form", ["npy", "jsonl"])
+def test_an_input_that_changed_behind_the_committed_rows_is_refused(tmp_path, texts, form):
+    argv = begun(tmp_path, texts, form)
+    flipped(texts, -3)
+    done = bad(*argv)
+    assert f"input changed: {texts}: " in done.error
+    assert "--overwrite" in done.hint
+    flipped(texts, -3)
+    good(*argv)
+    flipped(texts, -3)
+    assert f"input changed: {texts}: " in bad(*argv).error  # complete, of another input
+
+
+def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path, texts):
+    out, commit = tmp_path / "s.npy", Sink.commit
+    changes = iter([lambda: os.utime(texts), lambda: flipped(texts, -3)])
+
+    def changing(self, state):
+        commit(self, state)
+        next(changes, lambda: None)()
+
+    with mock.patch.object(Sink, "commit", changing):
+        done = bad(*SET, "-i", texts, "-o", out)
+    assert done.error == f"{out}: input changed while it was read: {texts}"
+    flipped(texts, -3)
+    os.utime(texts)  # the bytes count, not the time
+    good(*SET, "-i", texts, "-o", out, "--resume")
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "at"),
+    [
+        ("npy", "partial", 128),
+        ("npy", "partial", -1),
+        ("npy", "partial.jsonl", 12),
+        ("jsonl", "partial.jsonl", 12),
+        ("npz", "partial", 400),
+        ("csv", "journal.json", 100),
+        ("parquet", "journal.json", -100),
+    ],
+)
+def test_a_flipped_bit_is_found(tmp_path, texts, form, name, at):
+    argv = begun(tmp_path, texts, form)
+    flipped(tmp_path / f"s.{form}.{name}", at)
+    done = bad(*argv)
+    assert f"s.{form}.{name}: " in done.error
+    assert "--overwrite" in done.hint
+    good(*argv[:-1], "--overwrite")
+
+
+@pytest.mark.parametrize("form", ["npy", "npz"])
+def test_a_flipped_bit_in_an_output_without_its_name(tmp_path, texts, form):
+    out = tmp_path / f"s.{form}"
+    with mock.patch.object(Sink, "_publish", side_effect=KeyboardInterrupt):
+        assert call(*SET, "-i", texts, "-o", out).code == 130
+    (whole,) = [p for p in tmp_path.glob("s.*partial*") if p.suffix in (".partial", ".whole")][-1:]
+    whole = tmp_path / f"s.{form}.partial{'' if form == 'npy' else '.whole'}"
+    flipped(whole, -1)
+    assert f"{whole}: was changed" in bad(*SET, "-i", texts, "-o", out, "--resume").error
+    flipped(whole, -1)
+    good(*SET, "-i", texts, "-o", out, "--resume")
+
+
+def test_of_stdin_the_committed_records_are_compared(tmp_path):
+    out = tmp_path / "s.npy"
+    argv = ("embed", "-m", TINY, "-o", out, "--window", 2)
+    text = "".join(f"i love nlp {n}\n" for n in range(6))
+    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+        assert call(*argv, stdin=text).code == 130
+    changed = text.replace("nlp 0", "nlp 9")
+    assert "first 6 records are not those" in call(*argv, "--resume", stdin=changed).err
+    done = call(*argv, "--resume", stdin=text)
+    assert done.code == 0
+    assert "note: stdin cannot be read twice: only its committed records were compared" in done.err
+    assert json.loads(Path(f"{out}.manifest.json").read_text())["inputs"] == [
+        {"name": "stdin", "bytes": None, "sha256": None}
+    ]
+
+
+def test_texts_of_arguments_are_compared(tmp_path):
+    out = tmp_path / "s.npy"
+    good(*SET, "one", "two", "-o", out)
+    assert "input changed: arguments" in bad(*SET, "one", "ten", "-o", out, "--resume").error
+    good(*SET, "one", "two", "-o", out, "--resume")
+
+
+def test_the_manifest_names_the_inputs(tmp_path, texts):
+    good(*SET, "-i", texts, "-o", tmp_path / "s.npy")
+    made = json.loads((tmp_path / "s.npy.manifest.json").read_text())
+    data = texts.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    assert made["inputs"] == [{"name": str(texts), "bytes": len(data), "sha256": digest}]
+
+
+def damaged(**changes):
+    def change(found):
+        found |= changes
+        found.pop("sha256")
+        found["sha256"] = journal._sha256(found)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (damaged(rows=-1), "rows: expected a whole number"),
+        (damaged(rows=1e300), "rows: expected a whole number"),
+        (
+            damaged(rows="x"),
+            'rows: expected a whole number from 0 to 4611686018427387904, found "x"',
+        ),
+        (damaged(shape=[[]]), "shape: expected a list of whole numbers"),
+        (damaged(fingerprint=[]), "fingerprint: expected an object"),
+        (damaged(inputs={}), "inputs: expected a list of objects"),
+        (damaged(meta_bytes=10**400), "meta_bytes: expected a whole number"),
+        (damaged(modes={"output": "x"}), "modes.output: expected a whole number"),
+        (damaged(version=2), "not a journal of this version of bertcli"),
+    ],
+)
+def test_a_journal_of_other_types_is_one_line(tmp_path, texts, change, message):
+    argv = begun(tmp_path, texts)
+    place = tmp_path / "s.npy.journal.json"
+    found = json.loads(place.read_text())
+    change(found)
+    place.write_text(json.dumps(found))
+    done = bad(*argv)
+    assert done.error.startswith(f"{place}: ")
+    assert message in done.error
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, "null", "[]", '{"version": 3}', "1" * 9999]
+)
+def test_what_is_no_journal(tmp_path, texts, text):
+    argv = begun(tmp_path, texts)
+    (tmp_path / "s.npy.journal.json").write_text(text)
+    assert "s.npy.journal.json: " in bad(*argv).error
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", '{"fingerprint": 1, "sha256": "x"}'])
+def test_a_manifest_that_says_nothing(tmp_path, texts, text):
+    out = tmp_path / "s.npy"
+    good(*SET, "-i", texts, "-o", out)
+    Path(f"{out}.manifest.json").write_text(text)
+    done = bad(*SET, "-i", texts, "-o", out, "--resume")
+    assert done.error == f"{out}: exists already, and no manifest says what made it"
+
+
+# --- ids ----------------------------------------------------------------------------------------
+
+
+def ids_of(out):
+    if out.suffix == ".npz":
+        return np.load(out)["ids"].tolist()
+    lines = Path(f"{out}.index.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["row"] for row in rows] == list(range(len(rows)))
+    assert {tuple(row) for row in rows} == {("row", "id")}
+    return [row["id"] for row in rows]
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_ids_are_kept(tmp_path, texts, form, precision):
+    out = tmp_path / f"s.{form}"
+    argv = (*SET, "-i", texts, "-o", out, "--precision", precision)
+    good(*argv)
+    assert ids_of(out) == [line["id"] for line in LINES]
+    made = json.loads(Path(f"{out}.manifest.json").read_text())
+    if form == "npz":
+        assert sorted(path.name for path in tmp_path.glob("s.*")) == [
+            "s.npz",
+            "s.npz.manifest.json",
+        ]
+    else:
+        index = Path(f"{out}.index.jsonl")
+        assert made["index"] == index.name
+        assert made["index_sha256"] == hashlib.sha256(index.read_bytes()).hexdigest()
+        flipped(index, 9)
+        assert "was changed after it was made" in bad(*argv, "--resume").error
+        good(*SET, "hi", "-o", out, "--overwrite")  # without an id
+        assert not index.exists()
+        index.write_text("mine")
+        out.unlink()
+        for more in ([], ["--resume"]):
+            assert f"{index}: exists already" in bad(*SET, "hi", "-o", out, *more).error
+        assert index.read_text() == "mine"
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
+def test_ids_of_some_records_alone(tmp_path, form):
+    """The others have the number of their row; also of a run that was resumed between them."""
+    file = tmp_path / "mixed.jsonl"
+    rows = [{}, {}, {}, {"id": 7}, {}, {"id": None}, {"id": 2.5}, {"id": "\u00e9"}]
+    file.write_text("".join(json.dumps({"text": "hi", **row}) + "\n" for row in rows))
+    expected = [0, 1, 2, 7, 4, 5, 2.5, "\u00e9"]
+    if form == "npz":
+        expected = [one if isinstance(one, str) else json.dumps(one) for one in expected]
+    out = tmp_path / f"s.{form}"
+    good(*SET, "-i", file, "-o", out)
+    assert ids_of(out) == expected
+    whole = contents(tmp_path)
+    for path in tmp_path.glob("s.*"):
+        path.unlink()
+    good(*begun(tmp_path, file, form))
+    assert contents(tmp_path) == whole
+
+
+def test_no_ids_no_index(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("one\ntwo\n")
+    good(*SET, "-i", file, "-o", tmp_path / "s.npy")
+    good(*SET, "-i", file, "-o", tmp_path / "s.npz")
+    assert not (tmp_path / "s.npy.index.jsonl").exists()
+    assert np.load(tmp_path / "s.npz").files == ["embeddings"]
+
+
+def test_an_id_too_long_for_npz_is_refused_when_it_is_read(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"id": "x" * 1025, "text": "hi"}))
+    done = bad(*SET, "-i", file, "-o", tmp_path / "s.npz")
+    assert done.error == (
+        "record 1: its id has 1,025 characters, and NPZ holds ids of at most 1,024"
+    )
+    good(*SET, "-i", file, "-o", tmp_path / "s.npy")
+
+
+def test_an_id_that_ends_in_nul_is_refused_for_npz(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"id": "x\0", "text": "hi"}))
+    assert "ends in NUL" in bad(*SET, "-i", file, "-o", tmp_path / "s.npz").error
+    good(*SET, "-i", file, "-o", tmp_path / "s.npy")
+
+
+def test_an_output_may_lie_in_the_folder_of_its_model(tmp_path):
+    folder = shutil.copytree(TINY, tmp_path / "model")
+    argv = ("embed", "-q", "-m", folder, "hi", "-o", folder / "out.npy")
+    good(*argv)
+    whole = contents(folder)
+    good(*argv, "--overwrite")
+    good(*argv, "--resume")
+    assert contents(folder) == whole
+    again = ("embed", "-q", "-m", folder, "hi", "-o", folder / "model.safetensors", "--overwrite")
+    assert "model.safetensors" in bad(*again).error
+    assert contents(folder) == whole
+
+
+def test_readers_find_the_vectors_beside_the_ids(tmp_path, texts):
+    for form in ("npy", "npz"):
+        good(*SET, "-i", texts, "-o", tmp_path / f"s.{form}")
+    (found,) = good("compare", tmp_path / "s.npy", tmp_path / "s.npz", "-f", "jsonl").rows
+    assert found["identical"]
+    report = json.loads(good("inspect", "--json", tmp_path / "s.npz").out)
+    assert [one["name"] for one in report["arrays"]] == ["embeddings", "ids"]
+    Path(tmp_path / "s.npz.manifest.json").write_text('{"shape": [1, 2]}')
+    report = json.loads(good("inspect", "--json", tmp_path / "s.npz").out)
+    assert "shape" in report["warnings"][0]
+    argv = ("similar", "-q", "nlp", "--corpus", texts, "-m", TINY, "--vectors")
+    assert good(*argv, tmp_path / "s.npy").rows
+
+
+# --- an empty input -----------------------------------------------------------------------------
+
+SHAPES = {
+    (): (32,),
+    ("--dim", 8): (8,),
+    ("--layers", "0,-1", "--layer-combine", "concat"): (64,),
+    ("--layers", "0,-1", "--layer-combine", "stack", "--dim", 8): (2, 8),
+    ("--pooling", "mean+max"): (64,),
+    ("--pooling", "pooler"): (32,),
+    ("--token-vectors",): (32,),
+    ("--word-vectors", "mean", "--layers", "0,-1", "--layer-combine", "stack"): (2, 32),
+    ("--precision", "binary"): (4,),
+    ("--precision", "int8"): (32,),
+    ("--precision", "float16"): (32,),
+}
+
+
+@pytest.mark.parametrize("more", SHAPES)
+def test_an_empty_input_is_an_empty_array(tmp_path, more):
+    """Of the shape that one record would have."""
+    for form in ("npy", "npz", "safetensors"):
+        out, one = tmp_path / f"s.{form}", tmp_path / f"one.{form}"
+        good(*SET, *more, "hi", "love", "-o", one)
+        good(*SET, *more, "-o", out)
+        assert array(out).shape == (0, *SHAPES[more]) == (0, *array(one).shape[1:])
+        assert array(out).dtype == array(one).dtype
+        made = json.loads(Path(f"{out}.manifest.json").read_text())
+        assert (made["rows"], made["shape"]) == (0, [0, *SHAPES[more]])
+        good(*SET, *more, "-o", out, "--resume")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_empty_input_replaces_the_old_output(tmp_path, texts, form):
+    out = tmp_path / f"s.{form}"
+    good(*SET, "-i", texts, "-o", out)
+    good(*SET, "-o", out, "--overwrite")
+    assert sorted(path.name for path in tmp_path.glob("s.*")) == [
+        out.name,
+        f"{out.name}.manifest.json",
+    ]
+    if form != "csv":
+        assert json.loads(good("inspect", "--json", out).out)["manifest"]["rows"] == 0
+    if form == "jsonl":
+        assert out.read_bytes() == b""
+    elif form == "csv":
+        assert out.read_text() == "id,n_tokens,truncated,embedding\n"
+    else:
+        assert array(out).shape == (0, 32)
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"text": 1}\n')
+    done = call(*SET, "-i", file, "-o", out, "--overwrite", "--on-error", "skip")
+    assert done.code == 1  # a record was skipped
+    assert json.loads(Path(f"{out}.manifest.json").read_text())["counts"]["skipped"] == 1

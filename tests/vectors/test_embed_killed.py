@@ -1,0 +1,323 @@
+"""`bertcli embed` that is killed, or has no room, ends in the bytes of a run that went well."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from front import DEADLINE, bad, call, environment, good, shell
+
+from bertcli.vectors.output import Sink
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "samples" / "tiny-bert"
+FORMS = ["npy", "jsonl", "parquet"]
+SET = ("embed", "-q", "--device", "cpu", "--threads", 1, "--window", 10)
+
+# Forks of a program that has imported everything begin at once. A run is killed after a random time
+# (which may be in the middle of anything), or by itself between its data and the journal of them.
+HARNESS = """
+import os, random, signal, sys, time
+import bertcli.vectors.run, bertcli.embedding.several_devices, pyarrow.parquet
+from bertcli.cli.app import main
+from bertcli.vectors.journal import Journal
+
+folder, suffix, kills, *argv = sys.argv[1:]
+choose, kills, killed, ended, longest = random.Random(7), int(kills), 0, 0, 0.2
+write, left = Journal.write, 0
+
+def fatal(self, path):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, path)
+
+Journal.write = fatal
+while killed < kills or not ended:
+    began, left = time.monotonic(), choose.choice([0, 0, choose.randint(1, 6)])
+    if killed >= kills:
+        left = 0
+    child = os.fork()
+    if not child:
+        os._exit(main([*argv, "-o", f"{folder}/{ended}.{suffix}", "--resume"]))
+    if left == 0 and killed < kills:
+        time.sleep(choose.random() * longest)
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    killed, ended = killed + (code != 0), ended + (code == 0)
+    longest = max(longest, (time.monotonic() - began) * (code == 0))
+print(killed, ended)
+"""
+
+
+@pytest.fixture(scope="module")
+def lines():
+    choose = random.Random(5)
+    words = ["the", "quick", "brown", "fox", "paris", "is", "nlp", "a", "b", "c", "1", "2", "3"]
+    return [" ".join(choose.choices(words, k=choose.randint(1, 20))) for _ in range(400)]
+
+
+@pytest.fixture
+def texts(tmp_path, lines):
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+@pytest.fixture
+def whole(tmp_path, texts):
+    """Return what makes the file of a run that nothing happened to."""
+
+    def make(suffix):
+        path = tmp_path / f"whole.{suffix}"
+        good(*SET, "-m", TINY, "-i", texts, "-o", path)
+        return path
+
+    return make
+
+
+def left_beside(path):
+    kept = {path.name, f"{path.name}.manifest.json"}
+    return [one.name for one in path.parent.glob(f"{path.name}*") if one.name not in kept]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("suffix", "kills"), [("npy", 18), ("jsonl", 16), ("parquet", 16)])
+def test_killed_at_random_instants(tmp_path, texts, whole, suffix, kills):
+    expected, folder = whole(suffix), tmp_path / "runs"
+    folder.mkdir()
+    argv = [folder, suffix, kills, *SET, "-m", TINY, "-i", texts]
+    done = subprocess.run(
+        [sys.executable, "-c", HARNESS, *map(str, argv)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=4 * DEADLINE,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    killed, ended = map(int, done.stdout.split())
+    assert killed >= kills
+    counts = Path(f"{expected}.manifest.json").read_text().replace(expected.name, "NAME")
+    for number in range(ended):
+        path = folder / f"{number}.{suffix}"
+        assert path.read_bytes() == expected.read_bytes()
+        manifest = Path(f"{path}.manifest.json").read_text()
+        assert manifest.replace(path.name, "NAME") == counts
+        assert left_beside(path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_before_calls_that_change_a_file():
+    """A few of what `python -m tests.kills` does for hours."""
+    kinds = ("npz", "safetensors", "csv", "tokens npy", "empty")
+    argv = ["--count", "5", "--seed", "5", *(part for kind in kinds for part in ("--kind", kind))]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kills", *argv],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=4 * DEADLINE,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "ended in the same bytes" in done.stdout
+
+
+@pytest.mark.parametrize("suffix", FORMS)
+def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
+    """Also when there is room again for a while only."""
+    expected, out = whole(suffix), tmp_path / f"out.{suffix}"
+    command = " ".join(map(str, (*SET, "-m", TINY, "-i", texts, "-o", out)))
+    for more in ("", "--resume"):
+        room = 16 if not more else 32
+        done = shell(f"ulimit -f {room}; exec bertcli {command} {more}", cwd=tmp_path)
+        assert (done.code, done.out) == (1, "")
+        assert done.error == f"{out}: cannot be written: File too large"
+        assert done.hint == "make room, then run the same command with --resume"
+        assert not out.exists()
+    good(*SET, "-m", TINY, "-i", texts, "-o", out, "--resume")
+    assert out.read_bytes() == expected.read_bytes()
+    assert left_beside(out) == []
+
+
+# --- what a run that is resumed refuses ---------------------------------------------------------
+
+
+@pytest.fixture
+def begun(tmp_path, texts):
+    """A run that was interrupted at its end: a copy of the model, the texts and the output."""
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    argv = (*SET, "-m", model, "-i", texts, "-o", tmp_path / "out.npy")
+    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+        assert call(*argv).code == 130
+    return argv
+
+
+def other_weights(folder, argv):
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(folder / "model" / "model.safetensors")
+    tensors["embeddings.LayerNorm.bias"][0] += 1
+    save_file(tensors, folder / "model" / "model.safetensors", {"format": "pt"})
+    return argv, "weights.model.safetensors was "
+
+
+def other_tokenizer(folder, argv):
+    file = next(folder.glob("model/vocab.txt"), folder / "model" / "tokenizer.json")
+    text = file.read_text("utf-8")
+    file.write_text(text + "\n" if file.suffix == ".json" else text.replace("paris", "parys"))
+    return argv, f"tokenizer.{file.name} was "
+
+
+def other_name(folder, argv):
+    shutil.copytree(folder / "model", folder / "twin")
+    return [folder / "twin" if part == folder / "model" else part for part in argv], "model was "
+
+
+def other_texts(folder, argv):
+    file = folder / "texts.txt"
+    file.write_text(file.read_text().replace("paris", "rome"))
+    return argv, "records are not those of the run that is resumed"
+
+
+def fewer_texts(folder, argv):
+    file = folder / "texts.txt"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:100]))
+    return argv, "records are not those of the run that is resumed"
+
+
+def option(message, *more):
+    return lambda folder, argv: ([*argv, *more], message)
+
+
+CHANGES = {
+    "weights": other_weights,
+    "tokenizer": other_tokenizer,
+    "model": other_name,
+    "texts": other_texts,
+    "fewer texts": fewer_texts,
+    "pooling": option('options.pooling was "mean", now "cls"', "--pooling", "cls"),
+    "layers": option("options.layers was [-1], now [0]", "--layers", "0"),
+    "normalize": option("options.normalize was false, now true", "--normalize"),
+    "dim": option("options.dim was nothing, now 8", "--dim", 8),
+    "max length": option("options.max_length was 128, now 9", "--max-length", 9),
+    "prompt": option('options.prompt was "", now "a"', "--prompt", "a"),
+    "dtype": option('options.dtype was "float32", now "bfloat16"', "--dtype", "bfloat16"),
+    "window": option("options.window was 10, now 11", "--window", 11),
+    "budget": option("options.batch_tokens was 4096, now 99", "--batch-tokens", 99),
+    "precision": option('precision was "float32", now "int8"', "--precision", "int8"),
+    "input": option('input.encoding was "utf-8", now "latin-1"', "--encoding", "latin-1"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_run_is_not_resumed(tmp_path, begun, name):
+    argv, message = CHANGES[name](tmp_path, begun)
+    before = {one.name: one.read_bytes() for one in tmp_path.glob("out*")}
+    done = call(*argv, "--resume")
+    assert (done.code, done.out) == (1, "")
+    assert done.error.startswith(f"{tmp_path / 'out.npy'}: ")
+    assert message in done.error
+    assert "--overwrite" in done.hint
+    assert {one.name: one.read_bytes() for one in tmp_path.glob("out*")} == before
+
+
+def test_what_does_not_change_the_numbers_may_change(tmp_path, begun, whole):
+    good(*begun, "--resume", "--no-manifest")
+    assert (tmp_path / "out.npy").read_bytes() == whole("npy").read_bytes()
+
+
+# --- error lines --------------------------------------------------------------------------------
+
+
+def without_pooler(folder):
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(TINY, folder / "m")
+    tensors = load_file(folder / "m" / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("pooler")}
+    save_file(kept, folder / "m" / "model.safetensors", {"format": "pt"})
+    return ["-m", folder / "m", "--pooling", "pooler"]
+
+
+def with_nan(folder):
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(TINY, folder / "m")
+    tensors = load_file(folder / "m" / "model.safetensors")
+    tensors["embeddings.word_embeddings.weight"][:] = float("nan")
+    save_file(tensors, folder / "m" / "model.safetensors", {"format": "pt"})
+    return ["-m", folder / "m"]
+
+
+ERRORS = {
+    "device": (["--device", "cuda:77"], "device 'cuda:77' is not there", 2),
+    "one of two devices": (["--device", "cpu,gpu"], "device 'gpu' is not there", 2),
+    "layer": (["--layers", "3"], "there is no layer 3", 2),
+    "layer from above": (["--layers", "-4"], "there is no layer -4", 2),
+    "pooler": (without_pooler, "", 1),
+    "dim": (["--dim", "33"], "--dim 33 is not possible: the vectors have 32 dimensions", 2),
+    "NaN": (with_nan, "text 1: its vector holds NaN or infinity", 1),
+    "resume": (["--resume", "--overwrite"], "--resume and --overwrite contradict each other", 2),
+    "folder": (["-o", "none/x.npy"], "none/x.npy: there is no folder none", 1),
+    "length": (["--max-length", "129"], "--max-length 129 is more than the 128 positions", 2),
+    "cut": (
+        ["--max-length", "3", "--on-truncate", "error"],
+        "text 1: ",
+        1,
+    ),
+    "prompt": (["--prompt-name", "query"], "", 2),
+    "format": (["-f", "tsv"], "--format tsv makes no sense here", 2),
+    "stream": (["--resume"], "--resume needs -o FILE", 2),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("target", [[], ["-o", "out.npy"]])
+def test_what_cannot_be_done_is_one_line_and_a_hint(tmp_path, monkeypatch, name, target):
+    options, message, code = ERRORS[name]
+    options = options(tmp_path) if callable(options) else options
+    if name in ("resume", "folder", "stream") and bool(target) != (name == "resume"):
+        return  # the option is about the file itself
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    done = bad("embed", "-q", "-m", TINY, "i love nlp", *options, *target, code=code)
+    assert done.error.startswith(message)
+    assert done.hint
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def peak(*argv):
+    """Return the memory that a run needed at most, in MB."""
+    command = [sys.executable, "-m", "bertcli", *map(str, argv)]
+    running = subprocess.Popen(command, env=environment())
+    _, status, usage = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    assert running.returncode == 0
+    return usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "wait4"), reason="needs wait4")
+def test_memory_does_not_grow_with_the_input(tmp_path):
+    words = ["the", "quick", "brown", "fox", "i", "love", "nlp", "a", "b", "c"]
+    lines = [f"{words[n % 10]} {words[n // 10 % 10]}\n" for n in range(10_000)]
+    used = []
+    for times in (1, 10):
+        file = tmp_path / f"{times}.txt"
+        with file.open("w") as out:
+            for _ in range(times):
+                out.writelines(lines)
+        options = ("-q", "-m", TINY, "--device", "cpu", "--threads", 1, "-i", file)
+        used.append(peak("embed", *options, "-o", tmp_path / f"{times}.npy"))
+    assert used[1] < used[0] + 50

@@ -1,0 +1,130 @@
+"""Quantised vectors are byte for byte those of sentence-transformers."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bertcli.errors import BertcliError, UsageError
+from bertcli.vectors.precision import PRECISIONS, Calibration, quantize, ranges, restore
+
+THEIRS = [precision for precision in PRECISIONS if precision != "float16"]
+BYTES = ("int8", "uint8")
+VECTORS = arrays(
+    np.float32,
+    st.tuples(st.integers(2, 6), st.integers(1, 19)),
+    elements=st.floats(-8, 8, width=32) | st.sampled_from([0.0, -0.0, 1.0]),
+)
+
+
+def normal(rows, width=20, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def calibrated(vectors):
+    seen = Calibration()
+    seen.add(vectors)
+    return seen.ranges()
+
+
+def same(ours, expected):
+    assert ours.dtype == expected.dtype
+    np.testing.assert_array_equal(ours, expected)
+
+
+def theirs(vectors, precision, limits=None):
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    return quantize_embeddings(vectors, precision, ranges=limits)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("precision", THEIRS)
+@settings(deadline=None, max_examples=60)
+@given(vectors=VECTORS)
+def test_every_precision_is_theirs(precision, vectors):
+    limits = calibrated(vectors)
+    same(quantize(vectors, precision, limits), theirs(vectors, precision))
+    same(quantize(vectors, precision, limits), theirs(vectors, precision, limits))
+    same(quantize(vectors[0], precision, limits), theirs(vectors[0], precision, limits))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("precision", BYTES)
+def test_values_outside_the_ranges_are_theirs(precision):
+    limits = ranges(np.full(20, -0.5, np.float32), np.full(20, 0.5, np.float32))
+    same(quantize(normal(50), precision, limits), theirs(normal(50), precision, limits))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("precision", THEIRS)
+def test_no_vectors_are_theirs(precision):
+    limits = calibrated(normal(5))
+    same(quantize(normal(0), precision, limits), theirs(normal(0), precision))
+
+
+def test_a_calibration_in_pieces_is_that_of_the_whole():
+    vectors, pieces = normal(100), Calibration()
+    for start in (0, 40, 40, 99):
+        pieces.add(vectors[start : {0: 40, 40: 99, 99: 100}[start]])
+    pieces.add(vectors[:0])
+    same(pieces.ranges(), calibrated(vectors))
+    same(pieces.ranges(), ranges(vectors.min(0), vectors.max(0)))
+
+
+def test_one_vector_has_no_spread():
+    with pytest.raises(BertcliError, match="need the spread of many vectors, and there are 1"):
+        calibrated(normal(1))
+
+
+@pytest.mark.parametrize("precision", BYTES)
+def test_ranges_are_needed(precision):
+    with pytest.raises(UsageError, match=f"{precision} needs the ranges"):
+        quantize(normal(3), precision)
+
+
+def test_float16_is_the_nearest():
+    vectors = normal(30)
+    same(quantize(vectors, "float16"), vectors.astype(np.float16))
+
+
+def test_float16_does_not_overflow_in_silence():
+    vectors = normal(2)
+    vectors[1, 3] = -70000
+    with pytest.raises(BertcliError, match="a value of 70000 is too large for float16") as caught:
+        quantize(vectors, "float16")
+    assert "float32" in caught.value.hint
+
+
+@pytest.mark.parametrize("function", [quantize, restore])
+def test_an_unknown_precision_is_named(function):
+    with pytest.raises(UsageError, match="unknown --precision 'int4'") as caught:
+        function(normal(2), "int4")
+    assert "ubinary" in caught.value.hint
+
+
+@pytest.mark.parametrize("precision", BYTES)
+def test_bytes_are_restored_to_half_a_bucket(precision):
+    vectors = normal(200)
+    limits = calibrated(vectors)
+    bucket = (limits[1] - limits[0]) / 255
+    back = restore(quantize(vectors, precision, limits), precision, limits)
+    assert back.dtype == np.float32
+    assert (np.abs(back - vectors) <= 0.51 * bucket).all()
+
+
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+def test_bits_are_restored_to_signs(precision):
+    vectors = normal(10, width=13)
+    back = restore(quantize(vectors, precision), precision, dim=13)
+    np.testing.assert_array_equal(back, np.where(vectors > 0, 1, -1))
+
+
+def test_nothing_warns_on_constant_dimensions():
+    vectors = np.ones((4, 3), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not quantize(vectors, "uint8", calibrated(vectors)).any()

@@ -1,0 +1,219 @@
+"""Vectors read back from every format: the same numbers, in blocks of one size."""
+
+import gzip
+import json
+import zipfile
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from safetensors.numpy import save_file
+
+from bertcli.errors import InputError
+from bertcli.vectors import reading as module
+from bertcli.vectors.precision import Calibration, quantize
+from bertcli.vectors.reading import ROWS, floats, manifest_of, stored
+
+FORMS = ("npy", "npz", "safetensors", "jsonl", "csv", "parquet", "npy.gz", "jsonl.gz")
+
+
+def vectors_of(rows, *shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, *shape)).astype(np.float32)
+
+
+def as_lines(vectors):
+    return [json.dumps({"id": at, "embedding": row.tolist()}) for at, row in enumerate(vectors)]
+
+
+def save(path, vectors):
+    """Write vectors with other libraries' writers, wherever there is one."""
+    name = path.name.removesuffix(".gz")
+    match name.rsplit(".", 1)[1]:
+        case "npy":
+            with (gzip.open if path.suffix == ".gz" else open)(path, "wb") as file:
+                np.save(file, vectors)
+        case "npz":
+            np.savez_compressed(path, embeddings=vectors, other=vectors[:1])
+        case "safetensors":
+            save_file({"embeddings": vectors, "other": vectors[:1]}, path)
+        case "jsonl":
+            with (gzip.open if path.suffix == ".gz" else open)(path, "wt") as file:
+                file.write("\n".join([*as_lines(vectors), ""]))
+        case "csv":
+            cells = [f'{at},"{json.dumps(row.tolist())}"\n' for at, row in enumerate(vectors)]
+            path.write_text("id,embedding\n" + "".join(cells))
+        case "parquet":
+            table = arrow.table({"id": range(len(vectors)), "embedding": vectors.tolist()})
+            kind = arrow.list_(arrow.float32(), vectors.shape[1])
+            schema = arrow.schema([("id", arrow.int64()), ("embedding", kind)])
+            parquet.write_table(table.cast(schema), path, row_group_size=700)
+    return str(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rows", [1, ROWS + 3])
+def test_every_format_gives_the_same_blocks(tmp_path, form, rows):
+    vectors = vectors_of(rows, 3)
+    found = list(stored(save(tmp_path / f"v.{form}", vectors)))
+    assert [len(block) for block in found] == ([1] if rows == 1 else [ROWS, 3])
+    np.testing.assert_array_equal(np.concatenate(found), vectors)
+
+
+@settings(deadline=None, max_examples=40)
+@given(sizes=st.lists(st.integers(0, 9), max_size=9))
+def test_blocks_are_even_whatever_the_parts_are(sizes):
+    vectors = vectors_of(sum(sizes), 2)
+    parts = np.split(vectors, np.cumsum(sizes))[:-1] if sizes else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS", 4)
+        found = list(module._even("v", iter(parts)))
+    assert all(len(block) == 4 for block in found[:-1])
+    if len(vectors):
+        np.testing.assert_array_equal(np.concatenate(found), vectors)
+
+
+def test_memory_is_that_of_a_block(tmp_path):
+    import tracemalloc
+
+    path = save(tmp_path / "v.npy", vectors_of(60_000, 64))
+    tracemalloc.start()
+    assert sum(len(block) for block in stored(path)) == 60_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * ROWS * 64 * 4 + (4 << 20)
+
+
+def test_bare_lists_blank_lines_and_stacked_layers(tmp_path):
+    (tmp_path / "v.jsonl").write_text("[[1, 2.5], [3, 4]]\n\n[[5, 6], [7, 8]]\n")
+    (block,) = stored(str(tmp_path / "v.jsonl"))
+    assert block.shape == (2, 2, 2)
+    assert block.dtype == np.float32
+    np.save(tmp_path / "v.npy", block)
+    np.testing.assert_array_equal(next(stored(str(tmp_path / "v.npy"))), block)
+
+
+def test_shortest_decimals_are_the_float32_they_stand_for(tmp_path):
+    (tmp_path / "v.jsonl").write_text("[0.1]\n")
+    assert next(stored(str(tmp_path / "v.jsonl")))[0, 0] == np.float32(0.1)
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "binary", "ubinary"])
+@pytest.mark.parametrize("form", ["npy", "jsonl"])
+def test_lower_precisions_are_restored_through_the_manifest(tmp_path, precision, form):
+    vectors, seen = vectors_of(300, 13), Calibration()
+    seen.add(vectors)
+    low, high = seen.ranges().tolist()
+    made = {"precision": precision, "ranges": {"min": low, "max": high}}
+    (tmp_path / f"v.{form}.manifest.json").write_text(json.dumps(made))
+    path = save(tmp_path / f"v.{form}", quantize(vectors, precision, seen.ranges()))
+    found = np.concatenate(list(floats(path, dim=13)))
+    assert found.dtype == np.float32
+    if "binary" in precision:
+        np.testing.assert_array_equal(found, np.where(vectors > 0, 1, -1))
+    else:
+        np.testing.assert_allclose(found, vectors, atol=0.02)
+    assert manifest_of(path) == made
+
+
+def test_bytes_without_a_manifest_mean_nothing(tmp_path):
+    path = save(tmp_path / "v.npy", np.ones((2, 3), np.int8))
+    assert next(stored(path)).dtype == np.int8
+    with pytest.raises(InputError, match=r"v\.npy: holds int8, and no manifest"):
+        list(floats(path))
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_broken_manifest(tmp_path, content):
+    (tmp_path / "v.npy.manifest.json").write_text(content)
+    with pytest.raises(InputError, match=r"v\.npy\.manifest\.json: not "):
+        manifest_of(str(tmp_path / "v.npy"))
+
+
+def bad(name, content, message):
+    return pytest.param(name, content, message, id=f"{name}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        bad("v.txt", b"", "the suffix names no format of vectors"),
+        bad("v.npy", None, "no such file"),
+        bad("v.npz", None, "no such file"),
+        bad("v.safetensors", None, "no such file|not a readable"),
+        bad("v.parquet", None, "no such file"),
+        bad("v.npy", b"nonsense", "not a readable NPY array"),
+        bad("v.npz", b"nonsense", "not a readable npz file"),
+        bad("v.safetensors", b"nonsense", "not a readable safetensors file"),
+        bad("v.parquet", b"nonsense", "not a readable Parquet file"),
+        bad("v.jsonl", b"[1]\n{", ":2: not a vector"),
+        bad("v.jsonl", b'{"id": 1, "vectors": []}', r":1: there is no field 'embedding'"),
+        bad("v.jsonl", b"[1, 2]\n[1]\n", r":2: a vector of shape \(1,\), and before it \(2,\)"),
+        bad("v.jsonl", b"[1, 2]\n[1]", r"row 1 is of shape \(1,\), and those before it \(2,\)"),
+        bad("v.jsonl", b"[[1], [1, 2]]", ":1: not a vector"),
+        bad("v.jsonl", b'["a"]', ":1: not a vector of numbers"),
+        bad("v.jsonl", b"[]", ":1: not a vector of numbers"),
+        bad("v.jsonl", b"7", ":1: not a vector of numbers"),
+        bad("v.csv", b"id,vector\n1,2\n", "there is no field 'embedding'"),
+        bad("v.csv", b"id,embedding\n1,x\n", ":2: not a vector"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        list(stored(str(path)))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones(3), r"holds float64 of shape \(3,\), not vectors"),
+        (np.ones((3, 4), order="F"), "in Fortran order"),
+        (np.array([["a", "b"]]), "holds <U1"),
+        (np.array([[{}]]), "holds object"),
+    ],
+)
+def test_arrays_that_are_no_vectors(tmp_path, array, message):
+    np.save(tmp_path / "v.npy", array)
+    with pytest.raises(InputError, match=message):
+        list(stored(str(tmp_path / "v.npy")))
+
+
+def test_an_array_that_is_cut_off(tmp_path):
+    path = tmp_path / "v.npy"
+    np.save(path, vectors_of(10, 4))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match="ends after row 8 of 10"):
+        list(stored(str(path)))
+
+
+def test_several_arrays_and_none_of_the_name(tmp_path):
+    np.savez(tmp_path / "v.npz", a=vectors_of(2, 2), b=vectors_of(2, 2))
+    with pytest.raises(InputError, match="there is no array 'embeddings'") as caught:
+        list(stored(str(tmp_path / "v.npz")))
+    assert caught.value.hint == "there are: a, b"
+    np.savez(tmp_path / "v.npz", a=vectors_of(2, 2))
+    assert next(stored(str(tmp_path / "v.npz"))).shape == (2, 2)
+    with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
+        archive.writestr("archive/data.pkl", b"N.")
+    with pytest.raises(InputError, match="there is no array 'embeddings'"):
+        list(stored(str(tmp_path / "v.npz")))
+
+
+@pytest.mark.parametrize("lists", [[[1.0], [1.0, 2.0]], [[1.0], None]])
+def test_parquet_lists_of_several_lengths(tmp_path, lists):
+    parquet.write_table(arrow.table({"embedding": lists}), tmp_path / "v.parquet")
+    with pytest.raises(InputError, match=r"v\.parquet: column 'embedding' has rows of several"):
+        list(stored(str(tmp_path / "v.parquet")))
+
+
+def test_parquet_without_the_column(tmp_path):
+    parquet.write_table(arrow.table({"id": [1]}), tmp_path / "v.parquet")
+    with pytest.raises(InputError, match="there is no column 'embedding'") as caught:
+        list(stored(str(tmp_path / "v.parquet")))
+    assert caught.value.hint == "there are: id"

@@ -1,0 +1,433 @@
+"""The file of vectors: its formats, what is refused, and that only the rows show in its bytes."""
+
+import csv
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from safetensors.numpy import load_file
+
+from bertcli.errors import BertcliError, OutputError, UsageError
+from bertcli.vectors import formats, spool
+from bertcli.vectors.formats import WRITERS, vector_writer
+from bertcli.vectors.output import Target, open_vectors
+from bertcli.vectors.precision import PRECISIONS, quantize, ranges
+
+FORMS = list(WRITERS)
+MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
+ROWS = 40
+VECTORS = np.random.default_rng(0).standard_normal((ROWS, 12)).astype(np.float32)
+VECTORS[3, :4] = 0.1, 1e-20, 3e38, -0.0
+METAS = [
+    {
+        "id": f"a{i}" if i % 7 else i,
+        "n_tokens": i + 2,
+        **({"truncated": i} if i % 5 == 4 else {}),
+        **({"tag": ["é", None, ["x"], {"y": 1}, 2**70][i % 5]} if i > 20 else {}),
+        "score": i if i % 2 else i / 4,
+    }
+    for i in range(ROWS)
+]
+
+
+def made(path, form, cuts=(), **options):
+    """The bytes of the output, written in pieces and committed between them."""
+    with open_vectors(Target(path, form, **options), MODEL) as sink:
+        for start, end in zip([0, *cuts], [*cuts, ROWS], strict=True):
+            sink.write(METAS[start:end], VECTORS[start:end])
+            sink.commit({"read": end})
+        sink.finish({"counts": {"records": ROWS}})
+    return path.read_bytes()
+
+
+def read(path, form):
+    match form:
+        case "jsonl":
+            return np.array(
+                [json.loads(line)["embedding"] for line in path.read_text().splitlines()]
+            )
+        case "csv":
+            with path.open(newline="") as file:
+                return np.array([json.loads(row["embedding"]) for row in csv.DictReader(file)])
+        case "npy":
+            return np.load(path)
+        case "npz":
+            with np.load(path) as archive:
+                return archive["embeddings"]
+        case "safetensors":
+            return load_file(path)["embeddings"]
+        case "parquet":
+            return np.array(pq.read_table(path)["embedding"].to_pylist())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypatch):
+    monkeypatch.setattr(spool, "MOST", 16)  # several chunks
+    vectors = VECTORS.clip(-5, 5)
+    path = tmp_path / f"out.{form}"
+    with open_vectors(Target(path, form, precision), MODEL) as sink:
+        sink.write(METAS, vectors)
+        sink.finish({})
+    manifest = json.loads((tmp_path / f"out.{form}.manifest.json").read_text())
+    wanted = quantize(vectors, precision, ranges(vectors.min(0), vectors.max(0)))
+    found = read(path, form)
+    assert_array_equal(found.astype(wanted.dtype), wanted, strict=True)
+    assert manifest["shape"] == list(wanted.shape)
+    assert manifest["dtype"] == wanted.dtype.name
+    if precision in formats.RANGED:
+        assert_array_equal(np.float32(manifest["ranges"]["min"]), vectors.min(0))
+        assert_array_equal(np.float32(manifest["ranges"]["max"]), vectors.max(0))
+    if form in ("npy", "npz", "safetensors"):
+        assert found.dtype == wanted.dtype
+    if form == "parquet":
+        kind = pq.read_schema(path).field("embedding").type
+        assert kind.list_size == wanted.shape[1]
+        assert kind.value_type.to_pandas_dtype() == wanted.dtype
+
+
+def test_jsonl_rows(tmp_path):
+    lines = made(tmp_path / "out.jsonl", "jsonl").decode().splitlines()
+    assert lines[3].startswith('{"id":"a3","embedding":[0.1,1e-20,3e+38,-0.0,')
+    for line, meta, vector in zip(lines, METAS, VECTORS, strict=True):
+        row = json.loads(line)
+        assert list(row) == ["id", "embedding", *list(meta)[1:]]
+        assert_array_equal(np.float32(row.pop("embedding")), vector)
+        assert row == meta
+
+
+def test_columns_of_csv_and_parquet(tmp_path):
+    made(tmp_path / "out.csv", "csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["id", "n_tokens", "truncated", "score", "tag", "embedding"]
+    assert [int(row["truncated"]) for row in rows] == [meta.get("truncated", 0) for meta in METAS]
+    made(tmp_path / "out.parquet", "parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.column_names == list(rows[0])
+    kinds = [str(kind) for kind in table.schema.types[:5]]
+    assert kinds == ["string", "int64", "int64", "double", "string"]
+    assert table["id"].to_pylist() == [str(meta["id"]) for meta in METAS]
+    assert table["tag"].to_pylist()[21:26] == [None, '["x"]', '{"y":1}', str(2**70), "é"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    form=st.sampled_from(FORMS),
+    cuts=st.lists(st.integers(0, ROWS), max_size=6).map(sorted),
+    precision=st.sampled_from(["float32", "int8"]),
+)
+def test_bytes_do_not_show_how_rows_came(form, cuts, precision):
+    step, spool.MOST = spool.MOST, 16
+    try:
+        with TemporaryDirectory() as folder, mock.patch("os.fsync"):  # it is slow
+            once = made(Path(folder, "a"), form, precision=precision)
+            pieces = made(Path(folder, "b"), form, cuts, precision=precision)
+    finally:
+        spool.MOST = step
+    assert once == pieces
+
+
+def test_parquet_row_groups_have_one_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "MOST", 16)
+    made(tmp_path / "out.parquet", "parquet", [1, 30])
+    groups = pq.ParquetFile(tmp_path / "out.parquet").metadata
+    assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [16, 16, 8]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl.gz", "out.npy.zst", "out.csv.gz"])
+def test_compressed(tmp_path, name):
+    form = name.split(".")[1]
+    plain = made(tmp_path / "plain", form)
+    packed = made(tmp_path / name, form)
+    if name.endswith("gz"):
+        import gzip
+
+        assert gzip.decompress(packed) == plain
+    else:
+        import zstandard
+
+        assert zstandard.ZstdDecompressor().decompressobj().decompress(packed) == plain
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_rows(tmp_path, form):
+    for precision in ("float32", "int8", "binary"):
+        path = tmp_path / f"{precision}.{form}"
+        with open_vectors(Target(path, form, precision), MODEL) as sink:
+            sink.write([], np.zeros((0, 8), np.float32))
+            sink.finish({})
+        assert len(read(path, form)) == 0
+    if form in ("npy", "npz", "safetensors"):
+        assert read(tmp_path / f"int8.{form}", form).shape == (0, 8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_layers_kept_apart(tmp_path, form):
+    path = tmp_path / f"out.{form}"
+    with open_vectors(Target(path, form), MODEL) as sink:
+        sink.write(METAS, VECTORS.reshape(ROWS, 3, 4))
+        sink.finish({})
+    assert_array_equal(np.float32(read(path, form)), VECTORS.reshape(ROWS, 3, 4))
+
+
+def test_streamed_rows_are_those_of_a_file(tmp_path):
+    for form in ("jsonl", "csv"):
+        with (tmp_path / "stream").open("wb") as file, vector_writer(file, form) as write:
+            metas = [{**meta, "tag": meta.get("tag")} for meta in METAS] if form == "csv" else METAS
+            write(metas[:20], VECTORS[:20])
+            write(metas[20:], VECTORS[20:])
+        assert (tmp_path / "stream").read_bytes() == made(tmp_path / form, form)
+    for form, precision in (("npy", "float32"), ("jsonl", "int8")):
+        with pytest.raises(OutputError, match="needs a file"):  # noqa: SIM117
+            with vector_writer(sys.stdout.buffer, form, precision):
+                pass
+
+
+def test_manifest(tmp_path):
+    made(tmp_path / "out.npy", "npy")
+    text = (tmp_path / "out.npy.manifest.json").read_text()
+    manifest = json.loads(text)
+    assert text == json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+    assert manifest["fingerprint"] == {**MODEL, "format": "npy", "precision": "float32"}
+    assert manifest["counts"] == {"records": ROWS}
+    assert manifest["rows"] == ROWS
+    assert manifest["sha256"] == vector_sha(tmp_path / "out.npy")
+    made(tmp_path / "bare.npy", "npy", manifest=False)
+    assert sorted(path.name for path in tmp_path.glob("bare*")) == ["bare.npy"]
+    made(tmp_path / "out.npy", "npy", overwrite=True, manifest=False)
+    assert not (tmp_path / "out.npy.manifest.json").exists()  # that of the output before
+
+
+def vector_sha(path):
+    import hashlib
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def interrupted(path, form="npy", rows=10, **options):
+    with open_vectors(Target(path, form, **options), MODEL) as sink:
+        sink.write(METAS[:rows], VECTORS[:rows])
+        sink.commit({"read": rows})
+        sink.write(METAS[rows:], VECTORS[rows:])
+
+
+def resumed(path, form="npy", fingerprint=MODEL, **options):
+    with open_vectors(Target(path, form, resume=True, **options), fingerprint) as sink:
+        read = (sink.state or {"read": 0})["read"]
+        assert sink.rows == read
+        sink.write(METAS[read:], VECTORS[read:])
+        sink.finish({"counts": {"records": ROWS}})
+    return path.read_bytes()
+
+
+def test_resume_goes_on_after_the_last_commit(tmp_path):
+    whole = made(tmp_path / "whole", "npy")
+    assert resumed(tmp_path / "fresh") == whole
+    interrupted(tmp_path / "out")
+    assert resumed(tmp_path / "out") == whole
+    with open_vectors(Target(tmp_path / "out", "npy", resume=True), MODEL) as sink:
+        assert sink.done and sink.rows == ROWS and sink.state is None
+        assert sink.manifest["counts"] == {"records": ROWS}
+        with pytest.raises(ValueError, match="is complete"):
+            sink.write(METAS, VECTORS)
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out", "out.manifest.json"]
+
+
+def test_what_changed_is_named(tmp_path):
+    path = tmp_path / "out.npy"
+    other = {"model": {"id": "tiny", "weights": "cd34"}, "options": {"pooling": "mean", "dim": 8}}
+    words = (
+        'model.weights was "ab12", now "cd34"; options.dim was nothing, now 8; '
+        r"options.layers was \[-1\], now nothing"
+    )
+    interrupted(path)
+    with pytest.raises(OutputError, match=f"out.npy: .*: {words}$") as raised:
+        resumed(path, fingerprint=other)
+    assert "--overwrite" in raised.value.hint
+    with pytest.raises(OutputError, match=r'precision was "float32", now "int8"$'):
+        resumed(path, precision="int8")
+    resumed(path)
+    with pytest.raises(OutputError, match=words):
+        resumed(path, fingerprint=other)
+
+
+def test_what_is_there_is_kept(tmp_path):
+    path = tmp_path / "out.npy"
+    interrupted(path)
+    with pytest.raises(OutputError, match=r"interrupted run left out.npy.journal.json") as raised:
+        made(path, "npy")
+    assert "--resume" in raised.value.hint and "--overwrite" in raised.value.hint
+    path.write_text("mine")
+    with pytest.raises(OutputError, match="came to be while"):
+        resumed(path)
+    whole = made(path, "npy", overwrite=True)
+    with pytest.raises(OutputError, match="exists already"):
+        made(path, "npy")
+    path.write_bytes(whole + b"0")
+    with pytest.raises(OutputError, match="changed after it was made"):
+        resumed(path)
+    (tmp_path / "out.npy.manifest.json").unlink()
+    with pytest.raises(OutputError, match="no manifest says what made it"):
+        resumed(path)
+
+
+def test_overwriting_can_be_resumed_and_keeps_the_old_output_until_the_end(tmp_path):
+    path = tmp_path / "out.npy"
+    path.write_text("old")
+    interrupted(path, overwrite=True)
+    assert path.read_text() == "old"
+    assert resumed(path) == made(tmp_path / "whole", "npy")
+
+
+def test_a_run_that_committed_nothing_leaves_nothing(tmp_path):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        open_vectors(Target(tmp_path / "out.jsonl", "jsonl"), MODEL) as sink,
+    ):
+        sink.write(METAS, VECTORS)
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damage_is_noticed(tmp_path):
+    path = tmp_path / "out.npy"
+    interrupted(path)
+    with (tmp_path / "out.npy.partial").open("r+b") as file:
+        file.truncate(300)
+    with pytest.raises(OutputError, match="has 300 bytes, but its journal says 608"):
+        resumed(path)
+    (tmp_path / "out.npy.journal.json").write_text("{")
+    with pytest.raises(OutputError, match=r"out.npy.journal.json: not a journal"):
+        resumed(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "words"),
+    [
+        ("missing/out.npy", "npy", "no folder .*missing"),
+        ("", "npy", "is a folder"),
+        ("out.tsv", "tsv", "cannot be written as tsv"),
+        ("x" * 256, "npy", "File name too long"),
+        ("pipe", "npy", "device or pipe"),
+    ],
+)
+def test_places_where_nothing_can_be_written(tmp_path, name, form, words):
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match=words):
+        made(tmp_path / name, form)
+    with pytest.raises(UsageError, match="contradict"):
+        made(tmp_path / "out.npy", "npy", resume=True, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_fields_that_cannot_be_written_are_found_at_once(tmp_path):
+    with open_vectors(Target(tmp_path / "out.jsonl", "jsonl"), MODEL) as sink:
+        for bad in ("\ud800", b"x"):
+            with pytest.raises(OutputError, match="records 1 to 1 has a field"):
+                sink.write([{"id": bad}], VECTORS[:1])
+        with pytest.raises(ValueError, match="2 records"):
+            sink.write(METAS[:2], VECTORS[:1])
+    with (
+        open_vectors(Target(tmp_path / "out.npy", "npy", "int8"), MODEL) as sink,
+        pytest.raises(BertcliError, match="many vectors"),
+    ):
+        sink.write(METAS[:1], VECTORS[:1])
+        sink.finish({})
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "out.npy").symlink_to(tmp_path / "far" / "real.npy")
+    made(tmp_path / "out.npy", "npy")
+    assert (tmp_path / "out.npy").is_symlink()
+    assert {path.name for path in (tmp_path / "far").iterdir()} == {
+        "real.npy",
+        "real.npy.manifest.json",
+    }
+
+
+def test_one_process_at_a_time(tmp_path):
+    path = tmp_path / "out.npy"
+    holder = (
+        "import sys, pathlib\nfrom bertcli.vectors.output import *\n"
+        "with open_vectors(Target(pathlib.Path(sys.argv[1]), 'npy'), {}):\n"
+        "    print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        with pytest.raises(OutputError, match=rf"another bertcli .*\(process {process.pid}\)"):
+            made(path, "npy")
+        process.kill()
+    assert (tmp_path / "out.npy.lock").exists()  # of the dead: no obstacle
+    assert resumed(path) == made(tmp_path / "whole", "npy")
+    assert not (tmp_path / "out.npy.lock").exists()
+
+
+@pytest.fixture
+def small_disk():
+    """A limit on the size of a file, as a full disk that has room again when the test says so."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_at_the_start_is_left_as_it_was(tmp_path, small_disk):
+    small_disk(0)
+    with pytest.raises(OutputError, match="cannot be written: File too large"):
+        made(tmp_path / "out", "npy")
+    small_disk()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [100, 1000, 1900, 3000, 7000])
+def test_a_full_disk_and_then_room(tmp_path, small_disk, size):
+    whole = made(tmp_path / "whole", "jsonl")
+    path = tmp_path / "out"
+    small_disk(size)
+    with pytest.raises(OutputError, match=rf"{path}: cannot be written: File too large") as raised:
+        made(path, "jsonl", [10, 20, 30])
+    small_disk()
+    assert raised.value.hint == "make room, then run the same command with --resume"
+    assert resumed(path, "jsonl") == whole
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "npy"])
+def test_memory_does_not_grow(tmp_path, form):
+    code = """if True:
+        import resource, sys, pathlib, numpy as np
+        from bertcli.vectors.output import *
+        path, form, windows = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+        with open_vectors(Target(path, form, overwrite=True), {}) as sink:
+            for at in range(windows):
+                metas = [{"id": i, "n_tokens": 5} for i in range(at * 1000, at * 1000 + 1000)]
+                sink.write(metas, np.full((1000, 24), at, np.float32))
+                sink.commit(at)
+            sink.finish({})
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    peaks = [
+        int(subprocess.check_output([sys.executable, "-c", code, tmp_path / "out", form, windows]))
+        for windows in ("10", "40")
+    ]
+    assert peaks[1] - peaks[0] < 20_000  # kilobytes
+
+
+def test_torch_is_not_imported():
+    code = "import sys, bertcli.vectors; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
