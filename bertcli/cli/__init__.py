@@ -1,1 +1,5 @@
-"""The command line: signatures, and calls into the library."""
+"""The command line: `app` is the entry and the one place where errors are shown.
+
+`commands` has a module a command, `options` the groups of options they take, `display` what people
+see. What a command does is in the library. Nothing imports from here.
+"""

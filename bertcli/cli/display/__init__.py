@@ -1,1 +1,1 @@
-"""What people see: the one place where text goes to a terminal is `screen`."""
+"""What people see: tables, progress and messages. `screen` is where text goes to a terminal."""

@@ -1,1 +1,1 @@
-"""Groups of options, each with its panel."""
+"""Groups of options: each is a frozen dataclass with its panel; `groups` makes Typer see them."""
