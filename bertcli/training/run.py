@@ -121,7 +121,7 @@ class TrainingRun:
         rows, last = held_out(len(self.data), self.options.eval_fraction)
         if not len(last):
             return rows, None
-        if self.data.index.get("options", {}).get("dupe_factor", 1) > 1:
+        if (self.data.index["options"].get("dupe_factor") or 1) > 1:
             self.notes.append(
                 "what is held out has texts, masked in other places, that are trained on as well "
                 "(dupe_factor): --eval-dir judges by other texts"

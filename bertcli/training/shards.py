@@ -110,7 +110,9 @@ def _read_index(path: Path) -> dict[str, Any]:
         file = shard.text("file") or ""
         if Path(file).name != file or "\0" in file or not file or shard.text("sha256") is None:
             raise shard.bad("file", "the name of a file here, and its sha256")
-    return {"shards": [], **found}
+    options = index.object("options")
+    options.whole("dupe_factor")
+    return {**found, "shards": found.get("shards") or [], "options": dict(options)}
 
 
 def _needed(index: JsonObject, name: str) -> int:

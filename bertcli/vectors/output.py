@@ -75,6 +75,11 @@ def open_vectors(
         target.check()
     files, inputs = Files.of(target.path), inputs or Inputs()
     inputs.refuse([target.path, *files.own])
+    for path in files.own:
+        if path.is_dir():
+            raise OutputError(
+                f"{path}: is a folder, and this run writes a file there", "move it away"
+            )
     now = as_json({**fingerprint, "format": target.form, "precision": target.precision})
     with locked(files.lock, target.path, files.modes().get("output")):
         sink = _begin(target, files, now, inputs)

@@ -114,7 +114,7 @@ def output_problems(command: Command, done: Result, place: Path) -> Iterator[str
     if plain and done.stdout:
         yield from json_problems("stdout", done.stdout)
     path = place / command.output
-    if done.code or not command.output or not path.is_file():
+    if done.code or "-o" not in command.argv or not path.is_file():
         return
     if path.suffix in (".jsonl", ".ndjson"):
         yield from json_problems(path.name, path.read_bytes())

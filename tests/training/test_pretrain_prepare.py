@@ -422,6 +422,7 @@ def test_wrong_usage(place):
         (lambda folder: (folder / "instances.json").write_text("[]"), "not an index of instances"),
         (lambda folder: edited(folder, version=9), "version 9, and this one reads 1"),
         (lambda folder: edited(folder, max_length=-1), "not an index of instances"),
+        (lambda folder: edited(folder, options={"dupe_factor": "x"}), "not an index of instances"),
         (lambda folder: edited(folder, shards=[{}]), "shards.0.rows: expected a whole number"),
         (lambda folder: edited(folder, shards=7), "shards: expected a list of objects"),
         (lambda folder: edited(folder, vocab_size=1e300), "vocab_size: expected a whole number"),

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from front import PACKAGE, bad, call, good, shell
+from front import PACKAGE, bad, call, good, left_in, shell
 from safetensors.numpy import load_file
 
 from bertcli.vectors import journal
@@ -509,6 +509,13 @@ def test_an_id_that_ends_in_nul_is_refused_for_npz(tmp_path):
     file.write_text(json.dumps({"id": "x\0", "text": "hi"}))
     assert "ends in NUL" in bad(*SET, "-i", file, "-o", tmp_path / "s.npz").error
     good(*SET, "-i", file, "-o", tmp_path / "s.npy")
+
+
+def test_a_folder_where_a_side_file_goes_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "s.npy.manifest.json").mkdir()
+    error = bad(*SET, "hi", "-o", tmp_path / "s.npy", "--overwrite").error
+    assert error.endswith("s.npy.manifest.json: is a folder, and this run writes a file there")
+    assert left_in(tmp_path) == ["s.npy.manifest.json"]
 
 
 def test_an_output_may_lie_in_the_folder_of_its_model(tmp_path):
