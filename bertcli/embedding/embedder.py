@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 COLUMNS = ("input_ids", "token_type_ids")
-TRIED = (2, 19)  # tokens of the texts that `batch_invariant` compares
+TRIED = (2, 19)  # tokens of the texts that `same_bits` compares
 HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
 
 
@@ -157,7 +157,7 @@ class Embedder:
         return asked or min(self.sentence.max_length or self.tokenizer.limit or fits, fits)
 
     @cached_property
-    def batch_invariant(self) -> bool:
+    def same_bits(self) -> bool:
         """Whether a vector depends on its text alone, to the last bit, with the kernels used here.
 
         Some kernels add up in another order by the number of rows or threads. Two texts are tried:

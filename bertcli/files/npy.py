@@ -68,6 +68,8 @@ def _header(file: IO[bytes]) -> Header:
         if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
             raise ValueError("its header is not that of an array")
         dtype = numpy.dtype(header["descr"])
+    if not dtype.itemsize:
+        raise ValueError(f"its numbers, {dtype}, have no bytes")
     shape = header["shape"]
     whole = isinstance(shape, tuple) and all(type(one) is int and 0 <= one < 2**63 for one in shape)
     if not whole or len(shape) > DIMENSIONS:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import BertcliError, InputError
@@ -82,7 +83,7 @@ def compare(a: str, b: str, worst: int = WORST) -> Comparison:
         finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
         found.not_finite += int((~finite).sum())
         rows, x, y = start + np.flatnonzero(finite), x[finite], y[finite]
-        if not len(rows):
+        if not x.size:
             continue
         apart, cosines = np.abs(x - y), _cosines(x, y)
         total += apart.mean(axis=1).sum(), cosines.sum()
@@ -107,7 +108,10 @@ def _pairs(found: Comparison) -> Iterator[tuple[int, Array, Array]]:
         x, y = pair
         if x is not None and y is not None and x.shape == y.shape:
             found.dtype = found.dtype or [_kind(found.a, x), _kind(found.b, y)]
-            wide = [block.reshape(len(block), -1).astype(np.float64) for block in (x, y)]
+            wide = [
+                block.reshape(len(block), prod(block.shape[1:])).astype(np.float64)
+                for block in (x, y)
+            ]
             yield counts[0] - len(x), wide[0], wide[1]
         elif all(shapes) and shapes[0] != shapes[1]:
             break

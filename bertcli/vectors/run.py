@@ -199,7 +199,7 @@ class EmbedRun:
         tally = asdict(self.tally) | {"skipped": self.reader.skipped}
         return {
             **self.about,
-            "batch_invariant": self.embedder.batch_invariant,
+            "same_bits": self.embedder.same_bits,
             "counts": tally,
             "input_sha256": digest.sha.hexdigest(),
             "texts_sha256": digest.texts.hexdigest(),

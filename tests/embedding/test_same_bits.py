@@ -63,5 +63,5 @@ def test_the_manifest_says_whether_bits_depend_on_the_batch(tmp_path, monkeypatc
     monkeypatch.setattr(Encoder, "kernel", kernel)
     done = call("embed", "-v", "--device", "cpu", "a", "b c", "-o", tmp_path / "o.npy")
     manifest = json.loads((tmp_path / "o.npy.manifest.json").read_text())
-    assert manifest["batch_invariant"] is (kernel == "packed")
+    assert manifest["same_bits"] is (kernel == "packed")
     assert ("the last bits of a vector depend" in done.err) is (kernel == "padded")

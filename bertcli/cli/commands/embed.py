@@ -162,7 +162,7 @@ def _open(
 def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Console) -> None:
     from bertcli.vectors.run import EmbedRun, versions
 
-    if not embedder.batch_invariant:
+    if not embedder.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     progress = _progress(embedder)
     writing = EmbedRun(embedder, reader, target, {"versions": versions()}, progress=progress)
