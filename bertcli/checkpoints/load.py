@@ -30,6 +30,7 @@ from bertcli.checkpoints.names import BASE, TIED, canonical, heads_in, transpose
 from bertcli.checkpoints.stored_tensor import Stored, check
 from bertcli.checkpoints.weight_files import weights_in
 from bertcli.errors import ModelError, OutputError
+from bertcli.files.atomic import put_files, scratch_folder
 from bertcli.hub.files import CONFIGS
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
@@ -217,18 +218,14 @@ def save(model: Model, config: BertConfig, folder: Path) -> None:
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
     names = (type(model).__name__,)
     said = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
-    temporary = folder / f".saving-{uuid.uuid4().hex}"
     try:
-        temporary.mkdir(parents=True)
-        _write(temporary, {name: one.contiguous() for name, one in weights.items()}, said)
-        (folder / "config.json").unlink(missing_ok=True)
-        for name in ("model.safetensors", "config.json"):
-            os.replace(temporary / name, folder / name)
+        folder.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(folder / f".saving-{uuid.uuid4().hex}") as made:
+            _write(made, {name: one.contiguous() for name, one in weights.items()}, said)
+            put_files(made, folder, last="config.json")
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{folder}: the model cannot be written: {reason}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _refuse_other_config(model: Model, config: BertConfig) -> None:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertcli.errors import OutputError, PipeClosed
+from bertcli.files.atomic import FULL, whole_file
 from bertcli.files.printable import printable
 from bertcli.files.same_file import refuse_inputs, refuse_stdout
-from bertcli.files.side_files import making, opener
 from bertcli.records.records import PACKED
 from bertcli.tokenizing.columns import Numbers, Written
 
@@ -217,7 +217,7 @@ def open_output(
         else:
             with (
                 _replacing(path, overwrite=overwrite) as output,
-                _packed(path, output.file) as output.file,
+                packed(path, output.file) as output.file,
             ):
                 yield output
     except BrokenPipeError:
@@ -241,34 +241,25 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
     if path.exists() and not overwrite:
         raise OutputError(f"{path}: exists already", "give --overwrite, or another name")
     target = Path(os.path.realpath(path))  # a link stays one
-    beside = making(target)
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    try:
-        with open(beside, "xb", opener=opener(mode)) as file:
-            if mode is not None:  # what replaces a private file is private
-                os.chmod(beside, mode)
-            yield Output(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+    with whole_file(target, mode) as file:  # what replaces a private file is private
+        yield Output(file)
 
 
 @contextmanager
-def _packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
     """Compress for a name ending in .gz or .zst; no time stamp, so equal rows give equal bytes."""
     match path.suffix.lower():
         case ".gz":
             import gzip
 
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                yield packed  # type: ignore[misc]
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream:
+                yield stream  # type: ignore[misc]
         case ".zst":
             import zstandard
 
-            with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as packed:
-                yield packed
+            with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream:
+                yield stream
         case _:
             yield file
 
@@ -280,10 +271,6 @@ def drop_stdout() -> None:
 
 
 def _hint(failed: OSError) -> str:
-    match failed.errno:
-        case errno.ENOENT:
-            return "make the folder first"
-        case errno.ENOSPC | errno.EFBIG | errno.EDQUOT:
-            return "make room, or choose another place"
-        case _:
-            return "choose another place"
+    if failed.errno == errno.ENOENT:
+        return "make the folder first"
+    return "make room, or choose another place" if failed.errno in FULL else "choose another place"

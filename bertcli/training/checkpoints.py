@@ -26,12 +26,12 @@ from torch import Tensor
 
 from bertcli.checkpoints import load as checkpoint
 from bertcli.errors import OutputError
+from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
 from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.log import LOG, PLOT
-from bertcli.vectors.journal import FULL, sync_folder
 
 VERSION = 1  # of training_state.json
 MOST_BYTES = 1 << 62
@@ -113,17 +113,12 @@ class Checkpoints:
         target = self.path(state.step)
         making = self.folder / f"{MAKING}{target.name}"
         with self.explained(f"{target.name} cannot be written"):
-            try:
-                shutil.rmtree(making, ignore_errors=True)
-                making.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with scratch_folder(making):
                 fill(making)
                 said = {"version": VERSION, **asdict(state)}
                 (making / STATE).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
-                sync(making)
-                os.rename(making, target)
-                sync_folder(self.folder)
-            finally:
-                shutil.rmtree(making, ignore_errors=True)
+                put_folder(making, target)
             self._drop()
         return target
 
@@ -136,18 +131,12 @@ class Checkpoints:
 
     def publish(self, fill: Callable[[Path], None]) -> None:
         """Put the files that `fill` makes into the folder itself, config.json as the last one."""
-        making = self.folder / f"{MAKING}result"
-        with self.explained("the model cannot be written"):
-            try:
-                shutil.rmtree(making, ignore_errors=True)
-                making.mkdir()
-                fill(making)
-                sync(making)
-                for path in sorted(making.iterdir(), key=lambda one: one.name == "config.json"):
-                    os.replace(path, self.folder / path.name)
-                sync_folder(self.folder)
-            finally:
-                shutil.rmtree(making, ignore_errors=True)
+        with (
+            self.explained("the model cannot be written"),
+            scratch_folder(self.folder / f"{MAKING}result") as making,
+        ):
+            fill(making)
+            put_files(making, self.folder, last="config.json")
 
     def _drop(self) -> None:
         for step in self.steps()[: -self.keep]:
@@ -156,7 +145,7 @@ class Checkpoints:
     def _remove(self, step: int) -> None:
         going = self.folder / f"{GOING}{self.path(step).name}"
         shutil.rmtree(going, ignore_errors=True)
-        os.rename(self.path(step), going)
+        move(self.path(step), going)
         shutil.rmtree(going)
 
     @contextmanager
@@ -179,14 +168,6 @@ class Checkpoints:
         """Say what there is to go on from."""
         last = self.last()
         return f"the last good checkpoint is {last.name}" if last else "there is no checkpoint"
-
-
-def sync(folder: Path) -> None:
-    """Put the files of a folder, and their names, on the disk."""
-    for path in folder.iterdir():
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)
 
 
 def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, tokenizer: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
+from bertcli.files.atomic import sync
 from bertcli.files.typed_json import BadJsonError, JsonObject, kind_of, parse
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Log:
 
     def sync(self) -> int:
         """Put all lines on the disk and return how many bytes they are."""
-        os.fsync(self.file.fileno())
+        sync(self.file)
         return self.file.seek(0, os.SEEK_END)
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +18,10 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
+from bertcli.files.atomic import sync
 from bertcli.files.id_arrays import npy_header
 from bertcli.files.side_files import opener
-from bertcli.files.writers import _packed as packed
-from bertcli.files.writers import writer_of
+from bertcli.files.writers import packed, writer_of
 from bertcli.vectors import rows as fields
 from bertcli.vectors.journal import Files
 from bertcli.vectors.precision import RANGED
@@ -78,8 +77,7 @@ def make(rows: Rows, form: str, mode: int | None = None) -> None:
         with open(files.whole, "wb", opener=opener(mode)) as file:
             with packed(files.output, file) as inner:
                 WRITERS[form](inner, rows)
-            file.flush()
-            os.fsync(file.fileno())
+            sync(file)
     except BaseException:
         files.whole.unlink(missing_ok=True)  # makes room for a second attempt
         raise
@@ -89,8 +87,7 @@ def put_header(rows: Rows) -> None:
     """Make the spool an NPY file."""
     with open(rows.files.vectors, "r+b") as file:
         file.write(_head(rows))
-        file.flush()
-        os.fsync(file.fileno())
+        sync(file)
 
 
 def _head(rows: Rows) -> bytes:

@@ -20,7 +20,6 @@ then on the output is made, and only has to be moved to its name.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -32,12 +31,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import OutputError
-from bertcli.files.side_files import OWNER, beside, opener
+from bertcli.files.atomic import FULL, whole_file
+from bertcli.files.side_files import OWNER, beside
 from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 
 VERSION = 3  # of the journal and of the partial files
 SHOWN = 60  # characters of a value in a message
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 BEGIN_AGAIN = "--overwrite begins again"
@@ -160,29 +159,12 @@ def _sha256(value: Mapping[str, Any]) -> str:
 def put_json(path: Path, value: Any, mode: int | None = None) -> None:
     """Write a JSON file that is whole, on the disk, or as it was; ``mode`` is its own, if given."""
     text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
-    with open(_making(path), "wb", opener=opener(mode)) as file:
+    with whole_file(path, mode, _making(path)) as file:
         file.write(text.encode(errors="surrogatepass"))
-        file.flush()
-        os.fsync(file.fileno())
-    if mode is not None:
-        os.chmod(_making(path), mode)
-    os.replace(_making(path), path)
-    sync_folder(path.parent)
 
 
 def _making(path: Path) -> Path:
     return beside(path, ".tmp")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files (Windows has no call for it)."""
-    if os.name != "posix":
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def as_json(value: Mapping[str, Any]) -> dict[str, Any]:

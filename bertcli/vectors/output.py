@@ -19,7 +19,6 @@ says which: it is the spool of the other fields. Where a record has one row, the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
+from bertcli.files.atomic import move, sync_folder
 from bertcli.files.typed_json import BadJsonError, parse, read_bytes
 from bertcli.files.versions import __version__
 from bertcli.hub import sha256
@@ -47,7 +47,6 @@ from bertcli.vectors.journal import (
     explained,
     put_json,
     refuse_changes,
-    sync_folder,
 )
 from bertcli.vectors.lock import locked
 from bertcli.vectors.spool import Row, Rows, VectorSpool
@@ -347,10 +346,7 @@ class Sink:
 
     def _move(self, path: Path, name: str) -> None:
         """Give a file that is whole the name of a published one, and its mode."""
-        mode = self._final_mode(name)
-        if mode is not None:
-            os.chmod(path, mode)
-        os.replace(path, getattr(self.files, name))
+        move(path, getattr(self.files, name), self._final_mode(name))
 
     def close(self) -> None:
         """Close the files; they stay where something is committed."""

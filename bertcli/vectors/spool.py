@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
+from bertcli.files.atomic import sync
 from bertcli.files.side_files import opener
 from bertcli.files.writers import to_json
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
@@ -127,7 +128,7 @@ class VectorSpool:
     def sync(self) -> None:
         """Put all rows on the disk."""
         for file in filter(None, (self.vectors, self.metas)):
-            os.fsync(file.fileno())
+            sync(file)
 
     def close(self) -> None:
         """Close the files, which stay as they are."""

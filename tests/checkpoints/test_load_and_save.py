@@ -122,7 +122,7 @@ def test_an_interrupted_save_leaves_nothing_that_loads(folder, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertcli.checkpoints.load.os.replace", full)
+    monkeypatch.setattr("bertcli.files.atomic.os.replace", full)
     with pytest.raises(OutputError, match=r"model: the model cannot be written: No space left"):
         save(model, model.config, folder)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]

@@ -144,7 +144,7 @@ def test_every_line_is_a_place_to_be_killed(tmp_path):
 
 def test_the_data_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
     """For a power cut, which may lose all that was not synced."""
-    synced, fsync, rename = set(), os.fsync, os.rename
+    synced, fsync, replace = set(), os.fsync, os.replace
 
     def note(file):
         fsync(file)
@@ -152,10 +152,10 @@ def test_the_data_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
 
     def check(source, to):
         assert {os.stat(path).st_ino for path in (source, *source.iterdir())} <= synced
-        rename(source, to)
+        replace(source, to)
 
     monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(os, "rename", check)
+    monkeypatch.setattr(os, "replace", check)
     Checkpoints(tmp_path / "work").write(State(step=1), filled)
     assert os.stat(tmp_path / "work").st_ino in synced
 

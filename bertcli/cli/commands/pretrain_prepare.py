@@ -102,8 +102,8 @@ def pretrain_prepare(
 
     [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
     """
+    from bertcli.files.atomic import whole_folder
     from bertcli.training.prepare import OURS, Making, Vocabulary
-    from bertcli.training.whole_folder import whole_folder
 
     console = messages.console()
     reader = corpus.reader(console)

@@ -72,9 +72,9 @@ def pretrain_vocab(
 
     [bold]bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer[/bold]
     """
+    from bertcli.files.atomic import whole_folder
     from bertcli.records.records import texts_of
     from bertcli.training.vocabulary import OURS, WordCounts, train, write
-    from bertcli.training.whole_folder import whole_folder
 
     console = messages.console()
     reader = corpus.reader(console)
