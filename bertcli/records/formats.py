@@ -68,7 +68,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Se
     """One text a line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
-    objects = _Objects(source, name)
+    objects = _Objects(reader, name)
 
     def parse(block: Block, number: int, index: int) -> Record:
         text = decode(block, index)
@@ -87,7 +87,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Se
 
 def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[list[Record]]:
     """One JSON object a line; blank lines are passed over."""
-    objects = _Objects(reader.source, decode.name)
+    objects = _Objects(reader, decode.name)
 
     def parse(block: Block, number: int, index: int) -> Record:
         return objects(decode(block, index), number)
@@ -121,7 +121,7 @@ def delimited(
             return
         texts.begun = True
         fields = _fields(reader, header[1], decode.name)
-        parse = partial(_row, fields, reader.source, decode.name, header[1])
+        parse = partial(_row, fields, reader, decode.name, header[1])
     for some in _handfuls(rows):
         yield reader.collect(some, parse)
 
@@ -145,7 +145,7 @@ def parquet(place: str, path: str, reader: Reader) -> Iterator[list[Record]]:
                         f"{path}:{line}: field {name!r} is not valid UTF-8",
                         "use --encoding-errors replace",
                     )
-            return fields.record(row, source, path, line)
+            return fields.record(row, reader, path, line)
 
         def large(line: int) -> None:
             reader.skip(too_large(f"{path}:{line}", source.max_record_bytes))
@@ -299,7 +299,7 @@ def _handfuls(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int,
 
 
 def _row(
-    fields: RecordFields, source: Source, name: str, header: list[str], number: int, row: list[str]
+    fields: RecordFields, reader: Reader, name: str, header: list[str], number: int, row: list[str]
 ) -> Record:
     if len(row) != len(header):
         raise InputError(
@@ -309,7 +309,7 @@ def _row(
     for field in (fields.pair, fields.id):
         if field is not None and not found[field]:  # an empty cell is all that CSV has for "none"
             found[field] = None
-    return fields.record(found, source, name, number)
+    return fields.record(found, reader, name, number)
 
 
 def _pair_names(source: Source) -> list[str]:
@@ -336,8 +336,9 @@ def _too_many(where: str, count: int) -> InputError:
 class _Objects:
     """Records in lines of JSON: each object may have other fields than the last."""
 
-    def __init__(self, source: Source, name: str) -> None:
-        self.source, self.name = source, name
+    def __init__(self, reader: Reader, name: str) -> None:
+        source = self.source = reader.source
+        self.reader, self.name = reader, name
         self.single = replace(source, pair_field=None)  # that field may be missing
         self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
 
@@ -354,7 +355,7 @@ class _Objects:
                 f"{name}:{number}: expected a JSON object, found {type(value).__name__}",
                 'each line is an object like {"text": "..."}; plain texts need --input-format txt',
             )
-        record = self._fields(tuple(value), number).record(value, source, name, number)
+        record = self._fields(tuple(value), number).record(value, self.reader, name, number)
         if "\\" not in text or "\\ud" not in text.lower():
             return record
         key, extra = _whole([record.id, record.extra], f"{name}:{number}", source)

@@ -127,6 +127,8 @@ class Reader:
             None  # those of the last table; JSONL has them line by line
         )
         self.skipped = self.replaced = 0
+        self.with_id = self.without_id = 0  # records of files that have fields
+        self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
         self.bytes_read = self.records = 0  # the records are counted by a Run
 
     def __iter__(self) -> Iterator[Record]:
@@ -163,6 +165,24 @@ class Reader:
     def count(self, size: int) -> None:
         """Note that so many bytes were read from the disk."""
         self.bytes_read += size
+
+    def fit_id(self, key: Any, name: str, where: str) -> float | None:
+        """Return an id that is neither a string nor a whole number: a number, or none.
+
+        A list, an object, true or false is no id. It is counted; where the field was asked for
+        with --id-field, InputError is raised, as it is for NaN and infinity.
+        """
+        if isinstance(key, float):
+            if math.isfinite(key):
+                return key
+            raise _not_finite(name, where)
+        if self.source.id_field is not None:
+            raise InputError(
+                f"{where}: the id {name!r} is {kind_of(key)}, not a string or a number",
+                "name another field with --id-field, or rename this one",
+            )
+        self.unfit_ids += 1
+        return None
 
     def _argument(self, number: int, text: str) -> Record:
         record = Record(text, self.source.pair, line=number)
@@ -294,8 +314,8 @@ class RecordFields(NamedTuple):
         """All of them, each once."""
         return list(dict.fromkeys(name for name in (*self[:3], *self.rest) if name is not None))
 
-    def record(self, row: Mapping[str, Any], source: Source, file: str, line: int) -> Record:
-        """Return the record that a row holds.
+    def record(self, row: Mapping[str, Any], reader: Reader, file: str, line: int) -> Record:
+        """Return the record that a row holds; the reader counts the ids.
 
         Raises InputError for values that could not be written again, NaN and infinity among them.
         """
@@ -308,22 +328,16 @@ class RecordFields(NamedTuple):
             line,
         )
         if found.id is not None and type(found.id) not in (str, int):
-            _check_id(found.id, self.id or "", found.where)
+            found = found._replace(id=reader.fit_id(found.id, self.id or "", found.where))
+        if found.id is None:
+            reader.without_id += 1
+        else:
+            reader.with_id += 1
         if found.extra:
             for name, value in found.extra.items():
                 if not is_finite(value):
                     raise _not_finite(name, found.where)
-        return checked(found, source)
-
-
-def _check_id(key: Any, name: str, where: str) -> None:
-    if not isinstance(key, float):
-        raise InputError(
-            f"{where}: the id {name!r} is {kind_of(key)}, not a string or a number",
-            "name another field with --id-field, or rename this one",
-        )
-    if not math.isfinite(key):
-        raise _not_finite(name, where)
+        return checked(found, reader.source)
 
 
 def _not_finite(name: str, where: str) -> InputError:

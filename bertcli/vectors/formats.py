@@ -126,8 +126,8 @@ def _ids(file: IO[bytes], rows: Rows) -> None:
 
 
 def id_text(meta: Row) -> str:
-    """Return the id of a row as a string: one that is none is written as JSON."""
-    value = meta[ID]
+    """Return the id of a row as a string: a number as JSON writes it, and none as ""."""
+    value = "" if meta[ID] is None else meta[ID]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

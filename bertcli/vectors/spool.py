@@ -104,9 +104,9 @@ class VectorSpool:
         if not self.meta_bytes and not any(ID in meta for meta in metas):
             return []  # no record has an id so far
         lines = self._lines(
-            [{ROW: row, ID: meta.get(ID, row)} for row, meta in enumerate(metas, self.rows)]
+            [{ROW: row, ID: meta.get(ID)} for row, meta in enumerate(metas, self.rows)]
         )
-        return chain(() if self.meta_bytes else _numbered(self.rows), [lines])
+        return chain(() if self.meta_bytes else _without_ids(self.rows), [lines])
 
     @property
     def sums(self) -> dict[str, str]:
@@ -144,11 +144,11 @@ def _placed(metas: Sequence[Row], counts: Sequence[int], first: int) -> Iterator
         first += count
 
 
-def _numbered(count: int) -> Iterator[bytes]:
-    """Yield the lines of an index for rows whose records have no id: the number of the row."""
+def _without_ids(count: int) -> Iterator[bytes]:
+    """Yield the lines of an index for rows whose records have no id."""
     for start in range(0, count, MOST):
         rows = range(start, min(start + MOST, count))
-        yield "".join(to_json({ROW: row, ID: row}) for row in rows).encode()
+        yield "".join(to_json({ROW: row, ID: None}) for row in rows).encode()
 
 
 def _open_at(path: Path, size: int, mode: int | None, *, fresh: bool) -> io.FileIO:

@@ -93,7 +93,16 @@ def test_a_number_that_json_cannot_hold(number, row, more):
 
 @pytest.mark.parametrize("key", [[1], {"a": 1}, True])
 def test_an_id_that_is_none(key):
-    assert "stdin:1: the id 'id' is " in read(lines({"id": key, "text": "a"})).error
+    """It is left out and counted, also where fields are kept; asked for by name it is an error."""
+    rows = lines({"id": key, "text": "a"}, {"id": 3, "text": "a"}, {"id": key, "text": "a"})
+    for more in ((), ("--keep-fields",)):
+        done = read(rows, *more)
+        assert (done.code, [row.get("id") for row in done.rows]) == (0, [None, 3, None])
+        assert done.err == (
+            "note: 2 values of id are neither text nor a number, so ignored; "
+            "--id-field names another field\n"
+        )
+    assert "stdin:1: the id 'id' is " in read(rows, "--id-field", "id").error
 
 
 @pytest.mark.parametrize("key", ["x", 7, 1.5, 10**30])

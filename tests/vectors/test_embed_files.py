@@ -468,13 +468,13 @@ def test_ids_are_kept(tmp_path, texts, form, precision):
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
 def test_ids_of_some_records_alone(tmp_path, form):
-    """The others have the number of their row; also of a run that was resumed between them."""
+    """The others have none; also of a run that was resumed between them."""
     file = tmp_path / "mixed.jsonl"
     rows = [{}, {}, {}, {"id": 7}, {}, {"id": None}, {"id": 2.5}, {"id": "\u00e9"}]
     file.write_text("".join(json.dumps({"text": "hi", **row}) + "\n" for row in rows))
-    expected = [0, 1, 2, 7, 4, 5, 2.5, "\u00e9"]
+    expected = [None, None, None, 7, None, None, 2.5, "\u00e9"]
     if form == "npz":
-        expected = [one if isinstance(one, str) else json.dumps(one) for one in expected]
+        expected = ["", "", "", "7", "", "", "2.5", "\u00e9"]
     out = tmp_path / f"s.{form}"
     good(*SET, "-i", file, "-o", out)
     assert ids_of(out) == expected
@@ -483,6 +483,16 @@ def test_ids_of_some_records_alone(tmp_path, form):
         path.unlink()
     good(*begun(tmp_path, file, form))
     assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("form", [*FORMS, "stream"])
+def test_a_row_number_in_the_place_of_an_id_is_said_once(tmp_path, form):
+    file = tmp_path / "mixed.jsonl"
+    file.write_text("".join(json.dumps({"text": "hi", **id}) + "\n" for id in ({"id": 1}, {}, {})))
+    argv = [one for one in SET if one != "-q"]
+    done = call(*argv, "-i", file, *(() if form == "stream" else ("-o", tmp_path / f"s.{form}")))
+    said = "warning: 2 records have no id and the row number in its place"
+    assert (done.code, done.err.count(said)) == (0, form in ("parquet", "jsonl", "csv", "stream"))
 
 
 def test_no_ids_no_index(tmp_path):

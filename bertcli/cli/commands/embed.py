@@ -175,7 +175,7 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
         console.note(f"{target.path} is complete: there was nothing to do")
         return
     _report(writing.tally, embedder, console)
-    console.close(writing.tally.records, reader)
+    console.close(writing.tally.records, reader, numbered=not target.lists_ids)
 
 
 def _to_stream(
@@ -198,7 +198,7 @@ def _to_stream(
 
             write_stream(batches, form, precision)
     _report(run.tally, embedder, console)
-    console.close(run.tally.records, reader)
+    console.close(run.tally.records, reader, numbered=form != "table")
 
 
 def _progress(embedder: Embedder) -> Progress:

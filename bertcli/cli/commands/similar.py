@@ -118,7 +118,7 @@ def similar(
         reading += [corpus.vectors] if corpus.vectors else []
         with output.open(form, reading) as write:
             write(search.rows() or ([TableHeader(search.header())] if form != "jsonl" else []))
-    console.close(search.nearest.rows, reader)
+    console.close(search.nearest.rows, reader, numbered=True)
 
 
 def _open(

@@ -68,13 +68,13 @@ def write(
         with output.open(form, stream.reader.source.paths) as put:
             for rows in rows_of:
                 put(rows)
-    _report(stream, console, advice)
+    _report(stream, console, advice, numbered=form not in ("table", "jsonl"))
 
 
-def _report(stream: Stream, console: Console, advice: str) -> None:
+def _report(stream: Stream, console: Console, advice: str, *, numbered: bool) -> None:
     tally = stream.tally
     console.warn(truncated(tally, stream.max_length, advice and f" ({advice})"))
     if not stream.masks:
         console.warn(special_tokens(tally))
     console.note(empty(tally))
-    console.close(tally.records, stream.reader)
+    console.close(tally.records, stream.reader, numbered=numbered)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from bertcli.cli.display.messages import counted, skipped
+from bertcli.cli.display.messages import counted, numbered_rows, skipped, unfit_ids
 from bertcli.files.addresses import public
 from bertcli.files.printable import printable
 
@@ -136,10 +136,17 @@ class Console:
             tokens = counted(progress.tokens, "token", "tokens")
             self.detail(f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates}")
 
-    def close(self, records: int, reader: Reader) -> None:
-        """Say what became of the input; exit with 1 when records were skipped."""
+    def close(self, records: int, reader: Reader, *, numbered: bool = False) -> None:
+        """Say what became of the input; exit with 1 when records were skipped.
+
+        ``numbered`` tells that a record without an id was written with the number of its row.
+        """
         if not records and not reader.skipped:
             self.note("no records: the input is empty")
+        if reader.unfit_ids:
+            self.note(unfit_ids(reader.unfit_ids))
+        if numbered and reader.with_id and reader.without_id:
+            self.warn(numbered_rows(reader.without_id))
         if reader.replaced:
             characters = counted(reader.replaced, "character", "characters")
             self.warn(f"{characters} could not be decoded and became U+FFFD")

@@ -68,3 +68,17 @@ def pooling(embedder: Embedder) -> str:
 def skipped(records: int, where: str = "") -> str:
     """Return how many records were skipped."""
     return f"{counted(records, 'record was', 'records were')} skipped{where}" if records else ""
+
+
+def unfit_ids(records: int) -> str:
+    """Return how many records have an id that cannot be one."""
+    values = counted(records, "value of id is", "values of id are")
+    return f"{values} neither text nor a number, so ignored; --id-field names another field"
+
+
+def numbered_rows(records: int) -> str:
+    """Return how many records have the number of their row beside others that have ids."""
+    return (
+        f"{counted(records, 'record has', 'records have')} no id and the row number in its place, "
+        "which may equal the id of another record"
+    )
