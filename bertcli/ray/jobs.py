@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bertcli.errors import BertcliError
 from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
@@ -165,10 +166,17 @@ class _Tokenizing:
         task = Task(job.layout, job.extra, job.form)
         run = task.run(reader, self.tokenizer, job.window)
         made = TokenOutput(run, task)
-        with open_writer(output, made.form, overwrite=True) as put:
-            made.write(_watched(made, seen), put)
+        manifest = Files.of(output).manifest
+        put_json(manifest, about)  # what is killed behind this line may be replaced
+        try:
+            with open_writer(output, made.form, overwrite=True) as put:
+                made.write(_watched(made, seen), put)
+        except BertcliError:
+            if not output.exists():
+                manifest.unlink()
+            raise
         put_json(
-            Files.of(output).manifest,
+            manifest,
             {
                 **about,
                 "bertcli": __version__,

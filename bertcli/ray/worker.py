@@ -21,7 +21,7 @@ from bertcli.ray.jobs import ShardJob, ShardWork
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.records import Reader
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.journal import MOST, as_json, refuse_changes
+from bertcli.vectors.journal import MOST, Files, as_json, refuse_changes
 
 MANIFEST = ".manifest.json"
 COUNTS = (*(one.name for one in fields(TokenCounts)), "skipped")
@@ -79,6 +79,8 @@ class ShardWorker:
         if passed_over := found is not None and places.exists(shard.output):
             refuse_changes(public(shard.output), found["shard"], now)
         else:
+            if not self.job.overwrite:
+                _refuse_unknown(shard)
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
                 skipped = self._make(shard, Path(scratch), now)
             found = manifest_of(shard)
@@ -104,6 +106,9 @@ class ShardWorker:
             raise type(error)(said, error.hint) from None
         if not here:
             made = sorted(output.parent.iterdir(), key=lambda one: one == manifest_beside(output))
+            mark = scratch / "begun.json"  # so that a run which is killed here goes on
+            mark.write_text(json.dumps({"shard": now}), "utf-8")
+            places.put(mark, places.beside(shard.output, MANIFEST))
             for file in made:  # the manifest last: it says that the others are there
                 places.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
         return reader.skipped
@@ -120,15 +125,35 @@ def source_of(shard: Shard) -> dict[str, Any]:
 
 def manifest_of(shard: Shard) -> dict[str, Any] | None:
     """Return what is written of an output that is whole; None when there is none."""
-    raw = places.read(places.beside(shard.output, MANIFEST))
-    try:
-        value = None if raw is None else parse(raw)
-    except BadJsonError:
-        return None  # another's file, or cut off: the shard is made again
-    found = JsonObject(value if isinstance(value, dict) else {}, shard.output, OutputError)
+    found = _manifest(shard)
     try:
         shown = dict(found) | {"shard": dict(found.object("shard")), "sha256": found.text("sha256")}
         counts = {name: found.object("counts").whole(name, most=MOST) for name in COUNTS}
     except OutputError:
-        return None  # likewise
+        return None  # another's file: the shard is made again
     return None if None in (shown["sha256"], *counts.values()) else shown | {"counts": counts}
+
+
+def _manifest(shard: Shard) -> JsonObject:
+    """Return what the manifest of an output says; nothing when there is none that is whole."""
+    raw = places.read(places.beside(shard.output, MANIFEST))
+    try:
+        value = None if raw is None else parse(raw)
+    except BadJsonError:
+        value = None
+    return JsonObject(value if isinstance(value, dict) else {}, shard.output, OutputError)
+
+
+def _refuse_unknown(shard: Shard) -> None:
+    """Raise OutputError for an output that no run over shards has begun.
+
+    What begins one is its manifest, which names the shard, or the journal of its vectors.
+    """
+    here = places.is_local(shard.output)
+    if here and Files.of(places.local_path(shard.output)).journal.exists():
+        return
+    if places.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
+        raise OutputError(
+            f"{public(shard.output)}: exists already, and no manifest says what made it",
+            "give --overwrite, or another folder",
+        )

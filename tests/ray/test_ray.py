@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,10 +19,12 @@ from front import PROGRAM, call, environment
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.ray.cluster import Pool
-from bertcli.ray.jobs import EmbedJob, Model
+from bertcli.ray.jobs import EmbedJob, Model, TokenizeJob
 from bertcli.ray.shards import Shard, plan
 from bertcli.ray.worker import ShardWorker
 from bertcli.records.records import Source
+from bertcli.tokenizing.columns import Layout
+from bertcli.vectors.journal import put_json
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
@@ -195,6 +199,73 @@ def test_a_manifest_that_is_none_is_made_again(tmp_path, text):
     job = EmbedJob(Model(TINY), Source(paths=(str(source),)), EmbedOptions(), "jsonl")
     (tmp_path / "a.jsonl.manifest.json").write_text(text)
     assert not ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+
+
+def jobs(source):
+    return (
+        EmbedJob(Model(TINY), source, EmbedOptions(), "jsonl"),
+        TokenizeJob(Model(TINY), source, Layout(), "jsonl"),
+    )
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("where", ["here", "memory"])
+def test_an_output_that_nothing_says_who_made_is_refused(tmp_path, at, where):
+    from fsspec import filesystem
+
+    source = tmp_path / "a.txt"
+    source.write_text("one\n")
+    fs = filesystem("file" if where == "here" else where)
+    place = f"{tmp_path}/out/a.jsonl" if where == "here" else f"/precious{at}/a.jsonl"
+    shard = Shard(str(source), place if where == "here" else f"memory:/{place}")
+    job = jobs(Source(paths=(str(source),)))[at]
+    fs.pipe(place, b"precious\n") if where == "memory" else _written(Path(place), "precious\n")
+    with pytest.raises(OutputError, match="exists already, and no manifest says what made it"):
+        ShardWorker(job, "me", lambda *seen: None).make(shard)
+    assert fs.cat_file(place) == b"precious\n"
+    assert len(fs.ls(place.rpartition("/")[0])) == 1
+    done = ShardWorker(replace(job, overwrite=True), "me", lambda *seen: None).make(shard)
+    assert hashlib.sha256(fs.cat_file(place)).hexdigest() == done.sha256
+    assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+
+
+def _written(path, text):
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at):
+    source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
+    source.write_text("one\n")
+    shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
+    where = ("bertcli.vectors.output.put_json", "bertcli.ray.jobs.put_json")[at]
+    with mock.patch(where, side_effect=killed(at)), pytest.raises(KeyboardInterrupt):
+        ShardWorker(job, "me", lambda *seen: None).make(shard)
+    assert out.exists()
+    assert not ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+    assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+
+
+def killed(after):
+    """What puts a manifest so many times and is then killed."""
+    left = [put_json] * after
+
+    def put(*what):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()(*what)
+
+    return put
+
+
+def test_a_shard_that_cannot_be_read_leaves_nothing(tmp_path):
+    source, out = tmp_path / "a.jsonl", tmp_path / "out" / "a.jsonl"
+    source.write_text("{")
+    for job in jobs(Source(paths=(str(source),))):
+        with pytest.raises(InputError):
+            ShardWorker(job, "me", lambda *seen: None).make(Shard(str(source), str(out)))
+        assert not [*out.parent.iterdir()]
 
 
 def test_sources_are_never_written(tmp_path):
