@@ -50,8 +50,7 @@ NOT_YET = {
     ("inference", "embedding"),
 }
 TORCH = ("models", "checkpoints", "inference", "embedding", "tasks")
-TORCH += tuple(f"training/{name}" for name in ("loss", "optimizer", "ranks", "checkpoints"))
-TORCH += tuple(f"training/{name}" for name in ("evaluation", "loop", "run"))
+TORCH += tuple(f"training/{name}" for name in ("objective", "loop", "ranks", "checkpoints", "run"))
 # What `bertcli inspect` and the options of `bertcli embed` read without torch.
 NO_TORCH = """
 models/__init__ models/config models/shapes checkpoints/__init__ checkpoints/names

@@ -1,19 +1,137 @@
-"""From documents to pairs of segments, and from a pair to an instance.
+"""Training instances: documents to sentence pairs, pairs to masked sequences.
 
-Source: ``create_instances_from_document`` of Google's code for Devlin et al. 2018, with one change:
-a random segment is always of another document, not only nearly so.
+Sources: Devlin et al. 2018, section 3.1, and `create_instances_from_document` and
+`create_masked_lm_predictions` of Google's code, with two changes: a random segment always comes
+from another document, and a random token is never a special one.
+
+Python promises the same sequence of `Random.random` for a seed on every machine and in every
+version, and promises it of no other method; NumPy promises nothing of the kind. So every random
+choice here is built on `Random.random` alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from bertcli.training.masking import Masked, Masker
-from bertcli.training.random_choice import between
+from bertcli.errors import ModelError
+from bertcli.tokenizing.model_files import PREFIX
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+def below(rng: Random, count: int) -> int:
+    """Return one of 0 ... count - 1, each as likely as the others."""
+    return int(rng.random() * count)
+
+
+def between(rng: Random, low: int, high: int) -> int:
+    """Return one of low ... high, each as likely as the others."""
+    return low + int(rng.random() * (high - low + 1))
+
+
+def drawn(rng: Random, items: Sequence[T]) -> Iterator[T]:
+    """Yield all items in random order; each costs one step, so a few of many cost little."""
+    left = list(items)
+    while left:
+        at = int(rng.random() * len(left))
+        left[at], left[-1] = left[-1], left[at]
+        yield left.pop()
+
+
+MASK, KEEP = 0.8, 0.9  # below the first: [MASK]; below the second: the token itself; else another
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+class Masked(NamedTuple):
+    """A sequence with its predictions; positions ascend."""
+
+    ids: list[int]
+    positions: list[int]
+    labels: list[int]  # what stood at the positions
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Masks sequences of one vocabulary.
+
+    A random token is any but the special and the unused ones, which no text has: they would tell
+    that something was replaced. (Google's code takes any.)
+    """
+
+    mask_id: int
+    replacements: Sequence[int]  # what a random token is drawn from
+    continuing: frozenset[int]  # pieces that continue a word
+    masked_lm_prob: float = 0.15
+    max_predictions: int = 20
+    whole_word: bool = False
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, masked_lm_prob: float, max_predictions: int, *, whole_word: bool
+    ) -> Masker:
+        """Return the masker of a tokenizer. Raises ModelError without [MASK] or words."""
+        special, mask = tokenizer.special_ids(), tokenizer.roles["mask_token"]
+        if mask not in special:
+            raise ModelError(
+                f"the vocabulary has no {mask}, which stands for a token to predict",
+                "choose another --model, or make one with bertcli pretrain vocab",
+            )
+        core = tokenizer.core
+        added = {id for id, token in core.get_added_tokens_decoder().items() if token.special}
+        outside = added | set(special.values())
+        vocabulary = core.get_vocab()
+        words = sorted(
+            id
+            for token, id in vocabulary.items()
+            if id not in outside and not _UNUSED.fullmatch(token)
+        )
+        if not words:
+            raise ModelError("the vocabulary has special tokens only", "choose another --model")
+        pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
+        return cls(special[mask], words, pieces, masked_lm_prob, max_predictions, whole_word)
+
+    def mask(self, ids: Sequence[int], segments: Sequence[range], rng: Random) -> Masked:
+        """Return a sequence masked; only positions in ``segments`` are ever touched."""
+        wanted = min(self.max_predictions, max(1, round(len(ids) * self.masked_lm_prob)))
+        chosen = sorted(self._chosen(ids, segments, wanted, rng))
+        found = list(ids)
+        for at in chosen:
+            chance = rng.random()
+            if chance < MASK:
+                found[at] = self.mask_id
+            elif chance >= KEEP:
+                found[at] = self.replacements[below(rng, len(self.replacements))]
+        return Masked(found, chosen, [ids[at] for at in chosen])
+
+    def _chosen(
+        self, ids: Sequence[int], segments: Sequence[range], wanted: int, rng: Random
+    ) -> list[int]:
+        """Choose positions by chance; a word that is too long for the rest is left alone."""
+        if not self.whole_word:
+            return [*islice(drawn(rng, [*chain.from_iterable(segments)]), wanted)]
+        chosen: list[int] = []
+        for word in drawn(rng, [word for part in segments for word in self._words(ids, part)]):
+            if len(chosen) + len(word) <= wanted:
+                chosen += word
+            if len(chosen) == wanted:
+                break
+        return chosen
+
+    def _words(self, ids: Sequence[int], part: range) -> Iterator[range]:
+        """Yield the positions of each word; what a segment begins with is one in any case."""
+        start = part.start
+        for at in part[1:]:
+            if ids[at] not in self.continuing:
+                yield range(start, at)
+                start = at
+        yield range(start, part.stop)
+
 
 SPECIAL = 3  # [CLS] A [SEP] B [SEP]
 
@@ -21,7 +139,7 @@ Other = Callable[[int, Random], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PrepareOptions:
     """How instances are made; the defaults are those of the BERT paper."""
 
     max_length: int = 128
@@ -50,15 +168,15 @@ class Instance(NamedTuple):
 
 
 def pairs(
-    document: Sequence[Sequence[int]], recipe: Recipe, other: Other, rng: Random
+    document: Sequence[Sequence[int]], options: PrepareOptions, other: Other, rng: Random
 ) -> Iterator[Pair]:
     """Yield the pairs of one document, which together use all of its sentences.
 
     ``other`` returns a stretch of another document, at least one sentence and, if it has them, so
     many tokens.
     """
-    room = recipe.max_length - SPECIAL
-    target, at = _target(room, recipe, rng), 0
+    room = options.max_length - SPECIAL
+    target, at = _target(room, options, rng), 0
     while at < len(document):
         end, size = at, 0
         while end < len(document) and size < target:
@@ -75,9 +193,9 @@ def pairs(
         yield Pair(*truncated(a, b, room, rng), is_random)
 
 
-def _target(room: int, recipe: Recipe, rng: Random) -> int:
+def _target(room: int, options: PrepareOptions, rng: Random) -> int:
     """Return the length that the pairs of a document aim at: mostly all there is room for."""
-    return between(rng, 2, room) if rng.random() < recipe.short_seq_prob else room
+    return between(rng, 2, room) if rng.random() < options.short_seq_prob else room
 
 
 def truncated(

@@ -1,13 +1,37 @@
-"""What a run of pretraining is asked to do. Nothing here needs torch."""
+"""What a training run is told: folders, numbers and the learning rate. Does not import torch."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from bertcli.errors import UsageError
-from bertcli.training.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A linear warm-up to `peak`, then a polynomial decay to zero at `steps`; power 1 is linear.
+
+    Source: BERT, appendix A.2; the values are those of transformers'
+    get_polynomial_decay_schedule_with_warmup with lr_end 0.
+    """
+
+    peak: float
+    warmup_steps: int
+    steps: int
+    power: float = 1.0
+
+    def at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0: the first of a warm-up is 0."""
+        if step < self.warmup_steps:
+            return self.peak * step / self.warmup_steps
+        if step >= self.steps:
+            return 0.0
+        left = 1 - (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        return float(self.peak * left**self.power)
+
 
 # What a resumed run may change: its numbers stay the same, but for rounding and dropout's places.
 FREE = (
@@ -64,3 +88,16 @@ class TrainingOptions:
                 "give fewer, or more --steps or --epochs",
             )
         return Schedule(self.learning_rate, warmup, steps, self.lr_power)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """The folders of a run, and what becomes of one that was there before."""
+
+    data: Path
+    output: Path
+    config: str | None = None  # a file, or a name of configuration.SIZES
+    init: Path | None = None  # a folder of weights to begin with, in place of a config
+    eval_dir: Path | None = None  # in place of the options' eval_fraction
+    resume: bool = False
+    overwrite: bool = False

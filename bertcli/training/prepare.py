@@ -1,8 +1,8 @@
 """From a corpus to a folder of training instances.
 
 The corpus is tokenized once, into a file. Each pass over it makes other pairs and other masks. The
-instances of all passes are shuffled together and stored in shards. What is decided by chance
-depends on the seed, the pass and the document alone, so that the same command gives the same bytes.
+instances of all passes are shuffled together and stored in shards. Random choices depend only on
+the seed, the pass and the document, so the same command gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -24,14 +24,21 @@ from bertcli.records.records import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.documents import Documents, tokenized
 from bertcli.training.instance_rows import WRITERS, row_type
-from bertcli.training.instances import SPECIAL, Instance, Recipe, instance, pairs
-from bertcli.training.masking import Masker
-from bertcli.training.random_choice import below
+from bertcli.training.instances import (
+    SPECIAL,
+    Instance,
+    Masker,
+    PrepareOptions,
+    below,
+    instance,
+    pairs,
+)
 from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION
-from bertcli.training.shuffle import Shuffle
 from bertcli.training.statistics import Statistics
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bertcli.training.instance_rows import Array
 
 TOKENIZER = (
@@ -41,15 +48,17 @@ TOKENIZER = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # what the folder holds
+OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # names of the files in the folder
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 Count = Callable[[Iterable[Any], int], Iterable[Any]]
-BATCH = 4096  # instances made into rows together
+BATCH = 4096  # instances converted to rows together
+BUCKET = 16 << 20  # bytes of a file of the shuffle; more only when MOST files are not enough
+MOST = 4096  # files of the shuffle, none of which stays open
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """The tokenizer of a folder, as far as instances need it."""
+class InstanceTokenizer:
+    """The tokenizer of a model folder, and what instances need from it."""
 
     tokenizer: Tokenizer
     folder: Path
@@ -59,95 +68,106 @@ class Vocabulary:
     pad: int
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, folder: Path, recipe: Recipe) -> Vocabulary:
-        """Check that the recipe can be followed with this tokenizer.
-
-        Raises ModelError without a [MASK], and UsageError for sequences longer than the limit.
-        """
-        if tokenizer.limit is not None and recipe.max_length > tokenizer.limit:
+    def of(cls, tokenizer: Tokenizer, folder: Path, options: PrepareOptions) -> InstanceTokenizer:
+        """Return it. Raises ModelError without [MASK], UsageError for a length over the limit."""
+        if tokenizer.limit is not None and options.max_length > tokenizer.limit:
             raise UsageError(
-                f"--max-length {recipe.max_length} is more than the model's limit of "
+                f"--max-length {options.max_length} is more than the model's limit of "
                 f"{tokenizer.limit} tokens",
                 "give a smaller one, or a --model that takes more",
             )
         masker = Masker.of(
-            tokenizer, recipe.masked_lm_prob, recipe.max_predictions, whole_word=recipe.whole_word
+            tokenizer,
+            options.masked_lm_prob,
+            options.max_predictions,
+            whole_word=options.whole_word,
         )
         ids, roles = tokenizer.special_ids(), tokenizer.roles
         found = (ids[roles[role]] for role in ("cls_token", "sep_token", "pad_token"))
         return cls(tokenizer, folder, masker, *found)
 
 
-@dataclass
-class Making:
-    """A run: a corpus in, a folder out. ``statistics`` and ``reader`` hold the counts."""
+@dataclass(frozen=True)
+class PrepareRun:
+    """A corpus in, a folder of instances out."""
 
     reader: Reader
-    vocabulary: Vocabulary
-    recipe: Recipe
+    tokens: InstanceTokenizer
+    options: PrepareOptions
     shard_size: int = 32768
     format: str = "safetensors"
-    read: Track = lambda items: items  # shows how far the reading is
-    made: Count = lambda items, total: items  # shows how far the making is, in documents
 
-    def __post_init__(self) -> None:
-        self.statistics = Statistics(self.vocabulary.masker.mask_id, self.recipe.max_length)
+    def fill(
+        self,
+        folder: Path,
+        reading: Track = lambda items: items,
+        making: Count = lambda items, total: items,
+    ) -> Statistics:
+        """Write all files to an empty folder; return statistics of the instances.
 
-    def fill(self, folder: Path) -> None:
-        """Write all files to an empty folder.
-
-        Raises InputError when the corpus has fewer than two documents, or cannot be read.
+        ``reading`` wraps the windows of sentences that are read, and ``making`` the numbers of the
+        documents that instances are made from, to show progress. Raises InputError when the corpus
+        has fewer than two documents, or cannot be read.
         """
+        statistics = Statistics(self.tokens.masker.mask_id, self.options.max_length)
         spool = folder / "spool"
         spool.mkdir()
         with closing(Documents(spool / "documents")) as documents:
-            documents.fill(self.read(tokenized(self.reader, self.vocabulary.tokenizer)))
-            enough(documents, self.reader.source.paths)
-            rows = cut(self._shuffled(documents, spool), self.shard_size)
-            shards = write_shards(rows, folder, self.format)
+            documents.fill(reading(tokenized(self.reader, self.tokens.tokenizer)))
+            require_two(documents, self.reader.source.paths)
+            numbers = chain.from_iterable(repeat(range(len(documents)), self.options.dupe_factor))
+            steps = making(numbers, self.options.dupe_factor * len(documents))
+            rows = self._shuffled(self._instances(documents, steps), documents, spool, statistics)
+            shards = write_shards(resized(rows, self.shard_size), folder, self.format)
             counts = {"documents": len(documents), "sentences": documents.sentences}
         shutil.rmtree(spool)
-        self._write_index(folder, shards, counts)
+        self._write_index(folder, shards, counts | statistics.summary())
+        return statistics
 
-    def _shuffled(self, documents: Documents, spool: Path) -> Iterator[Array]:
-        """Yield all instances as rows, in random order."""
-        kind = row_type(self.recipe.max_length, self.recipe.max_predictions)
-        expected = documents.tokens * self.recipe.dupe_factor // (self.recipe.max_length - SPECIAL)
-        order = Random(f"{self.recipe.seed}:order")
-        shuffle, found = Shuffle(spool, kind, expected, order), self._instances(documents)
-        while batch := list(islice(found, BATCH)):
-            self.statistics.add(batch)
-            shuffle.add(packed(batch, kind, self.vocabulary.pad))
+    def _instances(self, documents: Documents, numbers: Iterable[int]) -> Iterator[Instance]:
+        """Yield the instances of all passes over the documents."""
+        tokens, seed = self.tokens, self.options.seed
+        for step, number in enumerate(numbers):
+            rng = Random(f"{seed}:{step}")
+            other = partial(another, documents, number)
+            for pair in pairs(documents[number], self.options, other, rng):
+                yield instance(pair, tokens.cls, tokens.sep, tokens.masker, rng)
+
+    def _shuffled(
+        self,
+        instances: Iterator[Instance],
+        documents: Documents,
+        spool: Path,
+        statistics: Statistics,
+    ) -> Iterator[Array]:
+        """Yield all instances as rows, in random order, and count them."""
+        options = self.options
+        kind = row_type(options.max_length, options.max_predictions)
+        expected = documents.tokens * options.dupe_factor // (options.max_length - SPECIAL)
+        shuffle = Shuffle(spool, kind, expected, Random(f"{options.seed}:order"))
+        while batch := list(islice(instances, BATCH)):
+            statistics.add(batch)
+            shuffle.add(as_rows(batch, kind, self.tokens.pad))
         yield from shuffle
 
-    def _instances(self, documents: Documents) -> Iterator[Instance]:
-        """Yield the instances of all passes over the documents."""
-        times, vocabulary = self.recipe.dupe_factor, self.vocabulary
-        numbers = chain.from_iterable(range(len(documents)) for _ in range(times))
-        for step, number in enumerate(self.made(numbers, times * len(documents))):
-            rng = Random(f"{self.recipe.seed}:{step}")
-            other = partial(another, documents, number)
-            for pair in pairs(documents[number], self.recipe, other, rng):
-                yield instance(pair, vocabulary.cls, vocabulary.sep, vocabulary.masker, rng)
-
     def _write_index(
-        self, folder: Path, shards: list[dict[str, Any]], counts: dict[str, int]
+        self, folder: Path, shards: list[dict[str, Any]], statistics: dict[str, Any]
     ) -> None:
-        """Copy the tokenizer's files and write what makes the folder one of instances."""
-        vocabulary, recipe = self.vocabulary, self.recipe
-        files = [name for name in TOKENIZER if (vocabulary.folder / name).is_file()]
+        """Copy the tokenizer's files and write instances.json, the index."""
+        tokens, options = self.tokens, self.options
+        files = [name for name in TOKENIZER if (tokens.folder / name).is_file()]
         for name in files:
-            shutil.copyfile(vocabulary.folder / name, folder / name)
+            shutil.copyfile(tokens.folder / name, folder / name)
         index = {
             "format": FORMAT,
             "version": VERSION,
-            "max_length": recipe.max_length,
-            "max_predictions": recipe.max_predictions,
-            "vocab_size": vocabulary.tokenizer.vocabulary_size,
-            "pad_token_id": vocabulary.pad,
+            "max_length": options.max_length,
+            "max_predictions": options.max_predictions,
+            "vocab_size": tokens.tokenizer.vocabulary_size,
+            "pad_token_id": tokens.pad,
             "shards": shards,
-            "options": asdict(recipe) | {"shard_size": self.shard_size, "format": self.format},
-            "statistics": counts | self.statistics.summary(),
+            "options": asdict(options) | {"shard_size": self.shard_size, "format": self.format},
+            "statistics": statistics,
             "tokenizer_sha256": {name: sha256(folder / name) for name in files},
         }
         text = json.dumps(index, ensure_ascii=False, indent=2) + "\n"
@@ -155,13 +175,13 @@ class Making:
 
 
 def another(documents: Documents, number: int, tokens: int, rng: Random) -> list[int]:
-    """Return a stretch of any document but this one."""
+    """Return sentences of a random other document."""
     at = below(rng, len(documents) - 1)
     return documents.stretch(at + (at >= number), tokens, partial(below, rng))
 
 
-def packed(batch: Sequence[Instance], kind: Any, pad: int) -> Array:
-    """Return instances as rows of ``kind``."""
+def as_rows(batch: Sequence[Instance], kind: Any, pad: int) -> Array:
+    """Return instances as rows of type ``kind``."""
     import numpy as np
 
     rows = np.zeros(len(batch), kind)
@@ -181,21 +201,21 @@ def _filled(values: list[int], length: int, value: int) -> list[int]:
     return values + [value] * (length - len(values))
 
 
-def enough(documents: Documents, paths: Sequence[str]) -> None:
+def require_two(documents: Documents, paths: Sequence[str]) -> None:
     """Raise InputError when no instances can be made of the documents of these files."""
     name = ", ".join("stdin" if path == "-" else path for path in paths)
     if len(documents) > 1:
         return
     if not len(documents):
-        raise InputError(f"{name}: there is no text in it", "give files with a sentence a line")
+        raise InputError(f"{name}: no text found", "give files with one sentence per line")
     raise InputError(
-        f"{name}: there is one document only, so no sentence can come from another",
-        "put a blank line between documents, or give JSONL with a document a line",
+        f"{name}: only one document, so no sentence can come from another",
+        "separate documents by a blank line, or give JSONL with one document per line",
     )
 
 
-def cut(parts: Iterator[Array], size: int) -> Iterator[Array]:
-    """Yield the same rows in arrays of ``size`` rows; the last one has what is left."""
+def resized(parts: Iterator[Array], size: int) -> Iterator[Array]:
+    """Yield the same rows in arrays of ``size`` rows; the last one has the rest."""
     import numpy as np
 
     held: list[Array] = []
@@ -211,7 +231,7 @@ def cut(parts: Iterator[Array], size: int) -> Iterator[Array]:
 
 
 def write_shards(parts: Iterator[Array], folder: Path, form: str) -> list[dict[str, Any]]:
-    """Write each array as a file, and return what the index says of them."""
+    """Write each array to a file, and return their entries in the index."""
     shards = []
     for number, rows in enumerate(parts):
         path = folder / SHARD.format(number=number, format=form)
@@ -219,3 +239,38 @@ def write_shards(parts: Iterator[Array], folder: Path, form: str) -> list[dict[s
             WRITERS[form](file, rows)
         shards.append({"file": path.name, "rows": len(rows), "sha256": sha256(path)})
     return shards
+
+
+class Shuffle:
+    """Rows of one type, more than fit into memory: added in any order, yielded in random order.
+
+    Each row goes to a random one of many files, and each file is then shuffled in memory: every
+    order of all rows is equally likely, and memory is that of one file.
+    """
+
+    def __init__(self, folder: Path, kind: np.dtype[Any], rows: int, rng: Random) -> None:
+        """Prepare files in ``folder`` for about this number of ``rows``."""
+        count = min(MOST, 1 + rows * kind.itemsize // BUCKET)
+        self.files = [folder / f"bucket-{number}" for number in range(count)]
+        self.kind, self.rng = kind, rng
+
+    def add(self, rows: Array) -> None:
+        """Add rows, best many at a time: each file that gets some is opened."""
+        import numpy as np
+
+        count = len(self.files)
+        chosen = np.array([int(self.rng.random() * count) for _ in range(len(rows))])
+        for number in np.unique(chosen).tolist():
+            with self.files[number].open("ab") as file:
+                file.write(rows[chosen == number].tobytes())
+
+    def __iter__(self) -> Iterator[Array]:
+        """Yield all rows in random order, in arrays of no fixed length; the files are removed."""
+        import numpy as np
+
+        for path in self.files:
+            if path.exists():
+                rows = np.fromfile(path, self.kind)
+                path.unlink()
+                order = [self.rng.random() for _ in range(len(rows))]
+                yield rows[np.argsort(order, kind="stable")]

@@ -35,13 +35,10 @@ from bertcli.training.checkpoints import (
     read_moments,
     read_state,
 )
-from bertcli.training.evaluation import HeldOut, commonest_word
-from bertcli.training.jobs import TrainingJob
-from bertcli.training.log import LOG, PLOT, Log, LogWindow
-from bertcli.training.loop import Training
-from bertcli.training.optimizer import moments, remember
-from bertcli.training.options import TrainingOptions
-from bertcli.training.plot import plot
+from bertcli.training.log import LOG, PLOT, Log, LogWindow, plot
+from bertcli.training.loop import Training, moments, remember
+from bertcli.training.objective import HeldOut, commonest_word
+from bertcli.training.options import TrainingJob, TrainingOptions
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import INDEX, Instances
 from bertcli.vectors.journal import as_json, refuse_changes

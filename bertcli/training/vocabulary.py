@@ -31,8 +31,8 @@ SPECIAL = re.compile("|".join(map(re.escape, ROLES.values())))  # tokens already
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a vocabulary shall be like."""
+class WordPieceOptions:
+    """Size and contents of a vocabulary."""
 
     size: int = 30522
     min_frequency: int = 2
@@ -63,7 +63,7 @@ class Wanted:
 class WordCounts:
     """How often each word occurs, as BERT cuts words: punctuation marks are words of their own."""
 
-    wanted: Wanted
+    options: WordPieceOptions
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, texts: Iterable[str]) -> None:
@@ -79,7 +79,7 @@ class WordCounts:
     def _cut(self, raw: Counter[str]) -> None:
         from tokenizers.pre_tokenizers import BertPreTokenizer
 
-        clean = normalizer(NOTHING, lower=not self.wanted.cased).normalize_str
+        clean = normalizer(NOTHING, lower=not self.options.cased).normalize_str
         cut = BertPreTokenizer().pre_tokenize_str
         for text, count in raw.items():
             for word, _ in cut(clean(SPECIAL.sub(" ", text))):
@@ -93,7 +93,7 @@ class WordCounts:
             for character in word:
                 characters[character] += count
         common = sorted(characters, key=lambda one: (-characters[one], one))
-        return sorted(common[: self.wanted.limit_alphabet])
+        return sorted(common[: self.options.limit_alphabet])
 
     def within(self, alphabet: Iterable[str]) -> dict[str, int]:
         """Return the counts of the words that have these characters only."""
@@ -105,8 +105,8 @@ class WordCounts:
         whole = self.within(token for token in tokens if len(token) == 1)
         left = 1 - sum(whole.values()) / self.counts.total()
         said = f"{len(tokens):,} tokens from {len(self.counts):,} different words"
-        if len(tokens) < self.wanted.size:
-            said += f", fewer than {self.wanted.size:,}: the corpus has no more"
+        if len(tokens) < self.options.size:
+            said += f", fewer than {self.options.size:,}: the corpus has no more"
         return said + (f"; {left:.2%} of all words have characters beyond them" if left else "")
 
 
@@ -118,14 +118,15 @@ def train(words: WordCounts) -> list[str]:
     from tokenizers import Tokenizer as Core
     from tokenizers import models, pre_tokenizers, trainers
 
-    wanted, alphabet = words.wanted, words.alphabet()
+    options, alphabet = words.options, words.alphabet()
     whole = words.within(alphabet)
     inside = sorted({character for word in whole for character in word[1:]})
-    first = [*wanted.special(), *alphabet, *(PREFIX + character for character in inside)]
-    if wanted.size < len(first):
+    special = options.special()
+    first = [*special, *alphabet, *(PREFIX + character for character in inside)]
+    if options.size < len(first):
         raise UsageError(
-            f"--size {wanted.size} is too small: {len(wanted.special())} special and unused tokens "
-            f"and {len(first) - len(wanted.special())} for single characters are {len(first)}",
+            f"--size {options.size} is too small: {len(special)} special and unused tokens "
+            f"and {len(first) - len(special)} for single characters are {len(first)}",
             "give a larger one, a smaller --limit-alphabet, or --no-unused",
         )
     if not whole:
@@ -133,8 +134,8 @@ def train(words: WordCounts) -> list[str]:
     core = Core(models.WordPiece(unk_token=ROLES["unk_token"]))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
-        vocab_size=wanted.size,
-        min_frequency=wanted.min_frequency,
+        vocab_size=options.size,
+        min_frequency=options.min_frequency,
         special_tokens=first,
         continuing_subword_prefix=PREFIX,
         show_progress=False,
@@ -151,9 +152,9 @@ def _repeated(counts: dict[str, int]) -> Iterator[str]:
             yield f"{word} " * min(REPEATS, count - start)
 
 
-def write(tokens: list[str], wanted: Wanted, folder: Path) -> None:
+def write(tokens: list[str], options: WordPieceOptions, folder: Path) -> None:
     """Write a tokenizer to an empty folder."""
     (folder / VOCABULARY).write_bytes("".join(f"{token}\n" for token in tokens).encode())
-    config = json.dumps(wanted.settings(), indent=2, sort_keys=True) + "\n"
+    config = json.dumps(options.settings(), indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_bytes(config.encode())
     Tokenizer.load(folder).core.save(str(folder / WHOLE))

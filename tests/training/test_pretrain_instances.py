@@ -8,9 +8,17 @@ from chances import likely, test_likely_knows_a_coin  # noqa: F401 - the test ru
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertcli.training.instances import Pair, Recipe, instance, pairs, truncated
-from bertcli.training.masking import Masker
-from bertcli.training.random_choice import below, between, drawn
+from bertcli.training.instances import (
+    Masker,
+    Pair,
+    PrepareOptions,
+    below,
+    between,
+    drawn,
+    instance,
+    pairs,
+    truncated,
+)
 
 CLS, SEP, MASK = 1, 2, 3
 WORDS = range(10, 1010)
@@ -30,9 +38,9 @@ def elsewhere(tokens, rng):
     return range(ELSEWHERE, ELSEWHERE + max(1, tokens) + below(rng, 5))
 
 
-def made(sizes, **recipe):
-    recipe = Recipe(**recipe)
-    return [*pairs(document(sizes), recipe, elsewhere, Random(recipe.seed))]
+def made(sizes, **options):
+    options = PrepareOptions(**options)
+    return [*pairs(document(sizes), options, elsewhere, Random(options.seed))]
 
 
 def consecutive(ids):

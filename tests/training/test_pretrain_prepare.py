@@ -13,8 +13,8 @@ from front import bad, call, good, process
 
 from bertcli.errors import BertcliError
 from bertcli.training.documents import Documents
+from bertcli.training.prepare import Shuffle
 from bertcli.training.shards import Instances
-from bertcli.training.shuffle import Shuffle
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DOCUMENTS, SENTENCES, WORDS = 40, 12, 6
@@ -297,7 +297,7 @@ def test_sentences_that_fill_sequences_alone_are_warned_of(place, tmp_path):
 
 
 def test_a_shuffle_of_many_files_keeps_every_row_and_its_seed(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertcli.training.shuffle.BUCKET", 80)
+    monkeypatch.setattr("bertcli.training.prepare.BUCKET", 80)
 
     def shuffled(name, seed):
         from random import Random
@@ -332,9 +332,9 @@ def test_documents_come_back_as_they_were(tmp_path):
 
 def test_too_few_documents(place, tmp_path):
     for text, said in (
-        ("", "stdin: there is no text in it"),
-        ("\n \n\n", "stdin: there is no text in it"),
-        ("one\ntwo\n", "stdin: there is one document only, so no sentence can come from another"),
+        ("", "stdin: no text found"),
+        ("\n \n\n", "stdin: no text found"),
+        ("one\ntwo\n", "stdin: only one document, so no sentence can come from another"),
     ):
         assert refused(place, "-o", tmp_path / "a", stdin=text).error == said
     assert [*tmp_path.iterdir()] == []

@@ -23,8 +23,8 @@ from bertcli.errors import OutputError
 from bertcli.plots.colours import FAINT, SENTENCES
 from bertcli.training import checkpoints
 from bertcli.training.configuration import SIZES
+from bertcli.training.log import plot
 from bertcli.training.loop import Training
-from bertcli.training.plot import plot
 from bertcli.vectors.lock import locked
 
 STEPS = 6

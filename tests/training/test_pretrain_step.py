@@ -11,12 +11,10 @@ from bertcli.errors import InputError, UsageError
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.batches import Order, collate, held_out, parts, read
-from bertcli.training.evaluation import HeldOut, commonest_word, wilson
 from bertcli.training.loop import Training
-from bertcli.training.loss import predict
-from bertcli.training.options import TrainingOptions
+from bertcli.training.objective import HeldOut, commonest_word, predict, wilson
+from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.ranks import Ranks
-from bertcli.training.schedule import Schedule
 from bertcli.training.shards import Instances
 
 CPU = torch.device("cpu")

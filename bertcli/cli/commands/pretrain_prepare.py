@@ -12,7 +12,7 @@ from bertcli.cli.options.groups import OUTPUT, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
-    from bertcli.training.instances import Recipe
+    from bertcli.training.instances import PrepareOptions
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class InstanceOptions:
         ),
     ] = 0
 
-    def recipe(self) -> "Recipe":
-        """Return them as the library has them."""
-        from bertcli.training.instances import Recipe
+    def record(self) -> "PrepareOptions":
+        """Return the library's record of these options."""
+        from bertcli.training.instances import PrepareOptions
 
-        return record(Recipe, self)
+        return record(PrepareOptions, self)
 
 
 @dataclass(frozen=True)
@@ -103,25 +103,22 @@ def pretrain_prepare(
     [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
     """
     from bertcli.files.atomic import whole_folder
-    from bertcli.training.prepare import OURS, Making, Vocabulary
+    from bertcli.training.prepare import OURS, InstanceTokenizer, PrepareRun
 
     console = messages.console()
-    reader = corpus.reader(console)
-    recipe = options.recipe()
-    making = Making(
-        reader,
-        Vocabulary.of(model.tokenizer(console, parse_special=False), model.folder().path, recipe),
-        recipe,
-        shards.shard_size,
-        shards.format,
-        read=partial(console.track, reader=reader, beside_output=False),
-        made=partial(console.count, what="documents"),
-    )
-    reading: list[str | Path] = [*reader.source.paths, model.folder().path]
-    with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
-        making.fill(place)
-    for line in making.statistics.lines():
+    reader, wanted = corpus.reader(console), options.record()
+    tokenizer, origin = model.tokenizer(console, parse_special=False), model.folder().path
+    tokens = InstanceTokenizer.of(tokenizer, origin, wanted)
+    run = PrepareRun(reader, tokens, wanted, shards.shard_size, shards.format)
+    inputs: list[str | Path] = [*reader.source.paths, origin]
+    with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=inputs) as place:
+        statistics = run.fill(
+            place,
+            reading=partial(console.track, reader=reader, beside_output=False),
+            making=partial(console.count, what="documents"),
+        )
+    for line in statistics.lines():
         console.note(line)
-    for warning in making.statistics.warnings():
+    for warning in statistics.warnings():
         console.warn(warning)
-    console.close(making.statistics.instances, reader)
+    console.close(statistics.instances, reader)

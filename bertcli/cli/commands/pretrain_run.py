@@ -13,7 +13,7 @@ from bertcli.cli.options.pretrain_run import (
     DeviceOptions,
     EvaluationOptions,
     JobOptions,
-    RecipeOptions,
+    OptimizerOptions,
     SavingOptions,
     StartOptions,
 )
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def pretrain_run(
     job: JobOptions,
     start: StartOptions,
-    recipe: RecipeOptions,
+    optimizer: OptimizerOptions,
     evaluation: EvaluationOptions,
     saving: SavingOptions,
     where: DeviceOptions,
@@ -44,13 +44,12 @@ def pretrain_run(
     """
     console = messages.console()
     from bertcli.inference.devices import dtype_of, slow, use_threads
-    from bertcli.training.jobs import TrainingJob
-    from bertcli.training.options import TrainingOptions
+    from bertcli.training.options import TrainingJob, TrainingOptions
     from bertcli.training.ranks import joined
 
     use_threads(where.threads)
     dtype = "float32" if where.dtype == "auto" else where.dtype
-    options = record(TrainingOptions, recipe, evaluation, saving, where, dtype=dtype)
+    options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=dtype)
     wanted = record(TrainingJob, job, start, evaluation, saving)
     with joined(where.device) as ranks, _speaking(ranks):
         from bertcli.training.run import TrainingRun

@@ -11,7 +11,7 @@ from bertcli.cli.options.groups import record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
-    from bertcli.training.vocabulary import Wanted
+    from bertcli.training.vocabulary import WordPieceOptions
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class VocabularyOptions:
         ),
     ] = 512
 
-    def wanted(self) -> "Wanted":
-        """Return it as the library has it."""
-        from bertcli.training.vocabulary import Wanted
+    def record(self) -> "WordPieceOptions":
+        """Return the library's record of these options."""
+        from bertcli.training.vocabulary import WordPieceOptions
 
-        return record(Wanted, self)
+        return record(WordPieceOptions, self)
 
 
 def pretrain_vocab(
@@ -78,12 +78,12 @@ def pretrain_vocab(
 
     console = messages.console()
     reader = corpus.reader(console)
-    words = WordCounts(options.wanted())
+    words = WordCounts(options.record())
     reading = reader.source.paths
     with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
         blocks = console.track(reader.blocks(), reader, beside_output=False)
         words.add(texts_of(chain.from_iterable(blocks)))
         tokens = train(words)
-        write(tokens, words.wanted, place)
+        write(tokens, words.options, place)
     console.note(words.said(tokens))
     console.close(len(tokens), reader)

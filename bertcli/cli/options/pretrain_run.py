@@ -63,7 +63,7 @@ class StartOptions:
 
 
 @dataclass(frozen=True)
-class RecipeOptions:
+class OptimizerOptions:
     """How it is trained."""
 
     PANEL: ClassVar = "Training"
