@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from bertcli.files.system_calls import ENDING, alarm, on_alarm
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
@@ -45,20 +47,11 @@ def heed(caught: list[int]) -> Callable[[], None]:
             signal.signal(number, signal.SIG_DFL)
 
     sys.unraisablehook = ignored
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows
-    every = [getattr(signal, name) for name in names]
-    numbers = [number for number in every if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     for number in numbers:
         signal.signal(number, stop)
-    if sys.platform != "win32":
-        signal.signal(signal.SIGALRM, end)
+    on_alarm(end)
     return undo
-
-
-def alarm(seconds: float) -> None:
-    """Ring after so many seconds, or not at all: a signal, which also ends a wait of the system."""
-    if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def run() -> NoReturn:

@@ -224,6 +224,41 @@ def test_broad_excepts_are_few_and_have_a_reason():
     assert found == dict.fromkeys(BROAD, True)
 
 
+# What is done in one module alone.
+ONE_HOME = {
+    "os.replace": "files/atomic",
+    "os.fsync": "files/system_calls",
+    "filelock": "files/lock",
+    "O_NOFOLLOW": "files/system_calls",
+    "SIGHUP": "files/system_calls",
+    "SIGALRM": "files/system_calls",
+    "setitimer": "files/system_calls",
+    "pthread_sigmask": "files/system_calls",
+    "sched_getaffinity": "files/system_calls",
+}
+NOWHERE = ["os.rename", "os.fork", "fcntl", "shutil.move", "sys.platform"]
+
+
+def words_of(path):
+    """Yield the names in a module: of imports, of attributes, alone and behind their owner."""
+    for module, _ in imports(path):
+        yield module.partition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Attribute):
+            yield from (node.attr, ast.unparse(node))
+        elif isinstance(node, ast.Constant):
+            yield node.value
+
+
+def test_each_thing_has_one_home():
+    homes = {word: set() for word in (*ONE_HOME, *NOWHERE)}
+    for path in FILES:
+        for word in homes.keys() & set(words_of(path)):
+            homes[word].add(path.relative_to(ROOT).with_suffix("").as_posix())
+    one = {word: {home} for word, home in ONE_HOME.items()}
+    assert homes == {**one, **{word: set() for word in NOWHERE}}
+
+
 def test_click_is_not_ours_to_import():
     assert [p for p in FILES for module, _ in imports(p) if module.split(".")[0] == "click"] == []
 

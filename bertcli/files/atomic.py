@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from bertcli.errors import OutputError
 from bertcli.files.same_file import refuse_inputs
-from bertcli.files.side_files import making, opener
+from bertcli.files.side_files import making
+from bertcli.files.system_calls import opener, sync, sync_folder
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-UNSYNCED = (errno.EACCES, errno.EINVAL, errno.ENOTSUP)  # of folders that one may only write to
 
 
 @contextmanager
@@ -52,25 +52,17 @@ def move(made: Path, target: Path, mode: int | None = None) -> None:
     os.replace(made, target)
 
 
-def sync(file: IO[Any]) -> None:
-    """Put what was written to a file on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files (Windows has no call for it)."""
-    if os.name != "posix":
-        return
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what the system refuses into an OutputError about this output of a resumable run."""
     try:
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        yield
     except OSError as failed:
-        if failed.errno not in UNSYNCED:
-            raise
+        full = failed.errno in FULL
+        raise OutputError(
+            f"{path}: cannot be written: {failed.strerror or failed}",
+            "make room, then run the same command with --resume" if full else "",
+        ) from None
 
 
 @contextmanager

@@ -8,11 +8,9 @@ files of two outputs never meet: ``loooo~5f0c9a1b2c3d.manifest.json``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 LONGEST = 255  # bytes of a name, on the file systems in use
-OWNER = 0o600  # who may always read and write what is not finished
 
 
 def side_name(name: str, end: str) -> str:
@@ -39,16 +37,6 @@ def manifest_beside(path: Path) -> Path:
 def making(path: Path) -> Path:
     """Return a hidden name that no other process has, for what is to become this file."""
     return path.with_name(side_name(f".{path.name}", f".{os.urandom(4).hex()}.tmp"))
-
-
-def opener(mode: int | None) -> Callable[[str, int], int]:
-    """Return what opens a file to write, never the one that a link of its name points to.
-
-    A new one is for its owner and those whom ``mode`` names; None: as usual.
-    """
-    own = 0o666 if mode is None else mode | OWNER
-    no_link = getattr(os, "O_NOFOLLOW", 0)
-    return lambda path, flags: os.open(path, flags | no_link, own)
 
 
 def _size(name: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
 import threading
 import weakref
 from collections import Counter, deque
@@ -13,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.resource_tracker import ensure_running
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import BertcliError
+from bertcli.files.system_calls import born_deaf, start_tracker
 from bertcli.hub import ModelFolder
 from bertcli.inference.encoder import Tokens
 from bertcli.inference.pool_worker import work
@@ -94,7 +93,8 @@ class ProcessPool:
         self.threads = max(1, torch.get_num_threads() // len(names))
         spawn = multiprocessing.get_context("spawn")
         try:
-            with _later(), _deaf():
+            start_tracker()
+            with _later(), born_deaf():
                 for name in names:
                     ours, theirs = spawn.Pipe()
                     arguments = (theirs, folder, replace(options, device=name), self.threads)
@@ -204,17 +204,3 @@ def _later() -> Iterator[None]:
             signal.signal(number, handler)
         for one in heard:
             signal.raise_signal(one)
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Let processes be born deaf to Ctrl-C and hangups, which a terminal sends to them too."""
-    if sys.platform == "win32":
-        yield
-        return
-    ensure_running()  # multiprocessing's tracker, whose start would end the deafness
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -16,6 +15,7 @@ from torch import Tensor
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import BertcliError
+from bertcli.files.system_calls import ignore_terminal
 from bertcli.hub import ModelFolder
 from bertcli.inference.devices import use_threads
 from bertcli.inference.encoder import Tokens
@@ -23,9 +23,7 @@ from bertcli.inference.encoder import Tokens
 
 def work(line: Connection, folder: ModelFolder, options: EmbedOptions, threads: int) -> None:
     """Load the model and answer each batch with its vectors, until the parent ends this process."""
-    for name in ("SIGINT", "SIGHUP"):
-        if hasattr(signal, name):  # Windows has no SIGHUP
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    ignore_terminal()
     jobs: Queue[tuple[list[Tokens], EmbedOptions]] = Queue()
     answers: Queue[tuple[str, Any]] = Queue()
     threading.Thread(target=_receive, args=(line, jobs), daemon=True).start()

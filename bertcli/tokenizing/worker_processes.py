@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from subprocess import DEVNULL, PIPE, Popen
@@ -19,6 +18,7 @@ from threading import Event, Thread
 from typing import NoReturn
 
 from bertcli.errors import BertcliError
+from bertcli.files.system_calls import born_deaf
 from bertcli.records.records import Record
 from bertcli.tokenizing.line_output import LineMaker, OutputLines, Task
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ class LineProcess:
         errors = None if os.environ.get("BERTCLI_DEBUG") else DEVNULL
         command = [sys.executable, "-c", CODE.format(path=sys.path)]
         try:
-            with _deaf():
+            with born_deaf():
                 self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=words)
         except OSError as failed:
             raise BertcliError(f"no worker process can be started: {failed}", HINT) from None
@@ -100,22 +100,6 @@ class LineProcess:
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # what could not be sent
                 pipe and pipe.close()
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Let a process be born deaf to what a terminal sends to it too: its stdin ends with us.
-
-    One that a Ctrl-C ended while it started was an error, before we heard of the Ctrl-C ourselves.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Feed:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import OutputError
-from bertcli.files.atomic import sync
+from bertcli.files.system_calls import sync
 from bertcli.files.typed_json import BadJsonError, JsonObject, kind_of, parse
 from bertcli.plots.colours import FAINT, INK, SENTENCES
 from bertcli.plots.drawing import drawing, encode

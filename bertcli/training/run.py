@@ -20,6 +20,7 @@ import torch
 
 from bertcli.checkpoints import load as checkpoint
 from bertcli.errors import BertcliError, InputError, ModelError, OutputError
+from bertcli.files.lock import locked
 from bertcli.hub import sha256
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
@@ -42,7 +43,6 @@ from bertcli.training.options import TrainingJob, TrainingOptions
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import INDEX, Instances
 from bertcli.vectors.journal import as_json, refuse_changes
-from bertcli.vectors.lock import locked
 
 
 class Event(NamedTuple):

@@ -18,9 +18,8 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.files.atomic import sync
 from bertcli.files.id_arrays import npy_header
-from bertcli.files.side_files import opener
+from bertcli.files.system_calls import opener, sync
 from bertcli.files.writers import packed, writer_of
 from bertcli.vectors import rows as fields
 from bertcli.vectors.journal import Files

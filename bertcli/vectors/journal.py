@@ -24,15 +24,16 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import OutputError
-from bertcli.files.atomic import FULL, whole_file
-from bertcli.files.side_files import OWNER, beside
+from bertcli.files.atomic import whole_file
+from bertcli.files.side_files import beside
+from bertcli.files.system_calls import OWNER
 from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
 
 VERSION = 3  # of the journal and of the partial files
@@ -201,16 +202,3 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _shown(value: Any) -> str:
     text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what the system refuses into an OutputError about this output."""
-    try:
-        yield
-    except OSError as failed:
-        full = failed.errno in FULL
-        raise OutputError(
-            f"{path}: cannot be written: {failed.strerror or failed}",
-            "make room, then run the same command with --resume" if full else "",
-        ) from None

@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.files.atomic import move, sync_folder
+from bertcli.files.atomic import explained, move
+from bertcli.files.lock import locked
+from bertcli.files.system_calls import sync_folder
 from bertcli.files.typed_json import BadJsonError, parse, read_bytes
 from bertcli.files.versions import __version__
 from bertcli.hub import sha256
@@ -44,11 +46,9 @@ from bertcli.vectors.journal import (
     Files,
     Journal,
     as_json,
-    explained,
     put_json,
     refuse_changes,
 )
-from bertcli.vectors.lock import locked
 from bertcli.vectors.spool import Row, Rows, VectorSpool
 from bertcli.vectors.target import Target
 

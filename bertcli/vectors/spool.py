@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.files.atomic import sync
-from bertcli.files.side_files import opener
+from bertcli.files.system_calls import opener, sync
 from bertcli.files.writers import to_json
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 

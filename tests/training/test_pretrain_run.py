@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 
 from bertcli.cli.display import training as pretrain_view
 from bertcli.errors import OutputError
+from bertcli.files.lock import locked
 from bertcli.plots.colours import FAINT, SENTENCES
 from bertcli.training import checkpoints
 from bertcli.training.configuration import SIZES
 from bertcli.training.log import plot
 from bertcli.training.loop import Training
-from bertcli.vectors.lock import locked
 
 STEPS = 6
 

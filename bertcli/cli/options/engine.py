@@ -1,13 +1,12 @@
 """The options that say on what engine a command runs."""
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.errors import UsageError
+from bertcli.files.system_calls import usable_cores
 
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
@@ -103,5 +102,5 @@ class TokenizeEngineOptions(EngineOptions):
         """Return how many processes may share the work; on a single core there is no use in any."""
         if self.workers is not None:
             return self.workers
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        cores = usable_cores()
         return min(cores, MOST_PROCESSES) if cores > 1 else 0

@@ -1,0 +1,110 @@
+"""What not every system has, and what stands in for it: Windows has neither fork nor hangups.
+
+Nothing else in the package asks which system this is, or calls what only some have.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWNER = 0o600  # who may always read and write what is not finished
+UNSYNCED = (errno.EACCES, errno.EINVAL, errno.ENOTSUP)  # of folders that one may only write to
+MOVES_OPEN_FILES = os.name == "posix"  # and removes them
+HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []
+FROM_TERMINAL = [signal.SIGINT, *HANGUP]  # what a terminal sends to all that it started
+ENDING = [signal.SIGINT, signal.SIGTERM, *HANGUP]  # what asks a run to end
+
+
+# --- files ---
+
+
+def opener(mode: int | None) -> Callable[[str, int], int]:
+    """Return what opens a file to write, never the one that a link of its name points to.
+
+    A new one is for its owner and those whom ``mode`` names; None: as usual.
+    """
+    own = 0o666 if mode is None else mode | OWNER
+    no_link = getattr(os, "O_NOFOLLOW", 0)
+    return lambda path, flags: os.open(path, flags | no_link, own)
+
+
+def sync(file: IO[Any]) -> None:
+    """Put what was written to a file on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder as durable as the files. Windows opens no folder."""
+    if os.name != "posix":
+        return
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as failed:
+        if failed.errno not in UNSYNCED:
+            raise
+
+
+# --- processes ---
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use; without an answer, how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def start_tracker() -> None:
+    """Start multiprocessing's tracker, whose own start would end deafness; Windows has none."""
+    if os.name == "posix":
+        from multiprocessing.resource_tracker import ensure_running
+
+        ensure_running()
+
+
+@contextmanager
+def born_deaf() -> Iterator[None]:
+    """Let processes be born deaf to what a terminal sends to them too: their parent ends them.
+
+    One that a Ctrl-C ended while it started was an error, before we heard of the Ctrl-C ourselves.
+    Windows blocks no signals: there the process itself says that it ignores them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_TERMINAL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def ignore_terminal() -> None:
+    """Ignore what a terminal sends: whoever started this process ends it."""
+    for number in FROM_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def on_alarm(heard: Callable[[int, Any], None]) -> None:
+    """Say what an alarm calls."""
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, heard)
+
+
+def alarm(seconds: float) -> None:
+    """Ring after so many seconds, or not at all: a signal, which also ends a wait of the system."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
