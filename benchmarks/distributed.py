@@ -77,7 +77,8 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
     from bertcli.inference.devices import use_threads
-    from bertcli.records.records import Reader, Source
+    from bertcli.records.reader import Reader
+    from bertcli.records.source import Source
 
     use_threads(threads)
     embedder = Embedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), EmbedOptions())

@@ -42,7 +42,8 @@ class Loaded:
 def bertcli(contestant: Contestant, place: Place) -> Loaded:
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import find_model
-    from bertcli.records.records import Reader, Source
+    from bertcli.records.reader import Reader
+    from bertcli.records.source import Source
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
     given["max_length"] = place.max_length

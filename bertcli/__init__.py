@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from bertcli.errors import BertcliError
     from bertcli.files.versions import __version__
     from bertcli.hub import find_model
-    from bertcli.records.records import Reader, Record, Source
+    from bertcli.records.reader import Reader
+    from bertcli.records.records import Record
+    from bertcli.records.source import Source
     from bertcli.tokenizing.columns import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -20,9 +22,9 @@ _PLACES = {
     "BertcliError": "bertcli.errors",
     "Encoded": "bertcli.tokenizing.columns",
     "Layout": "bertcli.tokenizing.columns",
-    "Reader": "bertcli.records.records",
+    "Reader": "bertcli.records.reader",
     "Record": "bertcli.records.records",
-    "Source": "bertcli.records.records",
+    "Source": "bertcli.records.source",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
     "find_model": "bertcli.hub",
 }

@@ -47,7 +47,8 @@ from bertcli.inference.encoder import (
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.models.bert import BertModel
 from bertcli.models.calibration_sample import one_thread
-from bertcli.records.records import Reader, Record
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.devices import devices
 from bertcli.inference.encoder import Tokens
 from bertcli.inference.pool import Pending, ProcessPool
-from bertcli.records.records import Reader
+from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import Counted, TokenizeRun
 
 

@@ -24,7 +24,8 @@ from bertcli.files.safetensors import open_safetensors
 from bertcli.files.streams import too_large
 from bertcli.files.tables import TableHeader
 from bertcli.files.zips import open_zip
-from bertcli.records.records import Reader, Record
+from bertcli.records.reader import ReadProgress
+from bertcli.records.records import Record
 
 Row = dict[str, Any]
 ROWS = 1024  # rows read at a time
@@ -92,7 +93,7 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
     return arrays
 
 
-def read_rows(place: str, form: str, path: str, reader: Reader) -> Iterator[list[Record]]:
+def read_rows(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
     """Yield the rows of an array of ids: input_ids, or the only array there is."""
     limit = reader.source.max_record_bytes
 

@@ -26,7 +26,7 @@ from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.atomic import FULL, whole_file
 from bertcli.files.printable import printable
 from bertcli.files.same_file import refuse_inputs, refuse_stdout
-from bertcli.records.records import PACKED
+from bertcli.records.source import PACKED
 from bertcli.tokenizing.columns import Numbers, Written
 
 Row = dict[str, Any]

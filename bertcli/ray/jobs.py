@@ -14,7 +14,8 @@ from bertcli.errors import BertcliError
 from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.line_output import Task, TokenOutput, Window
 from bertcli.tokenizing.run import WINDOW, TokenCounts

@@ -19,7 +19,7 @@ from bertcli.hub import sha256
 from bertcli.ray import locations as places
 from bertcli.ray.jobs import ShardJob, ShardWork
 from bertcli.ray.shards import DEAD, Shard
-from bertcli.records.records import Reader
+from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.journal import MOST, Files, as_json, refuse_changes
 

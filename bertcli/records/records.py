@@ -1,48 +1,18 @@
-"""Records in: texts and pairs from arguments, lines, JSONL, CSV, TSV and Parquet.
-
-    for record in Reader(Source(paths=("reviews.jsonl.gz",))):
-        print(record.text)
-
-A file of any size is read in the memory of one block. What cannot be read is an InputError with its
-file and line, or is reported, counted and skipped (``on_error="skip"``).
-"""
+"""A record: a text or a sentence pair, and how it is made from the fields of a row."""
 
 from __future__ import annotations
 
-import codecs
 import math
-import os
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
 
-from bertcli.errors import SKIP, InputError, UsageError
-from bertcli.files.streams import LARGEST_RECORD, unreadable
-from bertcli.files.typed_json import BadJsonError, TooDeepError, kind_of, parse
+from bertcli.errors import SKIP, InputError
+from bertcli.files.typed_json import BadJsonError, TooDeepError, parse
+from bertcli.records.source import Source
 
-T = TypeVar("T")
 Text = str | list[str]  # a list is a text that is already split into words
 
-FORMATS = {
-    ".txt": "txt",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".safetensors": "safetensors",
-}
-PACKED = (".gz", ".zst")
-ARRAYS = ("npy", "npz", "safetensors")
 PRE_SPLIT = "with --pre-split a text is a list of words"
-NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 
 
 class Record(NamedTuple):
@@ -62,140 +32,30 @@ class Record(NamedTuple):
         return f"{self.file}:{self.line}" if self.file else f"text {self.line}"
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where records come from, in the words of the command line; None means the default name."""
+class TextBlock(Sequence[Record]):
+    """Records that are nothing but texts, the first of them on line ``number`` of ``file``."""
 
-    texts: tuple[str, ...] = ()
-    pair: str | None = None
-    paths: tuple[str, ...] = ()
-    are_pairs: bool = False  # files of two columns without a header, as `--pairs` reads them
-    format: str = "auto"
-    text_field: str | None = None
-    pair_field: str | None = None
-    id_field: str | None = None
-    keep: str | None = None  # names of further fields to carry, separated by commas; "*" is all
-    null: bool = False
-    single: bool = False  # there is no second text, so a field `pair` is like any other
-    pre_split: bool = False
-    sentences: bool = False  # a text may be a list of sentences
-    ids: bool = False  # the records are lists of token ids
-    flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
-    taken: frozenset[str] = frozenset()  # names that no kept field may have: the output's own
-    on_error: str = "fail"
-    encoding: str = "utf-8"
-    encoding_errors: str = "strict"
-    max_record_bytes: int = LARGEST_RECORD
+    def __init__(self, texts: list[str], file: str, number: int) -> None:
+        self.texts, self.file, self.number = texts, file, number
 
-    def __post_init__(self) -> None:
-        if self.texts and self.paths:
-            raise UsageError(
-                "texts were given and files as well", "give texts, or files with --input"
-            )
-        if self.pair is not None and len(self.texts) != 1:
-            raise UsageError(
-                f"--pair needs exactly one text, not {len(self.texts)}",
-                "BERT takes one or two sentences; a file of pairs goes to --pairs",
-            )
-        try:
-            if codecs.lookup(self.encoding).name.replace("_", "-") in NO_ENCODINGS:
-                raise LookupError
-            "".encode(self.encoding)
-        except (LookupError, ValueError):  # ValueError: a NUL in the name
-            raise UsageError(
-                f"unknown --encoding {self.encoding}", "for example utf-8, latin-1, utf-16, gb18030"
-            ) from None
+    def __len__(self) -> int:
+        return len(self.texts)
 
-    def format_of(self, path: str) -> str:
-        """Return the format of a file: as asked, else by the suffix."""
-        name = Path(path)
-        inner = name.with_suffix("") if name.suffix.lower() in PACKED else name
-        found = FORMATS.get(inner.suffix.lower(), "tsv" if self.are_pairs else "txt")
-        found = found if self.format == "auto" else self.format
-        if found in ARRAYS and not self.ids:
-            raise InputError(f"{path}: {found} holds numbers, not texts")
-        return found
-
-
-class Reader:
-    """Iterates over the records of a source; counts what it skipped, replaced and read."""
-
-    def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
-        self.source = source
-        self.warn = warn
-        self.fields: RecordFields | None = (
-            None  # those of the last table; JSONL has them line by line
-        )
-        self.skipped = self.replaced = 0
-        self.with_id = self.without_id = 0  # records of files that have fields
-        self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
-        self.bytes_read = self.records = 0  # the records are counted by a Run
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> TextBlock: ...
+    def __getitem__(self, at: int | slice) -> Record | TextBlock:
+        lines = range(self.number, self.number + len(self.texts))
+        if isinstance(at, int):
+            return Record(self.texts[at], file=self.file, line=lines[at])
+        start = at.indices(len(self.texts))[0]
+        return TextBlock(self.texts[at], self.file, self.number + start)
 
     def __iter__(self) -> Iterator[Record]:
-        for block in self.blocks():
-            yield from block
-
-    def blocks(self) -> Iterator[Sequence[Record]]:
-        """Yield records as they become available, in lists of no fixed length."""
-        from bertcli.records import formats
-
-        if self.source.texts:
-            yield self.collect(enumerate(self.source.texts, 1), self._argument)
-        self._check_paths()
-        for path in self.source.paths:
-            yield from formats.read(path, self)
-
-    def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
-        """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
-        found = []
-        for number, unit in units:
-            try:
-                found.append(parse(number, unit))
-            except InputError as error:
-                self.skip(error)
-        return found
-
-    def skip(self, error: InputError) -> None:
-        """Report and count a record that is left out; raise when the run shall stop instead."""
-        if self.source.on_error != "skip":
-            raise error
-        self.skipped += 1
-        self.warn(f"skipped: {error}")
-
-    def count(self, size: int) -> None:
-        """Note that so many bytes were read from the disk."""
-        self.bytes_read += size
-
-    def fit_id(self, key: Any, name: str, where: str) -> float | None:
-        """Return an id that is neither a string nor a whole number: a number, or none.
-
-        A list, an object, true or false is no id. It is counted; where the field was asked for
-        with --id-field, InputError is raised, as it is for NaN and infinity.
-        """
-        if isinstance(key, float):
-            if math.isfinite(key):
-                return key
-            raise _not_finite(name, where)
-        if self.source.id_field is not None:
-            raise InputError(
-                f"{where}: the id {name!r} is {kind_of(key)}, not a string or a number",
-                "name another field with --id-field, or rename this one",
-            )
-        self.unfit_ids += 1
-        return None
-
-    def _argument(self, number: int, text: str) -> Record:
-        record = Record(text, self.source.pair, line=number)
-        return checked(record, self.source)
-
-    def _check_paths(self) -> None:
-        """Fail before the first record, not after an hour, when a later file is not there."""
-        for path in self.source.paths:
-            try:
-                if path != "-" and stat.S_ISDIR(os.stat(path).st_mode):
-                    raise IsADirectoryError
-            except OSError as failed:
-                raise unreadable(path, failed) from None
+        file = self.file
+        for line, text in enumerate(self.texts, self.number):
+            yield Record(text, None, None, None, file, line)
 
 
 def checked(record: Record, source: Source) -> Record:
@@ -314,33 +174,9 @@ class RecordFields(NamedTuple):
         """All of them, each once."""
         return list(dict.fromkeys(name for name in (*self[:3], *self.rest) if name is not None))
 
-    def record(self, row: Mapping[str, Any], reader: Reader, file: str, line: int) -> Record:
-        """Return the record that a row holds; the reader counts the ids.
 
-        Raises InputError for values that could not be written again, NaN and infinity among them.
-        """
-        found = Record(
-            row[self.text],
-            row.get(self.pair) if self.pair else None,
-            row.get(self.id) if self.id else None,
-            {name: row.get(name) for name in self.rest} if self.rest else None,
-            file,
-            line,
-        )
-        if found.id is not None and type(found.id) not in (str, int):
-            found = found._replace(id=reader.fit_id(found.id, self.id or "", found.where))
-        if found.id is None:
-            reader.without_id += 1
-        else:
-            reader.with_id += 1
-        if found.extra:
-            for name, value in found.extra.items():
-                if not is_finite(value):
-                    raise _not_finite(name, found.where)
-        return checked(found, reader.source)
-
-
-def _not_finite(name: str, where: str) -> InputError:
+def not_finite(name: str, where: str) -> InputError:
+    """Return the error for a value that JSON cannot hold."""
     return InputError(
         f"{where}: field {name!r} holds NaN or infinity, which JSON cannot hold",
         "write null there, or leave the field out; commands with --on-error can skip such records",
@@ -408,3 +244,11 @@ def carried(row: Mapping[str, Any], record: Record, also: Sequence[str] = ()) ->
         if name in row or name in also:
             raise taken(name, record.where)
     return extra
+
+
+def too_many_columns(where: str, count: int) -> InputError:
+    """Return the error for a file of pairs that has more than two columns."""
+    return InputError(
+        f"{where}: {count} columns, but BERT takes at most two sentences",
+        "keep two columns, or read the file with --input and name --text-field and --pair-field",
+    )

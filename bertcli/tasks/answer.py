@@ -11,7 +11,8 @@ from itertools import groupby
 
 from bertcli.errors import InputError
 from bertcli.models.heads import BertForQuestionAnswering
-from bertcli.records.records import Reader, Record
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
 from bertcli.tasks.spans import Choosing

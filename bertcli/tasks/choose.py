@@ -12,7 +12,8 @@ from torch import Tensor
 from bertcli.errors import InputError
 from bertcli.inference.encoder import first_tokens
 from bertcli.models.heads import BertForMultipleChoice
-from bertcli.records.records import Reader, Record
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record
 from bertcli.records.windows import windows
 from bertcli.tasks.head import FIRST, Head, Stream
 from bertcli.tasks.results import Result

@@ -19,7 +19,7 @@ from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.encoder import first_tokens
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForSequenceClassification
-from bertcli.records.records import Reader
+from bertcli.records.reader import Reader
 from bertcli.tasks.head import Head, Stream, Warn, streamed
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.models.heads import BertForMaskedLM
-from bertcli.records.records import Reader
+from bertcli.records.reader import Reader
 from bertcli.records.windows import batches
 from bertcli.tasks.head import Head, Stream, Warn, streamed
 from bertcli.tasks.results import Result

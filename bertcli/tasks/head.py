@@ -23,7 +23,8 @@ from bertcli.inference.devices import device_and_dtype, refuse_several
 from bertcli.inference.encoder import Encoder, Finish, Reading, Tokens, budget_of, make_fast
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.models.heads import BertForQuestionAnswering, BertWithHead
-from bertcli.records.records import Reader, Record
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun

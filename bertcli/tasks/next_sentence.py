@@ -10,7 +10,7 @@ from torch import Tensor
 from bertcli.errors import InputError
 from bertcli.inference.encoder import first_tokens
 from bertcli.models.heads import BertForNextSentencePrediction
-from bertcli.records.records import Reader
+from bertcli.records.reader import Reader
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded

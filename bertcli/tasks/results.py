@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertcli.files.tables import TableHeader
-from bertcli.records.records import Reader, Record, carried
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, carried
 
 
 class Result(NamedTuple):

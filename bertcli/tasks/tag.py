@@ -10,7 +10,7 @@ from itertools import groupby
 
 from bertcli.errors import UsageError
 from bertcli.models.heads import BertForTokenClassification
-from bertcli.records.records import Reader
+from bertcli.records.reader import Reader
 from bertcli.tasks.entities import Grouping, without_overlap
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result

@@ -8,7 +8,8 @@ from typing import Any
 
 from bertcli.errors import InputError
 from bertcli.files.tables import Made, TableHeader
-from bertcli.records.records import Reader, Record, carried
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, carried
 from bertcli.records.windows import windows
 from bertcli.tokenizing.tokenizer import Tokenizer
 

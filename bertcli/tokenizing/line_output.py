@@ -17,8 +17,8 @@ from typing import Any
 from bertcli.errors import InputError
 from bertcli.files.streams import size_on_disk
 from bertcli.files.writers import to_json, to_text
-from bertcli.records.records import Reader, Record
-from bertcli.records.text_block import TextBlock
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import SHARED, Encoded, Layout, Repeated
 from bertcli.tokenizing.run import (
     WINDOW,

@@ -8,7 +8,8 @@ from itertools import chain, islice
 from typing import Any
 
 from bertcli.files.tables import Made, TableHeader
-from bertcli.records.records import Reader, Record, carried
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, carried
 from bertcli.records.windows import ahead, windows
 from bertcli.tokenizing.columns import Encoded, Layout, Numbers, Written
 from bertcli.tokenizing.tokenizer import Tokenizer

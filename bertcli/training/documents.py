@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from bertcli.records.records import Reader, Record, Text
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, Text
 from bertcli.records.windows import ahead, windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer

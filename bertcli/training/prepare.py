@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, UsageError
 from bertcli.hub import sha256
-from bertcli.records.records import Reader
+from bertcli.records.reader import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.documents import Documents, tokenized
 from bertcli.training.instance_rows import WRITERS, row_type

@@ -24,7 +24,8 @@ from bertcli.files.side_files import manifest_beside
 from bertcli.files.streams import blocks, open_bytes, unreadable
 from bertcli.files.typed_json import JsonObject, kind_of, parse, read_value
 from bertcli.files.zips import open_zip
-from bertcli.records.records import FORMATS, Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.precision import PRECISIONS, RANGED, restore
 
 if TYPE_CHECKING:

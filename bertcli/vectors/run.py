@@ -16,7 +16,8 @@ from bertcli.hub import sha256
 from bertcli.hub.files import model_files, weight_files
 from bertcli.inference.progress import Progress
 from bertcli.models.config import BertConfig
-from bertcli.records.records import Reader, Record, carried
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, carried
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.formats import vector_writer
 from bertcli.vectors.input_hashes import Inputs

@@ -22,7 +22,8 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.files.writers import format_of
 from bertcli.hub import ModelFolder
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 from bertcli.vectors.nearest import Nearest, Texts, check_maker, check_texts, texts_at
 from bertcli.vectors.reading import floats
 from bertcli.vectors.run import (

@@ -171,7 +171,8 @@ def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import MODEL_FILES, find_model
     from bertcli.inference.progress import Progress
-    from bertcli.records.records import Reader, Source
+    from bertcli.records.reader import Reader
+    from bertcli.records.source import Source
 
     texts, shown = tmp_path / "texts.txt", []
     texts.write_text("".join(f"{n} i love nlp\n" for n in range(1000, 2000)))

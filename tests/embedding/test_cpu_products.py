@@ -15,7 +15,8 @@ from bertcli.models.bert import BertModel
 from bertcli.models.calibration_sample import SAMPLE
 from bertcli.models.int8 import MIDDLE, MORE, Bytes, EightBitFeedForward
 from bertcli.models.surgery import prepare, prune_heads
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
 CPU = torch.device("cpu")
 IDS = [list(range(1, 20)), [5, 96, 3, 2, 50], [7]]

@@ -22,7 +22,9 @@ from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import devices
 from bertcli.inference.encoder import Encoder, Reading, Tokens
-from bertcli.records.records import Reader, Record, Source
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record
+from bertcli.records.source import Source
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from bertcli.errors import OutputError
 from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import SUFFIXES, format_of, open_writer, to_json
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Repeated
 from bertcli.tokenizing.word_cache import Ids
 

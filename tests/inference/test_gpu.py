@@ -9,7 +9,8 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.several_devices import FleetEmbedder, open_embedder
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
 pytestmark = [
     pytest.mark.gpu,

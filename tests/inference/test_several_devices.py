@@ -24,7 +24,8 @@ from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
 from bertcli.inference.pool import ProcessPool
 from bertcli.inference.progress import Progress
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "samples" / "tiny-bert"

@@ -22,7 +22,7 @@ from bertcli.ray.cluster import Pool
 from bertcli.ray.jobs import EmbedJob, Model, TokenizeJob
 from bertcli.ray.shards import Shard, plan
 from bertcli.ray.worker import ShardWorker
-from bertcli.records.records import Source
+from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
 from bertcli.vectors.journal import put_json
 

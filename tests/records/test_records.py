@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from bertcli.errors import InputError, UsageError
 from bertcli.files import streams
-from bertcli.records.records import Reader, Record, Source, ids_in, words
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, ids_in, words
+from bertcli.records.source import Source
 
 LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")))
 CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)

@@ -23,7 +23,7 @@ from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
 from bertcli.models.surgery import initialise
 from bertcli.ray.jobs import EmbedJob, Model
-from bertcli.records.records import Source
+from bertcli.records.source import Source
 
 pytestmark = pytest.mark.parity
 

@@ -8,7 +8,7 @@ from front import call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import TextBlock
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.line_output import LineMaker, Task
 from bertcli.tokenizing.tokenizer import Tokenizer

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
 
 from bertcli.files.typed_json import NOTHING
-from bertcli.records.records import Record
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing import word_cache as memo
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.line_output import LineMaker, Task

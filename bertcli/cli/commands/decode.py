@@ -9,7 +9,8 @@ from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptio
 from bertcli.cli.options.groups import INPUT, record
 from bertcli.cli.options.inputs import KeepFields, MaxRecordBytes, OnError, source_paths
 from bertcli.files.streams import LARGEST_RECORD
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 from bertcli.tokenizing.decode import DecodeSettings, decoded
 
 TABULAR = ("csv", "tsv", "parquet")

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from bertcli.inference.progress import Progress
     from bertcli.ray.cluster import Pool
     from bertcli.ray.jobs import Model, ShardJob
-    from bertcli.records.records import Reader, Source
+    from bertcli.records.reader import Reader
+    from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
 
 FORMATS = ("table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet")

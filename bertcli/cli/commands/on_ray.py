@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bertcli.ray.jobs import Model, ShardJob
     from bertcli.ray.run import RayProgress
     from bertcli.ray.worker import Done
-    from bertcli.records.records import Source
+    from bertcli.records.source import Source
 
 # How a job is made: from the model, how files are read, the format, and what a worker has.
 MakeJob = Callable[["Model", "Source", str, "Pool"], "ShardJob"]

@@ -16,7 +16,8 @@ from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
 from bertcli.hub import MODEL_FILES
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder

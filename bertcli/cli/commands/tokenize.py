@@ -26,7 +26,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
     from bertcli.ray.jobs import Model, ShardJob
-    from bertcli.records.records import Source
+    from bertcli.records.source import Source
 
 
 def tokenize(

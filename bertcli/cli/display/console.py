@@ -16,7 +16,7 @@ from bertcli.files.printable import printable
 
 if TYPE_CHECKING:
     from bertcli.inference.progress import Progress
-    from bertcli.records.records import Reader
+    from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
 
 T = TypeVar("T")

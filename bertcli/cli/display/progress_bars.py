@@ -10,7 +10,7 @@ from bertcli.files.streams import size_on_disk
 
 if TYPE_CHECKING:
     from bertcli.inference.progress import Progress
-    from bertcli.records.records import Reader
+    from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar

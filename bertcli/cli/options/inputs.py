@@ -10,7 +10,8 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.groups import INPUT, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
 InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 

@@ -18,7 +18,8 @@ from bertcli.cli.options.inputs import (
     source_paths,
 )
 from bertcli.files.streams import LARGEST_RECORD
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from bertcli.cli.options.inputs import (
 )
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
-from bertcli.records.records import Reader, Source
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
 MaxLength = Annotated[
     int | None,

@@ -1,0 +1,84 @@
+"""What the user named: texts, files, their format and the fields to read."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertcli.errors import InputError, UsageError
+from bertcli.files.streams import LARGEST_RECORD
+
+FORMATS = {
+    ".txt": "txt",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".npy": "npy",
+    ".npz": "npz",
+    ".safetensors": "safetensors",
+}
+PACKED = (".gz", ".zst")
+ARRAYS = ("npy", "npz", "safetensors")
+NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where records come from, in the words of the command line; None means the default name."""
+
+    texts: tuple[str, ...] = ()
+    pair: str | None = None
+    paths: tuple[str, ...] = ()
+    are_pairs: bool = False  # files of two columns without a header, as `--pairs` reads them
+    format: str = "auto"
+    text_field: str | None = None
+    pair_field: str | None = None
+    id_field: str | None = None
+    keep: str | None = None  # names of further fields to carry, separated by commas; "*" is all
+    null: bool = False
+    single: bool = False  # there is no second text, so a field `pair` is like any other
+    pre_split: bool = False
+    sentences: bool = False  # a text may be a list of sentences
+    ids: bool = False  # the records are lists of token ids
+    flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
+    taken: frozenset[str] = frozenset()  # names that no kept field may have: the output's own
+    on_error: str = "fail"
+    encoding: str = "utf-8"
+    encoding_errors: str = "strict"
+    max_record_bytes: int = LARGEST_RECORD
+
+    def __post_init__(self) -> None:
+        if self.texts and self.paths:
+            raise UsageError(
+                "texts were given and files as well", "give texts, or files with --input"
+            )
+        if self.pair is not None and len(self.texts) != 1:
+            raise UsageError(
+                f"--pair needs exactly one text, not {len(self.texts)}",
+                "BERT takes one or two sentences; a file of pairs goes to --pairs",
+            )
+        try:
+            if codecs.lookup(self.encoding).name.replace("_", "-") in NO_ENCODINGS:
+                raise LookupError
+            "".encode(self.encoding)
+        except (LookupError, ValueError):  # ValueError: a NUL in the name
+            raise UsageError(
+                f"unknown --encoding {self.encoding}", "for example utf-8, latin-1, utf-16, gb18030"
+            ) from None
+
+    def format_of(self, path: str) -> str:
+        """Return the format of a file: as asked, else by the suffix."""
+        name = Path(path)
+        inner = name.with_suffix("") if name.suffix.lower() in PACKED else name
+        found = FORMATS.get(inner.suffix.lower(), "tsv" if self.are_pairs else "txt")
+        found = found if self.format == "auto" else self.format
+        if found in ARRAYS and not self.ids:
+            raise InputError(f"{path}: {found} holds numbers, not texts")
+        return found
