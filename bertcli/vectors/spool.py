@@ -121,7 +121,7 @@ class VectorSpool:
             raise OutputError(
                 f"one of the records {self.rows + 1} to {self.rows + len(metas)} has a field "
                 f"that cannot be written: {bad}",
-                "leave it out of --keep-fields, or write NPY, which holds vectors alone",
+                "leave it out of --keep-fields",
             ) from None
 
     def sync(self) -> None:

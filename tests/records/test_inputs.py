@@ -79,6 +79,25 @@ def test_fields_pass_through_a_pipeline():
     assert back["pair"] == "b"
 
 
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("embed",),
+        ("tokenize",),
+        ("tokenize", "--from-tokens"),
+        ("embed", "--engine", "ray"),
+        ("tokenize", "--engine", "ray"),
+    ],
+)
+def test_a_field_that_an_array_cannot_hold_is_refused(tmp_path, form, argv):
+    (tmp_path / "a.jsonl").write_text('{"text":"a","x":1}\n')
+    given = ("-i", tmp_path / "a.jsonl", "--keep-fields", "x", "-f", form)
+    done = bad(*argv, *given, "-o", tmp_path / f"out.{form}", code=2)
+    assert done.error == f"{form} holds arrays, and nowhere the fields of --keep-fields"
+    assert done.hint == "use -f jsonl, csv or parquet"
+
+
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 @pytest.mark.parametrize("row", ['"score":%s', '"a":{"b":[1,[%s]]}', '"id":%s'])
 @pytest.mark.parametrize("more", [(), ("-f", "csv")])
@@ -469,7 +488,7 @@ def test_a_file_that_is_not_packed_is_blamed(tmp_path, monkeypatch, suffix, more
 # --- vectors beside fields -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "npy"])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("name", ["embedding", "n_tokens", "truncated"])
 def test_a_kept_field_named_as_one_of_embed(tmp_path, form, name):
     path, text = tmp_path / f"o.{form}", lines({"text": "a", name: [7]})

@@ -59,6 +59,7 @@ def embed(
     console = messages.console()
     options = chosen(vector, length, compute)
     if engine.engine == "ray":
+        _refuse_kept(source, output.format, options)
         if not file.manifest:
             raise UsageError(
                 "--engine ray needs its manifests: they say what is done", "leave out --no-manifest"
@@ -68,6 +69,7 @@ def embed(
         return
     engine.refuse_ray_options()
     form = output.form(FORMATS)
+    _refuse_kept(source, form, options)
     _check(output, form, file, vector.precision, options)
     reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
     embedder = _open(model, options, compute, console)
@@ -85,6 +87,12 @@ def embed(
         ids=True,
     )
     _to_file(embedder, reader, target, console)
+
+
+def _refuse_kept(source: InputOptions, form: str, options: EmbedOptions) -> None:
+    """Raise UsageError for fields that would be lost; of tokens and words, the index has them."""
+    if not options.per_token:
+        source.refuse_kept_fields(form)
 
 
 def _check(

@@ -47,6 +47,7 @@ def tokenize(
     """
     console = messages.console()
     if engine.engine == "ray":
+        source.refuse_kept_fields(output.format)
         make = partial(_job, layout, fields, mode, output)
         on_ray(make, source, model, output, engine, console)
         return
@@ -56,6 +57,7 @@ def tokenize(
         _ids_of_tokens(source, fields, output, tokenizer, console)
         return
     form = _form(mode, output, fields)
+    source.refuse_kept_fields(form)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     _check(shape, tokenizer, console)
     task = Task(shape, fields.extra(), form, mode.count)
@@ -185,6 +187,7 @@ def _ids_of_tokens(
 ) -> None:
     """Write the ids of tokens: those of the arguments, or of each line."""
     form, records = output.form(("txt", *ROWS, *TENSORS)), 0
+    source.refuse_kept_fields(form)
     if source.pair or source.pairs:
         raise UsageError("--from-tokens takes tokens of one text, not pairs", "leave out --pair")
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))

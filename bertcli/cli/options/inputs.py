@@ -11,7 +11,7 @@ from bertcli.cli.options.groups import INPUT, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
+from bertcli.records.source import ARRAYS, Source
 
 InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -137,6 +137,14 @@ class InputOptions:
     encoding: Encoding = "utf-8"
     encoding_errors: EncodingErrors = "strict"
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def refuse_kept_fields(self, form: str) -> None:
+        """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
+        if self.keep_fields and form in ARRAYS:
+            raise UsageError(
+                f"{form} holds arrays, and nowhere the fields of --keep-fields",
+                "use -f jsonl, csv or parquet",
+            )
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
