@@ -5,6 +5,7 @@ BertcliError           1  failed on this input or model
 ├── InputError         1  a record cannot be read; names its file and line
 ├── ModelError         1  a model folder is missing, incomplete or broken
 ├── OutputError        1  the result cannot be written
+├── PrecisionError     1  vectors that have no form in the precision asked for
 └── PipeClosed         0  whoever reads our output has had enough, as `head` does: no message
 
 Every message is one line that says what and where; the hint says what to do.
@@ -49,6 +50,10 @@ class OutputError(BertcliError):
     """The result cannot be written."""
 
     usual_hint = "choose another place"
+
+
+class PrecisionError(BertcliError):
+    """The vectors, as they are, cannot be written in the precision that was asked for."""
 
 
 class PipeClosed(BertcliError):

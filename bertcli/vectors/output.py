@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.errors import OutputError
+from bertcli.errors import OutputError, PrecisionError
 from bertcli.files.atomic import explained, move
 from bertcli.files.lock import locked
 from bertcli.files.system_calls import sync_folder
@@ -49,6 +49,7 @@ from bertcli.vectors.journal import (
     put_json,
     refuse_changes,
 )
+from bertcli.vectors.precision import check_values
 from bertcli.vectors.spool import Row, Rows, VectorSpool
 from bertcli.vectors.target import Target
 
@@ -249,7 +250,8 @@ class Sink:
             raise ValueError(f"counts {counts}, many {self.target.many}")
         if self.target.lists_ids and self.target.form == "npz":
             refuse_long_ids(metas, self.rows)
-        with explained(self.target.path):
+        with explained(self.target.path), self._hopeless():
+            check_values(vectors, self.target.precision)
             self._open.append(metas, vectors, counts)
 
     def commit(self, state: Any) -> None:
@@ -277,7 +279,7 @@ class Sink:
         is told how many rows were written since it was told last.
         """
         spool = self._open
-        with explained(self.target.path):
+        with explained(self.target.path), self._hopeless():
             many, ids = self.target.many, self.target.lists_ids and spool.meta_bytes > 0
             shape = tuple(spool.shape)
             rows = Rows(self.files, spool.rows, shape, many, ids, progress=progress)
@@ -290,6 +292,16 @@ class Sink:
                 make(rows, self.target.form, self.journal.mode)
             self._note(manifest=as_json({**about, **self._made(rows, ranges)}))
             self._publish()
+
+    @contextmanager
+    def _hopeless(self) -> Iterator[None]:
+        """Leave nothing to resume where these rows can never be written in the precision asked."""
+        try:
+            yield
+        except PrecisionError:
+            self._open.close()
+            self.files.clear()
+            raise
 
     @property
     def _whole(self) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import PrecisionError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +24,8 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
     """Return vectors [..., D] in another precision; binary ones have ceil(D / 8) bytes.
 
     int8 and uint8 need ``ranges`` [2, D], the least and the greatest value of each dimension.
-    Values outside of them become the nearest that can be had. Raises BertcliError for a value that
-    float16 cannot hold.
+    Values outside of them become the nearest that can be had. Raises PrecisionError for a value
+    that float16 cannot hold.
     """
     import numpy as np
 
@@ -98,25 +98,39 @@ class Calibration:
         self.rows += len(vectors)
 
     def ranges(self) -> Floats:
-        """Return the ranges [2, D]. Raises BertcliError when fewer than two vectors were seen."""
+        """Return the ranges [2, D]. Raises PrecisionError when fewer than two vectors were seen."""
         if self._ranges is None or self.rows < 2:
-            raise BertcliError(
-                f"int8 and uint8 need the spread of many vectors, and there are {self.rows}",
-                "give more texts, or --precision float16",
-            )
+            raise too_few(self.rows)
         return self._ranges
 
 
-def _half(vectors: Floats) -> NDArray[np.float16]:
+def too_few(rows: int) -> PrecisionError:
+    """Return the error for so few vectors that their dimensions have no ranges."""
+    return PrecisionError(
+        f"int8 and uint8 need the spread of many vectors, and there are {rows}",
+        "give more texts, or --precision float16",
+    )
+
+
+def check_values(vectors: Floats, precision: str) -> None:
+    """Raise PrecisionError for a value that float16 cannot hold, where that is the precision."""
+    if precision != "float16":
+        return
     import numpy as np
 
     largest = float(np.finfo(np.float16).max)
     beyond = np.isfinite(vectors) & (np.abs(vectors) > largest)
     if beyond.any():
         found = float(np.abs(vectors[beyond]).max())
-        raise BertcliError(
+        raise PrecisionError(
             f"a value of {found:.6g} is too large for float16", "use --precision float32"
         )
+
+
+def _half(vectors: Floats) -> NDArray[np.float16]:
+    import numpy as np
+
+    check_values(vectors, "float16")
     return vectors.astype(np.float16)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -423,6 +424,44 @@ def test_a_manifest_that_says_nothing(tmp_path, texts, text):
     Path(f"{out}.manifest.json").write_text(text)
     done = bad(*SET, "-i", texts, "-o", out, "--resume")
     assert done.error == f"{out}: exists already, and no manifest says what made it"
+
+
+# --- precisions that cannot be ------------------------------------------------------------------
+
+TOO_FEW = "int8 and uint8 need the spread of many vectors, and there are 1"
+LARGE = "a value of 100000 is too large for float16"
+
+
+def test_a_single_text_of_a_ranged_precision_is_refused_before_a_model_is_looked_for(tmp_path):
+    for precision in ("int8", "uint8"):
+        argv = ("-m", "nowhere", "hi", "-o", tmp_path / "s.npy", "--precision", precision)
+        assert bad("embed", *argv).error == TOO_FEW
+    assert not left_in(tmp_path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("precision", ["int8", "float16"])
+def test_a_precision_that_cannot_be_blocks_no_later_run(tmp_path, form, precision):
+    file, out = tmp_path / "one.txt", tmp_path / f"s.{form}"
+    file.write_text("hi\n" if precision == "int8" else "hi\nho\nhey\n")
+    argv = (*SET, "-i", file, "-o", out)
+    message = TOO_FEW if precision == "int8" else LARGE
+    with (
+        mock.patch("bertcli.vectors.run.stacked", large)
+        if precision == "float16"
+        else nullcontext()
+    ):
+        for more in ((), ("--resume",)):
+            assert bad(*argv, "--precision", precision, *more).error == message
+            assert left_in(tmp_path) == ["one.txt"]
+    good(*argv, "--precision", "float32", "--resume")
+
+
+def large(items):
+    """Vectors of which only those of the second window are too large."""
+    found = np.stack([item.vector for item in items])
+    found[0, 0] = 1e5 if len(items) == 1 else 1
+    return found
 
 
 # --- ids ----------------------------------------------------------------------------------------

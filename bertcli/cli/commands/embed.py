@@ -25,6 +25,7 @@ from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.vectors import rows as fields
 from bertcli.vectors.formats import refuse_stream
+from bertcli.vectors.precision import RANGED, too_few
 from bertcli.vectors.target import Target
 
 if TYPE_CHECKING:
@@ -59,18 +60,13 @@ def embed(
     console = messages.console()
     options = chosen(vector, length, compute)
     if engine.engine == "ray":
-        _refuse_kept(source, output.format, options)
-        if not file.manifest:
-            raise UsageError(
-                "--engine ray needs its manifests: they say what is done", "leave out --no-manifest"
-            )
+        _check_for_ray(source, output, file, options)
         make = partial(_job, options, vector, compute, output)
         on_ray(make, source, model, output, engine, console)
         return
     engine.refuse_ray_options()
     form = output.form(FORMATS)
-    _refuse_kept(source, form, options)
-    _check(output, form, file, vector.precision, options)
+    _check(source, output, form, file, vector.precision, options)
     reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
     embedder = _open(model, options, compute, console)
     if output.output is None:
@@ -89,6 +85,16 @@ def embed(
     _to_file(embedder, reader, target, console)
 
 
+def _check_for_ray(
+    source: InputOptions, output: OutputOptions, file: VectorFileOptions, options: EmbedOptions
+) -> None:
+    if not file.manifest:
+        raise UsageError(
+            "--engine ray needs its manifests: they say what is done", "leave out --no-manifest"
+        )
+    _refuse_kept(source, output.format, options)
+
+
 def _refuse_kept(source: InputOptions, form: str, options: EmbedOptions) -> None:
     """Raise UsageError for fields that would be lost; of tokens and words, the index has them."""
     if not options.per_token:
@@ -96,14 +102,22 @@ def _refuse_kept(source: InputOptions, form: str, options: EmbedOptions) -> None
 
 
 def _check(
-    output: OutputOptions, form: str, file: VectorFileOptions, precision: str, options: EmbedOptions
+    source: InputOptions,
+    output: OutputOptions,
+    form: str,
+    file: VectorFileOptions,
+    precision: str,
+    options: EmbedOptions,
 ) -> None:
     """Raise UsageError for an output that makes no sense, before a model is looked for."""
+    _refuse_kept(source, form, options)
     if form == "csv" and options.per_token:
         raise UsageError(
             "csv has one vector a row, and here a text has several", "use -f jsonl, parquet or npy"
         )
     if output.output is not None:
+        if precision in RANGED and len(source.texts or ()) == 1 and not options.per_token:
+            raise too_few(1)
         return
     if file.resume:
         raise UsageError("--resume needs -o FILE", "a stream cannot be resumed")

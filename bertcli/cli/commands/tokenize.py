@@ -56,13 +56,12 @@ def tokenize(
     if mode.from_tokens:
         _ids_of_tokens(source, fields, output, tokenizer, console)
         return
-    form = _form(mode, output, fields)
-    source.refuse_kept_fields(form)
+    form = _form(source, mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     _check(shape, tokenizer, console)
     task = Task(shape, fields.extra(), form, mode.count)
-    shown = mode.stats or form == "table"  # neither has the fields that records carry
-    reader = source.reader(console, taken=frozenset() if shown else task.fields)
+    taken = frozenset() if mode.stats or form == "table" else task.fields  # neither carries fields
+    reader = source.reader(console, taken=taken)
     run = task.run(reader, tokenizer, layout.window)
     made = TokenOutput(run, task, engine.processes())
     windows: Any = console.track(
@@ -134,13 +133,16 @@ def _layout(
     return layout.layout(fields, columns)
 
 
-def _form(mode: ModeOptions, output: OutputOptions, fields: FieldOptions) -> str:
+def _form(
+    source: InputOptions, mode: ModeOptions, output: OutputOptions, fields: FieldOptions
+) -> str:
     """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
     if mode.count:
         return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
     if mode.stats:
         return output.form(("table", "jsonl"))
     form = output.form((*ROWS, *TENSORS))
+    source.refuse_kept_fields(form)
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if form in TENSORS and any(wordy):
         raise UsageError(f"{form} holds ids and masks, not tokens or offsets", "use -f parquet")
