@@ -60,8 +60,7 @@ def tokenize(
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     _check(shape, tokenizer, console)
     task = Task(shape, fields.extra(), form, mode.count)
-    taken = frozenset() if mode.stats or form == "table" else task.fields  # neither carries fields
-    reader = source.reader(console, taken=taken)
+    reader = source.reader(console, taken=_taken(task, mode))
     run = task.run(reader, tokenizer, layout.window)
     made = TokenOutput(run, task, engine.processes())
     windows: Any = console.track(
@@ -80,6 +79,11 @@ def tokenize(
         with output.open(made.form, reader.source.paths) as put:
             made.write(windows, put)
     _report(run, console)
+
+
+def _taken(task: Task, mode: ModeOptions) -> frozenset[str]:
+    """Return the names that no carried field may have: any, where none is written."""
+    return frozenset() if mode.stats or task.form == "table" else task.fields
 
 
 def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
