@@ -27,11 +27,11 @@ GOLDEN = Path(__file__).parent / "golden"
 PACKAGES = """
 errors
 files
+models
+checkpoints
 hub
 records
 tokenizing
-models
-checkpoints
 inference
 embedding
 vectors
@@ -54,7 +54,8 @@ TORCH += tuple(f"training/{name}" for name in ("objective", "loop", "ranks", "ch
 # What `bertcli inspect` and the options of `bertcli embed` read without torch.
 NO_TORCH = """
 models/__init__ models/config models/shapes checkpoints/__init__ checkpoints/names
-checkpoints/safetensors_header checkpoints/pickles checkpoints/fit embedding/__init__
+checkpoints/safetensors_header checkpoints/scan checkpoints/tensors checkpoints/tensorflow
+checkpoints/fit embedding/__init__
 embedding/options embedding/sentence_config embedding/word_pooling
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.

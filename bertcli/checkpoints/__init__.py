@@ -1,7 +1,8 @@
-"""Weights in files: which there are, what they are called, loading and saving.
+"""Checkpoints: which files a folder uses, the tensors in them, their names, loading and saving.
 
-`names` is the only table of names that tensors have had; `shapes` says which tensors a config
-needs. Both are without torch, as are `safetensors_header`, `pickles` and `fit`, which `inspect`
-uses. `load` makes a model of a folder and saves one. Imports `models` and what is below. Begin with
-`names`, then `load`.
+`scan` says which files a model is read from: everybody asks there, a hub's downloads too. `tensors`
+lists the tensors of these files (`tensorflow` those of Google's checkpoints), `names` is the only
+table of names that tensors have had, `shapes` says which tensors a config needs, and `fit` compares
+the two. All of these are without torch. `tensor_reader` reads the numbers, `load` makes a model of
+a folder and saves one. Imports `models` and what is below. Begin with `scan`, then `load`.
 """

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from bertcli.checkpoints import names, shapes
-from bertcli.checkpoints.safetensors_header import TensorInfo
+from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.models.config import BertConfig
 
 
@@ -28,13 +28,13 @@ class Fit:
     in_file: int = 0  # numbers in the file, buffers apart and tied tensors once
 
 
-def compare(config: BertConfig, name: str, tensors: Sequence[TensorInfo]) -> Fit:
+def compare(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
     """Compare the tensors of a checkpoint with those of the class `name`.
 
     BertModel does without its pooler when the file has none of it.
     """
     canonical = names.canonical(tensor.name for tensor in tensors)
-    found: dict[str, TensorInfo] = {}
+    found: dict[str, StoredTensor] = {}
     twice = []
     for tensor in tensors:
         if (key := canonical[tensor.name]) in found:
@@ -51,9 +51,9 @@ def compare(config: BertConfig, name: str, tensors: Sequence[TensorInfo]) -> Fit
         missing=tuple(key for key in needed if key not in _with_ties(config, found)),
         unused=tuple(key for key in found if key not in needed),
         misshapen={
-            key: (tensor.shape, needed[key])
+            key: (tensor.model_shape, needed[key])
             for key, tensor in found.items()
-            if key in needed and tensor.shape != needed[key]
+            if key in needed and tensor.model_shape != needed[key]
         },
         twice=tuple(twice),
         heads=tuple(names.heads_in(found)),

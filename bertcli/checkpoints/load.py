@@ -14,7 +14,7 @@ import functools
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
@@ -25,13 +25,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bertcli.checkpoints.load_report import Found, LoadReport, Shape, compare, partner
-from bertcli.checkpoints.names import BASE, TIED, canonical, heads_in, transposed
-from bertcli.checkpoints.stored_tensor import Stored, check
-from bertcli.checkpoints.weight_files import weights_in
+from bertcli.checkpoints.load_report import LoadReport, Shape, compare, partner
+from bertcli.checkpoints.names import BASE, TIED, canonical, heads_in
+from bertcli.checkpoints.scan import find_config, require_weights
+from bertcli.checkpoints.tensor_reader import TensorReader
+from bertcli.checkpoints.tensors import StoredTensor, read_tensors
 from bertcli.errors import ModelError, OutputError
 from bertcli.files.atomic import put_files, scratch_folder
-from bertcli.hub.files import CONFIGS
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertWithHead, architecture
@@ -81,10 +81,11 @@ def load(
     they mix several. On a CPU the weights stay mapped files until they are used. ModelError,
     naming file and tensors, unless every tensor of the model is there in its shape.
     """
-    model, found, report = _plan(Path(folder), cls, pooler)
+    reader = TensorReader()
+    model, found, report = _plan(Path(folder), cls, pooler, reader)
     report.refuse()
     target = getattr(torch, report.dtype) if dtype is None else dtype
-    _fill(model, found, torch.device(device), target)
+    _fill(model, found, reader, torch.device(device), target)
     return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
 
 
@@ -93,57 +94,55 @@ def examine(folder: Path, cls: type[Model] | None = None, pooler: bool | None = 
 
     ModelError when the files cannot be read at all.
     """
-    return _plan(Path(folder), cls, pooler)[2]
+    return _plan(Path(folder), cls, pooler, TensorReader())[2]
 
 
 def read_config(folder: Path) -> BertConfig:
     """Read config.json, or bert_config.json as Google calls it; ModelError without either."""
     if not folder.is_dir():
-        raise ModelError(f"{folder}: there is no such folder")
-    name = next((name for name in CONFIGS if os.path.lexists(folder / name)), None)
-    if name is None:
-        raise ModelError(f"{folder}: there is no config.json in this folder")
-    check(folder / name)
-    return BertConfig.from_file(folder / name)
+        raise ModelError(f"{folder}: folder not found")
+    path = find_config(folder)
+    if path is None:
+        raise ModelError(f"{folder}: no config.json in this folder")
+    return BertConfig.from_file(path)
 
 
 def _plan(
-    folder: Path, cls: type[Model] | None, pooler: bool | None
-) -> tuple[Model, dict[str, Found], LoadReport]:
+    folder: Path, cls: type[Model] | None, pooler: bool | None, reader: TensorReader
+) -> tuple[Model, dict[str, StoredTensor], LoadReport]:
     config = read_config(folder)
     made = architecture(config) if cls is None else cls
     if pooler is not None and not issubclass(made, BertModel):
         raise ValueError(f"{made.__name__} itself decides whether it has a pooler")
-    found = _by_canonical_name(weights_in(folder))
-    if config.tie_word_embeddings and issubclass(made, BertWithHead) and not _tied(found):
+    found = _by_canonical_name(read_tensors(require_weights(folder)))
+    if config.tie_word_embeddings and issubclass(made, BertWithHead) and not _tied(found, reader):
         config = replace(config, tie_word_embeddings=False)
     has_pooler = "pooler" in heads_in(found) if pooler is None else pooler
     model = _empty(made, config, has_pooler)
     return model, found, compare(folder, config, made.__name__, _wanted(model), found)
 
 
-def _by_canonical_name(stored: Mapping[str, Stored]) -> dict[str, Found]:
-    found: dict[str, Found] = {}
-    for name, known in canonical(stored).items():
-        if known in found:
-            both = f"{found[known].name} and {name}"
-            raise ModelError(f"{stored[name].file}: {both} are two tensors with one meaning")
-        found[known] = Found(name, _turned(stored[name]) if transposed(name) else stored[name])
+def _by_canonical_name(stored: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
+    names = canonical(tensor.name for tensor in stored)
+    found: dict[str, StoredTensor] = {}
+    for tensor in stored:
+        if (other := found.setdefault(names[tensor.name], tensor)) is not tensor:
+            both = f"{other.name} and {tensor.name}"
+            raise ModelError(f"{tensor.file}: {both} are two tensors with one meaning")
     return found
 
 
-def _turned(stored: Stored) -> Stored:
-    """Turn a matrix around when it is read, without moving a number."""
-    return stored._replace(shape=stored.shape[::-1], read=lambda: stored.read().T)
-
-
-def _tied(found: Mapping[str, Found]) -> bool:
+def _tied(found: Mapping[str, StoredTensor], reader: TensorReader) -> bool:
     """Tell whether names for one weight hold the same numbers, as far as the files have both.
 
     transformers looks as well: where the numbers differ, the config is wrong about the tie.
     """
-    pairs = [(found[a].stored, found[b].stored) for a, b in TIED.items() if {a, b} <= {*found}]
-    return all(one.shape == other.shape and _same(one.read(), other.read()) for one, other in pairs)
+    pairs = [(found[a], found[b]) for a, b in TIED.items() if {a, b} <= {*found}]
+    return all(
+        one.model_shape == other.model_shape
+        and _same(reader.read_for_model(one), reader.read_for_model(other))
+        for one, other in pairs
+    )
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -179,11 +178,15 @@ def _wanted(model: Model) -> dict[str, Shape]:
 
 
 def _fill(
-    model: Model, found: Mapping[str, Found], device: torch.device, dtype: torch.dtype
+    model: Model,
+    found: Mapping[str, StoredTensor],
+    reader: TensorReader,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> None:
     @functools.cache  # a tensor with two names is read once
     def read(name: str) -> Tensor:
-        return found[name].stored.read().to(device=device, dtype=dtype)
+        return reader.read_for_model(found[name]).to(device=device, dtype=dtype)
 
     tied = config_of(model).tie_word_embeddings
     state = {}

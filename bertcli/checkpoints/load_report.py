@@ -7,27 +7,20 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from bertcli.checkpoints.names import BASE, HEADS, TIED, classes_in, heads_in, ignored, name_in
-from bertcli.checkpoints.stored_tensor import Stored
+from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]
 PARTNERS = {**TIED, **{one: other for other, one in TIED.items()}}
 CHOICE = "BertForMultipleChoice"
-FLOATS = ("float64", "float32", "float16", "bfloat16")
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
-
-
-class Found(NamedTuple):
-    """A tensor in a checkpoint, with the name that the file gives it."""
-
-    name: str
-    stored: Stored
 
 
 @dataclass(frozen=True)
@@ -119,27 +112,27 @@ def compare(
     config: BertConfig,
     model: str,
     wanted: Mapping[str, Shape],
-    found: Mapping[str, Found],
+    found: Mapping[str, StoredTensor],
 ) -> LoadReport:
     """Compare canonical names and shapes of a model's tensors with those in the files."""
     headed = not all(name.startswith(BASE) for name in wanted)
     tied = config.tie_word_embeddings
     sources = {name: partner(name, found, tied) for name in wanted}
     own = {name: found[source] for name, source in sources.items() if source in found}
-    types = {one.name: one.stored.dtype for one in own.values()}
+    types = {one.name: one.dtype for one in own.values()}
     unused, misplaced, unexpected = _spare(wanted, found)
     return LoadReport(
         folder=folder,
         model=model,
         dtype=_widest(types.values()),
-        files=tuple(sorted({one.stored.file for one in found.values()})),
+        files=tuple(sorted({one.file for one in found.values()})),
         heads=tuple(heads_in(found)),
         unused=unused,
         missing=tuple(name_in(headed, name) for name in wanted if name not in own),
         mismatched={
-            one.name: (one.stored.shape, wanted[name])
+            one.name: (one.model_shape, wanted[name])
             for name, one in own.items()
-            if one.stored.shape != wanted[name]
+            if one.model_shape != wanted[name]
         },
         misplaced=misplaced,
         unexpected=unexpected,
@@ -152,7 +145,7 @@ def compare(
 
 
 def _spare(
-    wanted: Collection[str], found: Mapping[str, Found]
+    wanted: Collection[str], found: Mapping[str, StoredTensor]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Sort what the model does not want: heads it has not, its own kind, anything else."""
     heads = heads_in(wanted)
@@ -166,15 +159,15 @@ def _spare(
 
 
 def _widest(types: Collection[str]) -> str:
-    known = [getattr(torch, kind) for kind in types if kind in FLOATS]
+    known = [getattr(torch, FLOATS[kind]) for kind in types if kind in FLOATS]
     widest = functools.reduce(torch.promote_types, known) if known else torch.float32
     return str(widest).removeprefix("torch.")
 
 
-def _scores_one(found: Mapping[str, Found]) -> bool:
+def _scores_one(found: Mapping[str, StoredTensor]) -> bool:
     """Tell whether the classifier has one output, as only one that chooses among texts has."""
     weight = found.get("classifier.weight")
-    return weight is not None and weight.stored.shape[0] == 1
+    return weight is not None and weight.model_shape[:1] == (1,)
 
 
 def _layers(names: Collection[str]) -> int:

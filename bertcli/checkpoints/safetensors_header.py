@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from bertcli.errors import ModelError
 from bertcli.files.safetensors import LARGEST
 from bertcli.files.typed_json import BadJsonError, JsonObject, is_text, kind_of, parse
-from bertcli.hub.files import weight_map
 
 POINTER = b"version "  # how the files begin that git-lfs puts in place of others
 DIMENSIONS = 64  # more than any tensor has
@@ -73,28 +72,6 @@ def read_header(path: Path) -> list[TensorInfo]:
     tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
     _refuse_gaps(path, tensors, 8 + length, size)
     return tensors
-
-
-def read_index(path: Path) -> list[TensorInfo]:
-    """Return the tensors of all shards that a model.safetensors.index.json names.
-
-    ModelError when the index and the shards differ.
-    """
-    shards = weight_map(path)
-    found = [
-        tensor
-        for shard in dict.fromkeys(shards.values())
-        for tensor in read_header(path.parent / shard)
-    ]
-    for tensor in found:
-        if shards.get(tensor.name) != tensor.file.name:
-            place = shards.get(tensor.name, "nowhere")
-            raise _broken(
-                path, f"{tensor.name} is in {tensor.file.name}, but the index says {place}"
-            )
-    if absent := shards.keys() - {tensor.name for tensor in found}:
-        raise _broken(path, f"{min(absent)} is not in {shards[min(absent)]}, as the index says")
-    return found
 
 
 def _why_no_header(size: int, length: int, head: bytes) -> str:

@@ -10,90 +10,75 @@ doc/table_format.md of LevelDB.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from bertcli.checkpoints.stored_tensor import AGAIN, Stored, check
+from bertcli.checkpoints.scan import refuse_placeholder
+from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.errors import ModelError
+from bertcli.files.torch_save import AGAIN, BYTES
 
 FOOTER = 48  # bytes: two handles, padding, MAGIC
 MAGIC = bytes.fromhex("57fb808b247547db")
-DTYPES = {1: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}  # types.proto
-INTEGER, EIGHT, BYTES, FOUR = 0, 1, 2, 5  # wire types of protocol buffers
+DTYPES = {1: "F32", 2: "F64", 14: "BF16", 19: "F16"}  # types.proto -> safetensors
+INTEGER, EIGHT, LENGTH_GIVEN, FOUR = 0, 1, 2, 5  # wire types of protocol buffers
 CONVERT = """download it again, or convert it where TensorFlow and "transformers<5" are installed:
     transformers-cli convert --model_type bert --tf_checkpoint bert_model.ckpt
     --config bert_config.json --pytorch_dump_output pytorch_model.bin"""
 
-Open = Callable[[Path], Tensor]
 Fields = dict[int, list[int | bytes]]  # number of a field -> its values
 
 
-def read_checkpoint(prefix: Path) -> dict[str, Stored]:
-    """Find the variables of the checkpoint PREFIX.index, by name; ModelError when it is broken."""
-    index = prefix.with_name(prefix.name + ".index")
-    check(index)
+def read_index(index: Path) -> list[StoredTensor]:
+    """Return the variables of a checkpoint by its .index file. ModelError when it is broken."""
     try:
         entries = dict(_entries(index.read_bytes()))
         header = _fields(entries.pop(b"", b""))
-        shards, open_file = _number(header, 1), cache(_open)
+        shards = _number(header, 1)
         if _number(header, 2):
-            raise ModelError(f"{index}: its numbers are big-endian, which is not read")
-        return {
-            name.decode(): _variable(prefix, shards, open_file, _fields(entry))
+            raise ModelError(f"{index}: big-endian numbers are not supported")
+        found = [
+            _variable(index, shards, name.decode(), _fields(entry))
             for name, entry in entries.items()
-        }
+        ]
     except OSError as error:
         raise ModelError(f"{index}: {error.strerror}") from error
     except Compressed as error:
-        raise ModelError(f"{index}: compressed, which is not read", CONVERT) from error
+        raise ModelError(f"{index}: compression is not supported", CONVERT) from error
     except (ValueError, LookupError, TypeError) as error:
         raise ModelError(
-            f"{index}: not a whole index of a TensorFlow checkpoint", CONVERT
+            f"{index}: not a complete index of a TensorFlow checkpoint", CONVERT
         ) from error
+    _refuse_short_files(found)
+    return found
 
 
 class Compressed(Exception):
     """A block of the table is compressed."""
 
 
-def _variable(prefix: Path, shards: int, open_file: Open, entry: Fields) -> Stored:
+def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTensor:
     sizes = [_fields(size) for some in _messages(entry, 2) for size in _messages(_fields(some), 2)]
     shape = tuple(_number(size, 1) for size in sizes)
-    shard, offset, size = (_number(entry, key) for key in (3, 4, 5))
-    file = prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shards:05}")
+    shard, offset, nbytes = (_number(entry, key) for key in (3, 4, 5))
+    file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shards:05}")
     kind = _number(entry, 1)
     dtype = DTYPES.get(kind)
     if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
-        return Stored(file, shape, f"TensorFlow's type {kind}", partial(_unreadable, file))
-    if math.prod(shape) * dtype.itemsize != size:
+        return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
+    if math.prod(shape) * BYTES[dtype] != nbytes:
         raise ValueError("the size is not that of the shape")
-    read = partial(_cut, open_file, file, offset, dtype, shape)
-    return Stored(file, shape, str(dtype).removeprefix("torch."), read)
+    return StoredTensor(name, dtype, shape, nbytes, file, offset)
 
 
-def _unreadable(file: Path) -> Tensor:
-    raise ModelError(f"{file}: holds a variable of a type that is not read", CONVERT)
-
-
-def _open(file: Path) -> Tensor:
-    """Map the bytes of a whole data file."""
-    check(file)
-    return torch.from_file(str(file), size=file.stat().st_size, dtype=torch.uint8)
-
-
-def _cut(
-    open_file: Open, file: Path, offset: int, dtype: torch.dtype, shape: tuple[int, ...]
-) -> Tensor:
-    whole, end = open_file(file), offset + math.prod(shape) * dtype.itemsize
-    if len(whole) < end:
-        raise ModelError(f"{file}: {len(whole):,} bytes, and at least {end:,} are expected", AGAIN)
-    inside = whole[offset:end]
-    aligned = inside.clone() if offset % dtype.itemsize else inside
-    return aligned.view(dtype).view(shape)
+def _refuse_short_files(found: list[StoredTensor]) -> None:
+    ends: dict[Path, int] = {}
+    for one in found:
+        ends[one.file] = max(ends.get(one.file, 0), one.start + one.nbytes)
+    for file, end in ends.items():
+        refuse_placeholder(file)
+        if (size := file.stat().st_size) < end:
+            raise ModelError(f"{file}: {size:,} bytes, expected at least {end:,}", AGAIN)
 
 
 # --- the table ---
@@ -145,7 +130,7 @@ def _fields(message: bytes) -> Fields:
         if kind == INTEGER:
             value, at = _varint(message, at)
         else:
-            if kind == BYTES:
+            if kind == LENGTH_GIVEN:
                 length, at = _varint(message, at)
             else:
                 length = {EIGHT: 8, FOUR: 4}[kind]

@@ -13,19 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
+from bertcli.checkpoints.scan import SentenceModule, read_modules, transformer_path
 from bertcli.errors import ModelError, UsageError
-from bertcli.files.typed_json import (
-    NOTHING,
-    TEXT,
-    JsonObject,
-    is_regular,
-    is_text,
-    read_object,
-    read_objects,
-)
+from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, is_text, read_object
 
 LEGACY = {  # in the order in which their vectors are put one behind the other
     "pooling_mode_cls_token": "cls",
@@ -42,7 +35,6 @@ TRANSFORMER_CONFIGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 CONFIG = "config_sentence_transformers.json"
-INSIDE = "a path inside the model's folder"
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
 
 
@@ -84,21 +76,14 @@ class Sentence:
         return self.prompts[name]
 
 
-class Module(NamedTuple):
-    """One entry of modules.json: what it is, and where its files are."""
-
-    kind: str
-    path: str
-
-
 def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     """Return what a folder says; ``pooling`` is what the caller asks for instead of its modules.
 
     Raises ModelError when a file is broken, or, unless another pooling is asked for, when the
     vectors pass through modules that bertcli does not have.
     """
-    modules = _modules(folder)
-    transformer = _transformer_path(modules)
+    modules = read_modules(folder)
+    transformer = transformer_path(modules)
     inner = _transformer_config(folder / transformer)
     poolings = [module for module in modules if module.kind == "Pooling"]
     if modules and pooling == "auto":
@@ -126,32 +111,7 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     )
 
 
-def _modules(folder: Path) -> list[Module]:
-    """Return the modules in their order; those of others keep their full name."""
-    return [
-        Module(_short(entry.needed("type", *TEXT)), entry.needed("path", _is_inside, INSIDE))
-        for entry in read_objects(folder / "modules.json")
-    ]
-
-
-def _is_inside(place: Any) -> bool:
-    """Tell whether a path is one that stays in the model's folder."""
-    if not is_text(place) or "\0" in place or ":" in place:
-        return False
-    parts = PurePosixPath(place.replace("\\", "/"))
-    return not parts.is_absolute() and ".." not in parts.parts
-
-
-def _short(kind: str) -> str:
-    """Return the class alone: `sentence_transformers.models.Pooling` has moved since version 6."""
-    return kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind
-
-
-def _transformer_path(modules: list[Module]) -> str:
-    return next((module.path for module in modules if module.kind == "Transformer"), "")
-
-
-def _untaught(folder: Path, modules: list[Module]) -> Iterator[str]:
+def _untaught(folder: Path, modules: list[SentenceModule]) -> Iterator[str]:
     """Name the modules that change the vectors in ways that bertcli does not know."""
     for at, (kind, place) in enumerate(modules):
         match kind:
@@ -179,7 +139,7 @@ def _other_tasks(raw: JsonObject) -> Iterator[str]:
         yield f"Transformer that gives {output}"
 
 
-def _refuse(untaught: list[str], poolings: list[Module], folder: Path) -> None:
+def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -> None:
     hint = "give --pooling (mean, cls, ...) to take the vectors of the BERT inside"
     if untaught:
         names = ", ".join(untaught)

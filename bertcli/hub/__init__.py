@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub.cache import (
     cache_root,
@@ -20,7 +21,7 @@ from bertcli.hub.cache import (
     pooling_unknown,
     unfinished,
 )
-from bertcli.hub.files import MODEL_FILES, TOKENIZER_FILES, lacking, none_of, pick
+from bertcli.hub.files import lacking, none_of, pick
 from bertcli.hub.names import (
     ALIASES,
     CARRIERS,

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from os.path import isdir, isfile
 from pathlib import Path
 
+from bertcli.checkpoints.scan import MODULES
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import read_object, whole_number
-from bertcli.hub.files import MODULES, lacking, pick
+from bertcli.hub.files import lacking, pick
 
 PREFIX = "models--"
 

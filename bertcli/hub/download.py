@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
+from bertcli.checkpoints.scan import TOKENIZERS, WEIGHTS
 from bertcli.errors import ModelError
 from bertcli.files.addresses import HIDDEN, public
-from bertcli.hub.files import TOKENIZERS, WEIGHTS, of_tensorflow
+from bertcli.hub.files import of_tensorflow
 from bertcli.hub.names import near
 
 if TYPE_CHECKING:

@@ -63,8 +63,8 @@ def look(
     ModelError when the folder cannot be loaded, UsageError for layers or heads that are not there.
     """
     wanted = choice.of(report.config)
-    tokenizer = Tokenizer.load(report.folder.path)
-    refuse_unfit(report.folder.path, report.config, tokenizer)
+    tokenizer = Tokenizer.load(report.bert)
+    refuse_unfit(report.bert, report.config, tokenizer)
     encoded = _encoded(report, tokenizer, record)
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
@@ -73,7 +73,7 @@ def look(
     from bertcli.models.attention_maps import attention_maps
     from bertcli.models.bert import BertModel
 
-    model, _ = load(report.folder.path, BertModel, pooler=False)
+    model, _ = load(report.bert, BertModel, pooler=False)
     columns = encoded.columns
     recorded = attention_maps(
         model.float(), columns["input_ids"], columns["token_type_ids"], max(wanted) + 1

@@ -10,37 +10,24 @@ BERT, or whose config or weights are broken, is a ModelError.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.fit import Fit, compare, grouped, parts
-from bertcli.checkpoints.pickles import read_pickled
-from bertcli.checkpoints.safetensors_header import TensorInfo, read_header, read_index
+from bertcli.checkpoints.scan import WeightFiles, bert_folder, find_config, find_weights
+from bertcli.checkpoints.tensors import StoredTensor, read_tensors
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import is_regular
 from bertcli.hub import ModelFolder
-from bertcli.hub.files import CONFIGS, TENSORFLOW, WEIGHTS, weight_map
-from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer
+from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer, tokenizer_details
 from bertcli.models.config import BertConfig
 from bertcli.models.config_checks import HIDDEN_ACTS
 
-
-class WeightFiles(NamedTuple):
-    """The files that hold the weights; `tensors` is None where only loading them would tell."""
-
-    format: str  # safetensors, pytorch, tensorflow or none
-    files: tuple[Path, ...] = ()
-    tensors: tuple[TensorInfo, ...] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the files."""
-        return sum(path.stat().st_size for path in self.files)
+if TYPE_CHECKING:
+    from bertcli.models.module_tree import Node
 
 
 @dataclass(frozen=True)
@@ -48,11 +35,13 @@ class FolderReport:
     """All that `bertcli inspect` knows of a folder."""
 
     folder: ModelFolder
+    bert: Path  # the folder with the BERT: a part of the folder, or all of it
     config_file: str
     config: BertConfig
     architecture: str  # the class that is compared with
     fit: Fit
     weights: WeightFiles
+    tensors: Sequence[StoredTensor]
     tokenizer: TokenizerInfo | None
     sentence: Sentence
     parameters: dict[str, Any]
@@ -64,7 +53,8 @@ class FolderReport:
         """Return the report as JSON values."""
         folder, weights = self.folder, self.weights
         fit = asdict(self.fit)
-        tensors = weights.tensors
+        sizes = {path.name: path.stat().st_size for path in weights.files}
+        tensors = [tensor_row(one) for one in self.tensors] if weights.files else None
         return {
             "model": folder.name,
             "path": str(folder.path),
@@ -74,8 +64,8 @@ class FolderReport:
             "parameters": self.parameters | {"in_file": fit.pop("in_file") or None},
             "weights": {
                 "format": weights.format,
-                "files": {path.name: path.stat().st_size for path in weights.files},
-                "bytes": weights.nbytes,
+                "files": sizes,
+                "bytes": sum(sizes.values()),
                 "dtypes": fit.pop("dtypes"),
                 "tensors": None if tensors is None else len(tensors),
             },
@@ -84,11 +74,17 @@ class FolderReport:
             "sentence": asdict(self.sentence),
             "warnings": self.warnings,
             "config": self.config.to_dict(),
-            "tensors": None if tensors is None else [tensor_row(one) for one in tensors],
+            "tensors": tensors,
         }
 
+    def tree(self) -> Node:
+        """Return the modules of the model. Imports torch."""
+        from bertcli.models.module_tree import module_tree
 
-def tensor_row(tensor: TensorInfo) -> dict[str, Any]:
+        return module_tree(self.config, self.architecture, self.pooler)
+
+
+def tensor_row(tensor: StoredTensor) -> dict[str, Any]:
     """Return what is shown of a tensor."""
     return {
         "name": tensor.name,
@@ -101,33 +97,35 @@ def tensor_row(tensor: TensorInfo) -> dict[str, Any]:
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
     """Read what is in a folder. ModelError when it is not BERT, or a file of it is broken."""
-    place = folder.path
-    config_file = next((name for name in CONFIGS if _present(place / name)), None)
-    if config_file is None:
+    place = bert_folder(folder.path)
+    config_path = find_config(place)
+    if config_path is None:
         there = ", ".join(sorted(os.listdir(place))[:8]) or "nothing"
-        raise ModelError(f"{place}: there is no config.json", f"in this folder: {there}")
-    config = BertConfig.from_file(place / config_file)
+        raise ModelError(f"{place}: no config.json in this folder", f"in this folder: {there}")
+    config = BertConfig.from_file(config_path)
     architecture = config.architectures[0] if config.architectures else "BertModel"
     known = architecture if architecture in shapes.POOLED else "BertModel"
     weights = find_weights(place)
+    tensors = read_tensors(weights)
     try:
-        tensors = weights.tensors
-        fit = Fit() if tensors is None else compare(config, known, tensors)
-        pooler = known != "BertModel" or tensors is None or "pooler" in fit.heads
+        fit = compare(config, known, tensors) if weights.files else Fit()
+        pooler = known != "BertModel" or not weights.files or "pooler" in fit.heads
         counts = _count(config, known, pooler)
     except ModelError as bad:
-        raise ModelError(f"{place / config_file}: {bad}", bad.hint) from None
+        raise ModelError(f"{config_path}: {bad}", bad.hint) from None
     warnings: list[str] = []
     tokenizer, error = read_tokenizer(place, warnings)
     report = FolderReport(
         folder=folder,
-        config_file=config_file,
+        bert=place,
+        config_file=config_path.name,
         config=config,
         architecture=known,
         fit=fit,
         weights=weights,
+        tensors=tensors,
         tokenizer=tokenizer,
-        sentence=read_sentence(place, pooling="none"),
+        sentence=read_sentence(folder.path, pooling="none"),
         parameters=counts,
         pooler=pooler,
         tokenizer_error=error,
@@ -137,33 +135,26 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     return report
 
 
-def find_weights(folder: Path) -> WeightFiles:
-    """Find the weights of a folder, best format first, and read what their headers say."""
-    name = next((name for name in WEIGHTS if _present(folder / name)), None)
-    path = folder / (name or "")
-    match name:
-        case "model.safetensors":
-            return WeightFiles("safetensors", (path,), tuple(read_header(path)))
-        case "model.safetensors.index.json":
-            return WeightFiles("safetensors", _shards(path), tuple(read_index(path)))
-        case "pytorch_model.bin":
-            return WeightFiles("pytorch", (path,), tuple(read_pickled(path)))
-        case "pytorch_model.bin.index.json":
-            found = tuple(one for shard in _shards(path) for one in read_pickled(shard))
-            return WeightFiles("pytorch", _shards(path), found)
-    google = sorted(folder.glob(TENSORFLOW))
-    if not google:
-        return WeightFiles("none")
-    return WeightFiles("tensorflow", tuple(sorted(folder.glob(f"{google[-1].stem}.*"))))
+def report_json(
+    report: FolderReport,
+    *,
+    with_tree: bool = False,
+    with_tensors: bool = False,
+    verify: bool = False,
+) -> dict[str, Any]:
+    """Return a report, with more of the tokenizer and the views asked for, as JSON values."""
+    found = report.to_json()
+    if report.tokenizer is not None:
+        found["tokenizer"] |= tokenizer_details(report.bert)
+    if with_tree:
+        found["tree"] = report.tree().to_json()
+    if with_tensors:
+        found["tensors"] = found["tensors"] or []
+    if verify:
+        from bertcli.inspection.verify import verify as checks
 
-
-def _present(path: Path) -> bool:
-    """Tell whether a file is there; ModelError for a pipe, or a link that leads nowhere."""
-    return is_regular(path, most=inf)
-
-
-def _shards(index: Path) -> tuple[Path, ...]:
-    return tuple(index.parent / name for name in dict.fromkeys(weight_map(index).values()))
+        found["verify"] = [asdict(check) for check in checks(report)]
+    return found
 
 
 def _count(config: BertConfig, name: str, pooler: bool) -> dict[str, Any]:
@@ -211,9 +202,6 @@ def _about_weights(report: FolderReport) -> Iterator[str]:
             yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
         case "tensorflow":
             yield "a TensorFlow checkpoint instead of safetensors"
-    if weights.format != "none" and weights.tensors is None:
-        yield "its tensors cannot be listed without loading them: --verify does"
-        return
     if weights.format == "none":
         return
     if not report.pooler:

@@ -16,6 +16,7 @@ from typing import Any
 from bertcli.errors import BertcliError, InputError
 from bertcli.files.side_files import manifest_beside
 from bertcli.files.typed_json import read_object
+from bertcli.hub import sha256
 from bertcli.inspection.array_sources import (
     CUT_OFF,
     UNREADABLE,
@@ -28,6 +29,7 @@ from bertcli.inspection.array_sources import (
     safetensors,
 )
 from bertcli.inspection.number_statistics import NumberStatistics
+from bertcli.inspection.verify import VerifyCheck
 from bertcli.vectors.reading import ARRAY
 
 SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
@@ -64,6 +66,11 @@ class FileReport:
     arrays: list[dict[str, Any]]
     manifest: dict[str, Any] | None
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are finite."""
+        return not any(array["nan"] or array["inf"] for array in self.arrays)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -178,15 +185,14 @@ def _rows(shape: Any) -> Any:
     return [prod(shape[:-1]), shape[-1]]
 
 
-def check_sha256(report: FileReport) -> tuple[bool | None, str]:
-    """Compare the file with the hash in its manifest: whether it is equal (None: unknown), why."""
-    from bertcli.hub import sha256
-
+def check_file(report: FileReport) -> VerifyCheck:
+    """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
     wanted = recorded_sha256(report.manifest or {})
     try:
         found = sha256(report.path)
     except OSError as failed:
         raise BertcliError(f"{report.path}: {failed.strerror}") from None
     if wanted is None:
-        return None, f"sha256 {found} (no manifest to compare with)"
-    return found == wanted, f"sha256 {found}" + ("" if found == wanted else f", not {wanted}")
+        return VerifyCheck(f"sha256 {found} (no manifest to compare with)", None)
+    what = f"sha256 {found}" + ("" if found == wanted else f", not {wanted}")
+    return VerifyCheck(what, found == wanted)

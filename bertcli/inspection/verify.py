@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertcli.errors import ModelError
 from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, sha256
@@ -40,7 +39,7 @@ def _loads(report: FolderReport) -> VerifyCheck:
 
     what = f"every tensor of {report.architecture} is there, in its shape"
     try:
-        model, loaded = load(report.folder.path)
+        model, loaded = load(report.bert)
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
     numbers = sum(one.numel() for one in model.parameters())
@@ -48,16 +47,18 @@ def _loads(report: FolderReport) -> VerifyCheck:
 
 
 def _finite(report: FolderReport) -> VerifyCheck:
-    from bertcli.checkpoints.weight_files import weights_in
+    from bertcli.checkpoints.scan import require_weights
+    from bertcli.checkpoints.tensor_reader import TensorReader
 
     what = "every number is finite"
-    bad, numbers = [], 0
+    bad, numbers, reader = [], 0, TensorReader()
     try:
-        for name, stored in weights_in(report.folder.path).items():
-            tensor = stored.read()
+        require_weights(report.bert)
+        for stored in report.tensors:
+            tensor = reader.read(stored)
             numbers += tensor.numel()
             if tensor.is_floating_point() and not tensor.isfinite().all():
-                bad.append(f"{name} ({int((~tensor.isfinite()).sum()):,})")
+                bad.append(f"{stored.name} ({int((~tensor.isfinite()).sum()):,})")
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
     if bad:
@@ -85,22 +86,6 @@ def _hash(report: FolderReport, path: Path) -> VerifyCheck:
     return VerifyCheck(
         what, found == wanted, found if found == wanted else f"{found}, not {wanted}"
     )
-
-
-def loaded_tensors(report: FolderReport) -> list[dict[str, Any]]:
-    """Return what is shown of tensors of formats that only torch can read."""
-    from bertcli.checkpoints.weight_files import weights_in
-
-    return [
-        {
-            "name": name,
-            "dtype": stored.dtype,
-            "shape": list(stored.shape),
-            "bytes": stored.read().nbytes,
-            "file": stored.file.name,
-        }
-        for name, stored in weights_in(report.folder.path).items()
-    ]
 
 
 def _tokenizer(report: FolderReport) -> VerifyCheck:

@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertcli.checkpoints.scan import CONFIGS
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import (
     LARGEST_NUMBER,
@@ -26,7 +27,6 @@ from bertcli.files.typed_json import (
     read_object,
     whole_number,
 )
-from bertcli.hub.files import CONFIGS
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from bertcli.checkpoints import load as checkpoint
+from bertcli.checkpoints.scan import require_weights
 from bertcli.errors import BertcliError, InputError, ModelError, OutputError
 from bertcli.files.lock import locked
 from bertcli.hub import sha256
@@ -298,7 +299,4 @@ def _open(folder: Path, ranks: Ranks) -> Instances:
 
 def _weights_sha256(folder: Path) -> str:
     """Return one sha256 for the files of weights in a folder."""
-    found = sorted({*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("*.ckpt*")})
-    if not found:
-        raise ModelError(f"{folder}: there are no weights in this folder")
-    return " ".join(sha256(path) for path in found)
+    return " ".join(sha256(path) for path in require_weights(folder).all)

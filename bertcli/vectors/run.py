@@ -9,11 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertcli.checkpoints.scan import find_weights, model_files, tokenizer_files
 from bertcli.embedding.embedder import Embedded, Embedder
 from bertcli.errors import OutputError
 from bertcli.files.writers import open_output
 from bertcli.hub import sha256
-from bertcli.hub.files import model_files, weight_files
 from bertcli.inference.progress import Progress
 from bertcli.models.config import BertConfig
 from bertcli.records.reader import Reader
@@ -28,13 +28,6 @@ from bertcli.vectors.target import Target
 if TYPE_CHECKING:
     import numpy as np
 
-TOKENIZER = (
-    "tokenizer.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
 # Keys of config.json that change the numbers of the same weights; what else does is an option.
 NUMBERS = (
     "hidden_act",
@@ -234,12 +227,12 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
 
 def weights_of(folder: Path) -> dict[str, str]:
     """Return the sha256 of the files that hold a folder's weights, by name."""
-    return {path.name: sha256(path) for path in weight_files(folder)}
+    return {path.name: sha256(path) for path in find_weights(folder).all}
 
 
 def tokenizer_of(folder: Path) -> dict[str, str]:
     """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
-    return {name: sha256(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+    return {path.name: sha256(path) for path in tokenizer_files(folder)}
 
 
 def numbers_of(config: BertConfig) -> dict[str, Any]:

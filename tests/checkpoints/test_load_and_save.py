@@ -126,7 +126,7 @@ def test_an_interrupted_save_leaves_nothing_that_loads(folder, monkeypatch):
     with pytest.raises(OutputError, match=r"model: the model cannot be written: No space left"):
         save(model, model.config, folder)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
-    with pytest.raises(ModelError, match=r"there is no config\.json"):
+    with pytest.raises(ModelError, match=r"no config\.json"):
         load(folder)
 
 

@@ -15,7 +15,9 @@ import torch
 from front import bad, call, good
 from safetensors.torch import load_file
 
-from bertcli.checkpoints.weight_files import weights_in
+from bertcli.checkpoints.scan import find_weights
+from bertcli.checkpoints.tensor_reader import DTYPES, TensorReader
+from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError
 from bertcli.files import pickles, torch_save, zips
 from bertcli.files.torch_save import read_torch
@@ -31,6 +33,12 @@ def folder(tmp_path):
     shutil.copytree(TINY, place)
     (place / "model.safetensors").unlink()
     return place
+
+
+def weights_in(folder):
+    """Read every tensor of a folder."""
+    reader = TensorReader()
+    return {one.name: reader.read(one) for one in read_tensors(find_weights(folder))}
 
 
 def zipped(path, raw, *more, compression=zipfile.ZIP_STORED):
@@ -65,14 +73,14 @@ def test_every_tensor_is_that_of_torch(folder, new, protocol):
     saved = state()
     path = folder / NAME
     torch.save(saved, path, _use_new_zipfile_serialization=new, pickle_protocol=protocol)
-    found = weights_in(folder)
+    found, described = weights_in(folder), read_tensors(find_weights(folder))
     assert list(found) == list(saved)
-    for name, right in saved.items():
-        tensor = found[name].read()
+    for (name, right), stored in zip(saved.items(), described, strict=True):
+        tensor = found[name]
         assert (tensor.dtype, tensor.shape) == (right.dtype, right.shape), name
-        assert found[name].dtype == str(right.dtype).removeprefix("torch.")
+        assert (DTYPES[stored.dtype], stored.nbytes) == (right.dtype, right.nbytes)
         assert torch.equal(tensor, right.detach()), name
-    assert found["whole"].read().data_ptr() == found["turned"].read().data_ptr()
+    assert found["whole"].data_ptr() == found["turned"].data_ptr()
 
 
 @pytest.mark.parametrize("new", [True, False])
@@ -171,7 +179,7 @@ def test_crafted_pickles_are_one_line(folder, raw, form):
 
 def test_the_smallest_whole_file(folder):
     zipped(folder / NAME, named(tensor()), ("a/data/0", struct.pack("<2f", 1.5, -2)))
-    assert weights_in(folder)["w"].read().tolist() == [1.5, -2.0]
+    assert weights_in(folder)["w"].tolist() == [1.5, -2.0]
 
 
 @pytest.mark.parametrize("raw", [b"\x80\2}(X\5\0\0\0modelh\0u.", b"\x80\2}q\0X\5\0\0\0modelh\0s."])
@@ -254,8 +262,7 @@ def test_whatever_is_damaged(tmp_path, new):
             damaged[place] = int(torch.randint(256, (1,), generator=generator))
         path.write_bytes(damaged)
         try:
-            for stored in weights_in(tmp_path).values():
-                stored.read()
+            weights_in(tmp_path)
             read_torch(path)
         except ModelError as error:
             assert str(path) in str(error)

@@ -39,7 +39,10 @@ TOKENIZER = {"tokenizer.json": b"{}" * 500, "tokenizer_config.json": b"[1]", "co
 MODEL = TOKENIZER | {
     "model.safetensors": b"w" * 3000,
     "modules.json": json.dumps(
-        [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+        [
+            {"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        ]
     ).encode(),
     "1_Pooling/config.json": b"[3]",
 }

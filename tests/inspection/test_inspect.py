@@ -463,7 +463,7 @@ def test_links_in_a_circle(folder, tmp_path, capsys):
 
 
 def test_folder_without_a_config_and_no_folder(tmp_path, capsys):
-    assert "there is no config.json" in fails(capsys, tmp_path)
+    assert "no config.json in this folder" in fails(capsys, tmp_path)
     assert "does not exist" in fails(capsys, tmp_path / "nowhere")
 
 
@@ -570,8 +570,10 @@ def test_checkpoint_of_google(tmp_path, capsys):
     write_checkpoint(tmp_path / "bert_model.ckpt", written)
     (tmp_path / "bert_config.json").write_text(json.dumps(SMALL))
     shutil.copy(TINY / "vocab.txt", tmp_path)
-    found, said = warned(capsys, tmp_path)
-    assert found["weights"]["format"] == "tensorflow" and "--verify" in said
+    found = report(capsys, tmp_path)
+    assert found["weights"]["format"] == "tensorflow"
+    assert found["fit"]["missing"] == [] and not found["fit"]["misshapen"]
+    assert found["parameters"]["in_file"] == model.num_parameters()
     assert run(capsys, tmp_path, "--verify")[0] == 0
     assert "bert/embeddings/word_embeddings" in run(capsys, tmp_path, "--tensors")[1]
 

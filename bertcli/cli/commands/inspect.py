@@ -9,7 +9,9 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.inspect import DRAWN, AttentionOptions, TargetOptions, ViewOptions
 from bertcli.errors import OutputError, UsageError
-from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder, parts
+from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder
+from bertcli.inspection.folder import report_json
+from bertcli.inspection.vector_file import check_file
 
 
 def inspect(
@@ -43,7 +45,7 @@ def inspect(
 def _model(report: FolderReport, views: ViewOptions) -> bool:
     """Show a model, and return whether it is sound as far as that was to be verified."""
     if views.json:
-        found = parts.as_json(
+        found = report_json(
             report, with_tree=views.tree, with_tensors=views.tensors, verify=views.verify
         )
         _print_json(found)
@@ -57,22 +59,22 @@ def _file(report: FileReport, views: ViewOptions) -> bool:
     """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
     if views.tree or views.config or views.tokenizer:
         raise UsageError("--tree, --config and --tokenizer are for models")
-    check = parts.check_file(report) if views.verify else None
+    check = check_file(report) if views.verify else None
     if views.json:
         _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
     else:
         from bertcli.cli.display.vector_file import show_vectors
 
         show_vectors(report, check, whole=views.tensors)
-    return check is None or (check.ok is not False and parts.is_finite(report))
+    return check is None or (check.ok is not False and report.finite)
 
 
 def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
+    from bertcli.checkpoints.scan import model_files
     from bertcli.files.same_file import refuse_inputs
     from bertcli.files.writers import open_output
-    from bertcli.hub.files import model_files
     from bertcli.inspection.attention import AttentionChoice, look, numbers
     from bertcli.records.records import Record
 
@@ -91,7 +93,7 @@ def _attention(
     if cut:
         console.warn(f"the text is too long: {cut} tokens were cut off")
     if asked.output is not None:
-        refuse_inputs(model_files(report.folder.path), [asked.output])
+        refuse_inputs(model_files(report.folder.path, report.bert), [asked.output])
         content = _picture(form, found, console)
         with open_output(asked.output, overwrite=asked.overwrite) as output:
             output.file.write(content)

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from bertcli.cli.display.screen import plain, screen_of_stdout
 from bertcli.files.printable import printable
-from bertcli.inspection import FolderReport, parts, tokenizer_details
+from bertcli.inspection import FolderReport, tokenizer_details
+from bertcli.inspection.folder import tensor_row
 
 if TYPE_CHECKING:
     from bertcli.cli.options.inspect import ViewOptions
@@ -36,15 +37,17 @@ def show_model(report: FolderReport, views: ViewOptions) -> bool:
         if views.config:
             config(screen, report)
         if views.tokenizer:
-            tokenizer(screen, tokenizer_details(report.folder.path))
+            tokenizer(screen, tokenizer_details(report.bert))
         if views.tensors:
-            tensors(screen, parts.tensors(report))
+            tensors(screen, [tensor_row(one) for one in report.tensors])
         if views.tree:
-            tree(screen, parts.tree(report))
+            tree(screen, report.tree())
     if not views.verify:
         return True
+    from bertcli.inspection.verify import verify
+
     with screen_of_stdout() as screen:
-        return checks(screen, parts.checks(report))
+        return checks(screen, verify(report))
 
 
 def size(nbytes: int) -> str:
@@ -93,7 +96,7 @@ def _facts(report: FolderReport, *, plain: bool) -> Iterator[tuple[str, Any]]:
     yield "", f"{config.max_position_embeddings} positions ({scheme}), {_types(report)}"
     if fit.heads:
         yield "heads", ", ".join(fit.heads)
-    elif report.weights.tensors is not None:
+    elif report.tensors:
         yield "heads", "none"
     yield "parameters", _parameters(report)
     yield "", _bar(report.parameters["parts"], plain=plain)
@@ -136,8 +139,9 @@ def _weights(report: FolderReport) -> str:
     if len(weights.files) > 1:
         files += f" and {len(weights.files) - 1} more"
     kinds = ", ".join(sorted(dtypes, key=lambda one: -dtypes[one]))
-    tensors = f", {len(weights.tensors)} tensors" if weights.tensors is not None else ""
-    return f"{files}, {size(weights.nbytes)}{tensors}{', ' if kinds else ''}{kinds}"
+    total = size(sum(path.stat().st_size for path in weights.files))
+    tensors = f"{len(report.tensors)} tensors"
+    return f"{files}, {total}, {tensors}{', ' if kinds else ''}{kinds}"
 
 
 def _tokenizer(report: FolderReport) -> Iterator[tuple[str, Any]]:

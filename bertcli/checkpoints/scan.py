@@ -1,0 +1,204 @@
+"""Which files of a model folder are used, and for what: one rule for everybody, without torch.
+
+    weights = find_weights(Path("bert-base-uncased"))
+    weights.format, [path.name for path in weights.files]   # ("safetensors", ["model.safetensors"])
+
+Loading, `inspect`, `inspect --verify`, the fingerprints of manifests and downloads from a hub all
+ask here, so that they cannot mean different files. The rule is that of transformers
+(modeling_utils._get_resolved_checkpoint_files): the first of WEIGHTS that is a file; then, as
+transformers did before 5.0, a TensorFlow checkpoint. A name that is there but is not a file (a
+directory, a pipe, a broken link) does not count; where nothing else is left, it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from glob import escape
+from math import inf
+from os.path import isfile  # unlike Path.is_file, false where looking is not allowed
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from bertcli.errors import ModelError
+from bertcli.files.torch_save import AGAIN
+from bertcli.files.typed_json import TEXT, is_regular, is_text, read_object, read_objects
+
+TOKENIZERS = ("tokenizer.json", "vocab.txt")
+CONFIGS = ("config.json", "bert_config.json")
+WEIGHTS = (  # best first; an index names its shards
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+TENSORFLOW = "*.ckpt*.index"  # Google's own checkpoints; they count where there is nothing better
+TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
+MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
+
+TOKENIZER_PARTS = (  # a tokenizer is made of them
+    *TOKENIZERS,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+# And what limits its sequences.
+TOKENIZER_FILES: tuple[str, ...] = (*TOKENIZER_PARTS, *CONFIGS, "sentence_bert_config.json")
+MODEL_FILES: tuple[str, ...] = (
+    *TOKENIZER_FILES,
+    MODULES,
+    "config_sentence_transformers.json",
+    "[0-9]*_*/config.json",  # 1_Pooling and what else modules.json names
+    *WEIGHTS,
+    "model-*-of-*.safetensors",
+    "pytorch_model-*-of-*.bin",
+    TENSORFLOW,
+    TENSORFLOW_DATA,
+)
+POINTER = b"version https://git-lfs"
+INSIDE = "a path inside the model's folder"
+
+
+class WeightFiles(NamedTuple):
+    """The files that hold the weights of a folder."""
+
+    format: str  # safetensors, pytorch, tensorflow or none
+    files: tuple[Path, ...] = ()  # with the tensors; the index of TensorFlow is one of them
+    index_file: Path | None = None  # that names the files
+    shards: Mapping[str, str] = {}
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """The files, and their index before them: what a fingerprint is made of."""
+        return (*([self.index_file] if self.index_file else ()), *self.files)
+
+
+class SentenceModule(NamedTuple):
+    """One entry of modules.json: what it is, and where its files are."""
+
+    kind: str  # Transformer, Pooling, ...; a module of others has its full name
+    path: str  # seen from the folder; "" is the folder itself
+
+
+def find_config(folder: Path) -> Path | None:
+    """Return config.json, or bert_config.json as Google calls it. ModelError for a broken link."""
+    path = next((folder / name for name in CONFIGS if is_regular(folder / name)), None)
+    if path is not None:
+        refuse_placeholder(path)
+    return path
+
+
+def find_weights(folder: Path) -> WeightFiles:
+    """Return the weights that a folder is loaded from, format "none" without any.
+
+    ModelError for a broken index, several TensorFlow checkpoints, or files that are not files.
+    Shards that an index names need not be there: reading them says so.
+    """
+    name = next((name for name in WEIGHTS if isfile(folder / name)), None)
+    if name is not None:
+        kind = "safetensors" if "safetensors" in name else "pytorch"
+        if not name.endswith(".index.json"):
+            return WeightFiles(kind, (folder / name,))
+        shards = weight_map(folder / name)
+        files = tuple(folder / shard for shard in sorted(set(shards.values())))
+        return WeightFiles(kind, files, folder / name, shards)
+    indexes = sorted(folder.glob(TENSORFLOW))
+    found = [path for path in indexes if isfile(path)]
+    if len(found) > 1:
+        names = ", ".join(path.stem for path in found)
+        raise ModelError(f"{folder}: several checkpoints: {names}", "keep one in the folder")
+    if found:
+        data = sorted(folder.glob(f"{escape(found[0].stem)}.data-*-of-*"))
+        return WeightFiles("tensorflow", (found[0], *data))
+    for path in (*(folder / name for name in WEIGHTS), *indexes):
+        is_regular(path, hint=AGAIN, most=inf)
+    return WeightFiles("none")
+
+
+def require_weights(folder: Path) -> WeightFiles:
+    """Return the weights of a folder; ModelError when there are none."""
+    weights = find_weights(folder)
+    if weights.format != "none":
+        return weights
+    hint = f"one of {', '.join(WEIGHTS)} is needed"
+    old = next((n for n in ("tf_model.h5", "flax_model.msgpack") if (folder / n).exists()), None)
+    if old is not None:
+        source = "from_tf" if old.startswith("tf") else "from_flax"
+        hint = f"""{old} is of another library: with `transformers<5` and that library installed,
+            AutoModelForPreTraining.from_pretrained(folder, {source}=True).save_pretrained(new)"""
+    raise ModelError(f"{folder}: no weights in this folder", hint)
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Return tensor name -> file name of an index of weights; ModelError when it is not one."""
+    suffix = Path(index.name.removesuffix(".index.json")).suffix
+
+    def is_shard(name: Any) -> bool:
+        beside = is_text(name) and "\0" not in name and Path(name).name == name
+        return beside and name.endswith(suffix)
+
+    content = read_object(index)
+    content.needed("weight_map", lambda value: value not in (None, {}), "tensors and their files")
+    shards = content.object("weight_map")
+    shards.check_keys(is_text, "tensor names as keys")
+    expected = f"the name of a {suffix} file beside it"
+    return {name: shards.needed(name, is_shard, expected) for name in shards}
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that its tokenizer is made of."""
+    return [folder / name for name in TOKENIZER_PARTS if isfile(folder / name)]
+
+
+def model_files(*folders: Path) -> list[Path]:
+    """Return the files that a model in these folders is read from, whatever lies beside them."""
+    named = {path for folder in folders for name in MODEL_FILES for path in folder.glob(name)}
+    return sorted({*named, *(path for folder in folders for path in find_weights(folder).all)})
+
+
+def refuse_placeholder(path: Path) -> None:
+    """Refuse what cannot be a file of weights, before anything tries to read it."""
+    try:
+        if not is_regular(path, hint=AGAIN, most=inf):
+            raise ModelError(f"{path}: file not found", AGAIN)
+        with path.open("rb") as file:
+            start = file.read(len(POINTER))
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}", AGAIN) from error
+    if not start:
+        raise ModelError(f"{path}: the file is empty", AGAIN)
+    if start == POINTER:
+        raise ModelError(f"{path}: only a git-lfs pointer to the file", "run: git lfs pull")
+
+
+# --- sentence-transformers ---
+
+
+def read_modules(folder: Path) -> list[SentenceModule]:
+    """Return the modules that modules.json lists, in their order; none without such a file."""
+    return [
+        SentenceModule(_short(entry.needed("type", *TEXT)), entry.needed("path", _inside, INSIDE))
+        for entry in read_objects(folder / MODULES)
+    ]
+
+
+def transformer_path(modules: Sequence[SentenceModule]) -> str:
+    """Return where the BERT lies, seen from the folder: "" for the folder itself."""
+    return next((module.path for module in modules if module.kind == "Transformer"), "")
+
+
+def bert_folder(folder: Path) -> Path:
+    """Return the folder with the BERT of a model: a part of it, such as 0_Transformer, or it."""
+    return folder / transformer_path(read_modules(folder))
+
+
+def _inside(place: Any) -> bool:
+    """Tell whether a path is one that stays in the model's folder."""
+    if not is_text(place) or "\0" in place or ":" in place:
+        return False
+    parts = PurePosixPath(place.replace("\\", "/"))
+    return not parts.is_absolute() and ".." not in parts.parts
+
+
+def _short(kind: str) -> str:
+    """Return the class alone: `sentence_transformers.models.Pooling` has moved since version 6."""
+    return kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind

@@ -1,0 +1,120 @@
+"""Which files of a folder are used: one rule for every command, and that of transformers."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from front import PACKAGE, bad, good
+from safetensors.torch import load_file, save_file
+from tensorflow_files import write_checkpoint
+
+TINY = PACKAGE / "samples" / "tiny-bert"
+QUIET = ["--pooling", "mean", "-q"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The sample model with a pytorch_model.bin, whose words are other ones, beside it."""
+    place = tmp_path / "model"
+    shutil.copytree(TINY, place)
+    weights = load_file(TINY / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"] = weights["embeddings.word_embeddings.weight"] + 1
+    torch.save(weights, place / "pytorch_model.bin")
+    return place
+
+
+def used(folder, tmp_path):
+    """Return the files that inspect shows and that a manifest names, and the first vector."""
+    out = tmp_path / "out.jsonl"
+    good("embed", "one", *QUIET, "-m", folder, "-o", out, "--overwrite")
+    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())["fingerprint"]
+    shown = good("inspect", "-m", folder, "--json").rows[0]["weights"]["files"]
+    return [*shown], [*manifest["weights"]], json.loads(out.read_text())["embedding"]
+
+
+def theirs(folder):
+    """Return the first word embedding that transformers loads."""
+    model = transformers.BertModel.from_pretrained(folder)
+    return model.embeddings.word_embeddings.weight[0, 0].item()
+
+
+def test_safetensors_go_before_a_pickle(folder, tmp_path):
+    shown, hashed, vector = used(folder, tmp_path)
+    assert shown == hashed == ["model.safetensors"]
+    assert used(TINY, tmp_path)[2] == vector
+    assert theirs(folder) == theirs(TINY)
+
+
+@pytest.mark.parametrize("how", ["folder", "broken link"])
+def test_a_name_that_is_not_a_file_does_not_count(folder, tmp_path, how):
+    """As in transformers, which asks for files; loading and inspect used to refuse the folder."""
+    path = folder / "model.safetensors"
+    path.unlink()
+    if how == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    shown, hashed, vector = used(folder, tmp_path)
+    assert shown == hashed == ["pytorch_model.bin"]
+    assert vector != used(TINY, tmp_path)[2]
+    assert theirs(folder) == pytest.approx(theirs(TINY) + 1)
+    (folder / "pytorch_model.bin").unlink()
+    expected = "not a regular file" if how == "folder" else "broken or circular symlink"
+    assert bad("inspect", "-m", folder).error == f"{path}: {expected}"
+
+
+def test_tensors_that_an_index_leaves_out_are_read(folder, tmp_path):
+    """As in transformers; inspect used to refuse the index, which loading did not."""
+    (folder / "pytorch_model.bin").unlink()
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    index = {"weight_map": dict.fromkeys([*weights][1:], "one.safetensors"), "metadata": {}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    shown, hashed, vector = used(folder, tmp_path)
+    assert shown == ["one.safetensors"]
+    assert hashed == ["model.safetensors.index.json", "one.safetensors"]
+    assert vector == used(TINY, tmp_path)[2]
+    assert theirs(folder) == theirs(TINY)
+    assert good("inspect", "-m", folder, "--json").rows[0]["fit"]["missing"] == []
+
+
+def test_of_a_tensor_in_two_shards_the_index_says_which(folder, tmp_path):
+    (folder / "pytorch_model.bin").unlink()
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    other = {name: torch.zeros_like(one) for name, one in weights.items()}
+    save_file(other, folder / "two.safetensors", {"format": "pt"})
+    last = [*weights][-1]
+    index = {"weight_map": dict.fromkeys(weights, "one.safetensors") | {last: "two.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = good("inspect", "-m", folder, "--json").rows[0]
+    assert {one["name"]: one["file"] for one in found["tensors"]} == index["weight_map"]
+    assert found["fit"]["twice"] == []
+
+
+def test_several_tensorflow_checkpoints_are_refused_by_inspect_as_well(folder):
+    """It used to show the last of them, and a manifest would have named all."""
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").unlink()
+    for name in ("a.ckpt-1", "b.ckpt-2"):
+        write_checkpoint(folder / name, {"a": torch.ones(2)})
+    for command in (["inspect"], ["embed", "one"]):
+        error = bad(*command, "-m", folder).error
+        assert error == f"{folder}: several checkpoints: a.ckpt-1, b.ckpt-2"
+
+
+def test_inspect_finds_the_bert_inside_a_sentence_model(tmp_path):
+    """Old models of sentence-transformers keep it in 0_Transformer."""
+    folder = tmp_path / "sbert"
+    shutil.copytree(TINY, folder / "0_Transformer")
+    kind = "sentence_transformers.models"
+    modules = [{"type": f"{kind}.Transformer", "path": "0_Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    found = good("inspect", folder, "--json").rows[0]
+    assert [*found["weights"]["files"]] == ["model.safetensors"]
+    assert found["sentence"]["transformer"] == "0_Transformer"
+    assert found["tokenizer"]["vocabulary_size"] == found["config"]["vocab_size"]
+    assert good("inspect", folder, "--attention", "one", "--json").rows
+    assert "WRONG" not in good("inspect", folder, "--verify").out
