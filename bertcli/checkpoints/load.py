@@ -11,7 +11,6 @@ between a config, its weights and a class is said in report.py.
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
