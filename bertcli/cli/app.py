@@ -99,8 +99,6 @@ def bertcli(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong usage or 130 interrupted."""
-    from bertcli.files.writers import drop_stdout
-
     given = with_values(sys.argv[1:] if argv is None else argv)
     asked = [name for name in COMMANDS if name.split()[:1] == given[:1]]
     for stream in (sys.stdout, sys.stderr):
@@ -116,19 +114,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _misused(wrong)
     except typer.Abort:
         return _failed("the input ended too early", "", 1)
-    except OSError as failed:  # of help and versions; what commands write has its own errors
-        if failed.filename is not None:
-            return _failed(f"{failed.filename}: {failed.strerror}", "", 1)
-        drop_stdout()
-        return _failed(f"stdout cannot be written: {failed.strerror or failed}", "", 1)
+    except OSError as failed:  # one that nothing explained where it arose
+        if os.environ.get("BERTCLI_DEBUG"):
+            raise
+        return _failed(*_of_the_system(failed), 1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):  # `--help | head -1`
-            drop_stdout()
+            _drop_stdout()
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return code or 0
+
+
+def _of_the_system(failed: OSError) -> tuple[str, str]:
+    """Return a message and a hint: the files that it is about, or stdout where that is at fault."""
+    said = failed.strerror or str(failed) or type(failed).__name__
+    names = (failed.filename, failed.filename2)  # of type int: an open file
+    files = [
+        f"file {name}" if isinstance(name, int) else os.fsdecode(name)
+        for name in names
+        if name is not None
+    ]
+    if files:
+        return f"{' to '.join(files)}: {said}", ""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # of help and versions: what could not be written is still there
+    except OSError:
+        _drop_stdout()
+        return f"stdout cannot be written: {said}", ""
+    return f"the system says: {said}", "BERTCLI_DEBUG=1 shows what was being done"
+
+
+def _drop_stdout() -> None:
+    from bertcli.files.writers import drop_stdout
+
+    drop_stdout()
 
 
 def _failed(message: str, hint: str, code: int) -> int:

@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -242,3 +243,19 @@ def test_help_into_a_pipe_that_closes_or_a_full_disk(tmp_path):
         1,
         "error: stdout cannot be written: No space left on device\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [
+        (OSError(28, "No space left on device"), "the system says: No space left on device"),
+        (OSError("odd"), "the system says: odd"),
+        (TimeoutError(), "the system says: TimeoutError"),
+        (OSError(5, "Input/output error", "a.txt"), "a.txt: Input/output error"),
+        (OSError(18, "Cross-device link", "a", None, "b"), "a to b: Cross-device link"),
+        (OSError(9, "Bad file descriptor", 7), "file 7: Bad file descriptor"),
+    ],
+)
+def test_what_the_system_refuses_is_not_blamed_on_stdout(failed, said):
+    with mock.patch("bertcli.cli.options.common.find_model", side_effect=failed):
+        assert bad("decode", "101").error == said
