@@ -229,7 +229,8 @@ def test_broad_excepts_are_few_and_have_a_reason():
 ONE_HOME = {
     "os.replace": "files/atomic",
     "os.fsync": "files/system_calls",
-    "filelock": "files/lock",
+    "import filelock": "files/lock",
+    "import pyarrow": "files/arrow",
     "O_NOFOLLOW": "files/system_calls",
     "SIGHUP": "files/system_calls",
     "SIGALRM": "files/system_calls",
@@ -237,13 +238,13 @@ ONE_HOME = {
     "pthread_sigmask": "files/system_calls",
     "sched_getaffinity": "files/system_calls",
 }
-NOWHERE = ["os.rename", "os.fork", "fcntl", "shutil.move", "sys.platform"]
+NOWHERE = ["os.rename", "os.fork", "import fcntl", "shutil.move", "sys.platform"]
 
 
 def words_of(path):
     """Yield the names in a module: of imports, of attributes, alone and behind their owner."""
     for module, _ in imports(path):
-        yield module.partition(".")[0]
+        yield f"import {module.split('.')[0]}"
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Attribute):
             yield from (node.attr, ast.unparse(node))

@@ -1,4 +1,4 @@
-"""Writers of tables: CSV, TSV and Parquet, whose rows all have the same fields."""
+"""Tables, whose rows all have the same fields: what CSV, TSV and Parquet share; CSV and TSV."""
 
 from __future__ import annotations
 
@@ -94,58 +94,6 @@ def _tsv(cells: Sequence[Any]) -> str:
             "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
         )
     return "\t".join(texts) + "\n"
-
-
-@contextmanager
-def parquet(file: IO[bytes]) -> Iterator[Any]:
-    """Parquet with list columns; the schema is that of the first rows."""
-    try:
-        import pyarrow as arrow
-        from pyarrow.parquet import ParquetWriter
-    except ImportError:
-        raise OutputError(
-            "writing Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
-        ) from None
-    writer: Any = None
-
-    def write(rows: Sequence[Row]) -> None:
-        nonlocal writer
-        if not rows:
-            return
-        try:
-            writer = writer or ParquetWriter(file, _schema(arrow, rows))
-            refuse_new(rows, writer.schema.names)
-            writer.write_table(arrow.Table.from_pylist(lines_of(rows), schema=writer.schema))
-        except (arrow.ArrowException, OverflowError, TypeError, ValueError) as bad:
-            raise OutputError(
-                f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"
-            ) from None
-
-    try:
-        yield write
-    finally:
-        if writer:
-            writer.close()
-
-
-def _schema(arrow: Any, rows: Sequence[Row]) -> Any:
-    fields = []
-    for name in fields_of(rows):
-        values = [row.get(name) for row in rows]
-        if name in TYPES and any(isinstance(value, Made) for value in values):
-            kind = type_of(arrow, TYPES[name])
-        else:
-            kind = arrow.array(values).type
-            kind = arrow.string() if arrow.types.is_null(kind) else kind
-        fields.append((name, kind))
-    return arrow.schema(fields)
-
-
-def type_of(arrow: Any, name: str) -> Any:
-    """Return the Arrow type of this name, as list<int32>."""
-    if name.startswith("list<"):
-        return arrow.list_(type_of(arrow, name[5:-1]))
-    return getattr(arrow, name)()
 
 
 def _cell(value: Any) -> Any:

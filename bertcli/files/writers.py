@@ -86,9 +86,9 @@ def writer_of(form: str) -> Format:
 
             return lambda file: delimited(file, tabs=form == "tsv")
         case "parquet":
-            from bertcli.files.tables import parquet
+            from bertcli.files.parquet import rows_writer
 
-            return parquet
+            return rows_writer
         case "npy" | "npz" | "safetensors":
             from bertcli.files import id_arrays as arrays
 

@@ -111,29 +111,14 @@ def jsonl(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
 
 def parquet(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     """Yield the columns of lists of numbers in a Parquet file."""
-    try:
-        import pyarrow as arrow
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise InputError(
-            f"{path}: reading Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
-        ) from None
-    try:
-        with ParquetFile(path) as file:
-            fields.records = file.metadata.num_rows
-            fields.kinds = {column.name: str(column.type) for column in file.schema_arrow}
-            lists = [
-                column.name
-                for column in file.schema_arrow
-                if column.name not in SPANS and _is_vector(arrow, column.type)
-            ]
-            for batch in file.iter_batches(batch_size=ROWS, columns=lists) if lists else ():
-                for name in lists:
-                    column = _innermost(arrow, batch.column(name))
-                    rows = [row for row in _numpy_rows(column) if row is not None]
-                    yield ArrayPart(name, str(column.type.value_type), None, _stacked(rows))
-    except (arrow.ArrowException, UnicodeDecodeError) as broken:
-        raise InputError(f"{path}: not a readable Parquet file: {broken}", CUT_OFF) from None
+    from bertcli.files.parquet import opened
+
+    with opened(str(path), str(path), CUT_OFF) as table:
+        fields.records = table.count
+        fields.kinds = table.kinds
+        lists = [name for name in table.vector_columns if name not in SPANS]
+        for name, kind, vectors in table.vectors(lists, ROWS):
+            yield ArrayPart(name, kind, None, _stacked(vectors))
 
 
 def _array(file: IO[bytes], size: int, name: str, where: str) -> ArrayPart:
@@ -218,34 +203,6 @@ def _measured(name: str, rows: list[list[float]]) -> ArrayPart:
     import numpy
 
     return ArrayPart(name, "JSON", None, [numpy.array(rows, dtype=numpy.float64)])
-
-
-def _is_list(arrow: Any, kind: Any) -> bool:
-    types = arrow.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_vector(arrow: Any, kind: Any) -> bool:
-    """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
-    if not _is_list(arrow, kind):
-        return False
-    inner, types = kind.value_type, arrow.types
-    return (
-        _is_vector(arrow, inner) or bool(types.is_floating(inner)) or bool(types.is_integer(inner))
-    )
-
-
-def _innermost(arrow: Any, column: Any) -> Any:
-    """Return the lists of numbers in a column that may hold lists of them."""
-    while _is_list(arrow, column.type.value_type):
-        column = column.flatten()
-    return column
-
-
-def _numpy_rows(column: Any) -> list[Any]:
-    return [
-        None if row.as_py() is None else row.values.to_numpy(zero_copy_only=False) for row in column
-    ]
 
 
 def _stacked(rows: list[Any]) -> Iterator[Any]:

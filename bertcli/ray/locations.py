@@ -116,11 +116,9 @@ def _filesystem(place: str) -> tuple[Any, str]:
 
     scheme = place.split("://")[0] if "://" in place else ""
     if scheme in ARROW:
-        from fsspec.implementations.arrow import ArrowFSWrapper
-        from pyarrow.fs import FileSystem
+        from bertcli.files.arrow import file_system
 
-        fs, path = FileSystem.from_uri(place)
-        return ArrowFSWrapper(fs), path
+        return file_system(place)
     fs, path = fsspec.core.url_to_fs(place)
     return fs, path
 

@@ -133,18 +133,14 @@ def _alike(files: Sequence[str], source: Source) -> None:
 
 
 def _same_fields(files: Sequence[str], source: Source) -> None:
-    from pyarrow import ArrowException
-    from pyarrow.parquet import read_schema
+    from bertcli.files.parquet import opened
 
     wanted = source.text_field or "text"
     kinds: dict[str, tuple[str, str]] = {}  # of the text field -> (file, fields)
     for file in files:
-        try:
-            schema = read_schema(local_path(file))
-        except (ArrowException, OSError) as broken:
-            raise InputError(f"{file}: not a readable Parquet file: {broken}") from None
-        kind = str(schema.field(wanted).type) if wanted in schema.names else "no field"
-        kinds.setdefault(kind, (file, ", ".join(schema.names)))
+        with opened(str(local_path(file)), file) as table:
+            kind = table.kinds.get(wanted, "no field")
+            kinds.setdefault(kind, (file, ", ".join(table.names)))
     if len(kinds) > 1:
         said = "; ".join(f"{kind} in {file} (of {names})" for kind, (file, names) in kinds.items())
         raise InputError(f"{wanted!r} differs between the files: {said}", "read them in two runs")

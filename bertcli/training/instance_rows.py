@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.checkpoints.safetensors_header import read_header
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 GROUP = 4096  # rows of a Parquet file that are unpacked together
 AGAIN = "make the folder again with bertcli pretrain prepare"
-NEEDS = 'pip install "bertcli[parquet]"'
 
 
 def row_type(length: int, predictions: int) -> np.dtype[Any]:
@@ -64,19 +63,9 @@ def write_safetensors(file: IO[bytes], rows: Array) -> None:
 
 def write_parquet(file: IO[bytes], rows: Array) -> None:
     """Write rows of ``row_type`` as a table with lists of fixed size."""
-    try:
-        import pyarrow as arrow
-        from pyarrow.parquet import write_table
-    except ImportError:
-        raise OutputError("writing Parquet needs pyarrow", NEEDS) from None
-    table = {}
-    for name, column in columns(rows).items():
-        cells = arrow.array(column.ravel())
-        wide = column.ndim == 2
-        table[name] = (
-            arrow.FixedSizeListArray.from_arrays(cells, column.shape[1]) if wide else cells
-        )
-    write_table(arrow.table(table), file, row_group_size=GROUP)
+    from bertcli.files.parquet import write_arrays
+
+    write_arrays(file, columns(rows), GROUP)
 
 
 WRITERS: dict[str, Callable[[IO[bytes], Array], None]] = {
@@ -111,18 +100,12 @@ class ParquetRows:
     """A Parquet file, of which the group of rows that was read last is kept."""
 
     def __init__(self, path: Path, rows: int, kind: np.dtype[Any]) -> None:
-        try:
-            from pyarrow import ArrowException
-            from pyarrow.parquet import ParquetFile
-        except ImportError:
-            raise InputError(f"{path}: reading Parquet needs pyarrow", NEEDS) from None
+        from bertcli.files.parquet import opened
+
         self.path, self.kind = path, kind
         self.group: tuple[int, Array] | None = None
-        try:
-            with path.open("rb") as file, ParquetFile(file) as table:
-                there, names = table.metadata.num_rows, table.schema_arrow.names
-        except (ArrowException, OSError) as broken:
-            raise InputError(f"{path}: not a readable Parquet file: {broken}", AGAIN) from None
+        with opened(str(path), str(path), AGAIN) as table:
+            there, names = table.count, table.names
         if there != rows or names != list(kind.names or ()):
             raise InputError(f"{path}: {there} rows of {', '.join(names)}, not {rows}", AGAIN)
 
@@ -137,20 +120,17 @@ class ParquetRows:
 
     def _group(self, number: int) -> Array:
         import numpy as np
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
+
+        from bertcli.files.parquet import opened
 
         if self.group is None or self.group[0] != number:
-            try:
-                with self.path.open("rb") as file, ParquetFile(file) as stored:
-                    table = stored.read_row_group(number).combine_chunks()
-                rows = np.zeros(len(table), self.kind)
-                for name, shape, _ in _parts(len(table), self.kind):
-                    column = table[name].combine_chunks()
-                    flat = column.flatten() if len(shape) == 2 else column
-                    rows[name] = flat.to_numpy().reshape(shape)
-            except (ArrowException, OSError, ValueError) as broken:
-                raise InputError(f"{self.path}: cannot be read: {broken}", AGAIN) from None
+            with opened(str(self.path), str(self.path), AGAIN) as table:
+                found = table.group(number)
+            rows = np.zeros(len(next(iter(found.values()))), self.kind)
+            for name, shape, _ in _parts(len(rows), self.kind):
+                if found[name].shape != shape:
+                    raise _unlike(self.path, name, shape, rows[name].dtype)
+                rows[name] = found[name]
             self.group = number, rows
         return self.group[1]
 

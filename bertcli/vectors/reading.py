@@ -274,36 +274,13 @@ def _vector(where: str, line: str | bytes) -> Array:
 
 
 def _parquet(path: str) -> Iterator[Array]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise InputError(
-            f"{path}: reading Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
-        ) from None
-    try:
-        with ParquetFile(path) as file:
-            there = file.schema_arrow.names
-            if FIELD not in there:
-                raise InputError(
-                    f"{path}: there is no column {FIELD!r}", f"there are: {', '.join(there)}"
-                )
-            for batch in file.iter_batches(ROWS, columns=[FIELD]):
-                yield _lists(path, batch.column(0))
-    except ArrowException as broken:
-        raise InputError(f"{path}: not a readable Parquet file: {broken}") from None
+    from bertcli.files.parquet import opened
 
-
-def _lists(path: str, column: Any) -> Array:
-    """Turn a column of (nested) lists of one length into an array."""
-    shape = [len(column)]
-    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
-        nulls, before, column = column.null_count, len(column), column.flatten()
-        if nulls or (before and len(column) % before):
-            raise InputError(f"{path}: column {FIELD!r} has rows of several lengths, or empty ones")
-        shape.append(len(column) // before if before else 0)
-    found: Array = column.to_numpy(zero_copy_only=False)
-    return found.reshape(shape)
+    with opened(path, path) as table:
+        if FIELD not in table.names:
+            there = ", ".join(table.names)
+            raise InputError(f"{path}: there is no column {FIELD!r}", f"there are: {there}")
+        yield from table.arrays(FIELD, ROWS)
 
 
 READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {

@@ -128,81 +128,29 @@ def csv(file: IO[bytes], rows: Rows) -> None:
 
 def parquet(file: IO[bytes], rows: Rows) -> None:
     """Write all records as Parquet, a row group a chunk."""
-    import pyarrow as arrow
-    from pyarrow.parquet import ParquetWriter
+    from bertcli.files.arrow import list_of, type_of_array
+    from bertcli.files.parquet import vectors_writer
 
     shape, dtype = rows.kind()
-    vector = arrow.from_numpy_dtype(dtype)
-    for size in reversed(shape[1:]):
-        vector = arrow.list_(vector, size)
-    name, kind = (VECTORS, arrow.list_(vector)) if rows.many else (VECTOR, vector)
+    vector = type_of_array(shape[1:], dtype)
+    name, kind = (VECTORS, list_of(vector)) if rows.many else (VECTOR, vector)
     columns = {key: kind for key, kind in _types(rows).items() if key != name}
-    schema = arrow.schema([*columns.items(), (name, kind)])
-    with ParquetWriter(file, schema, use_dictionary=list(columns)) as writer:
+    with vectors_writer(file, columns, name, kind) as write:
         for metas, vectors in rows.records():
-            found = [_column(metas, key, kind) for key, kind in columns.items()]
-            writer.write_table(arrow.table([*found, _lists(vectors, rows)], schema=schema))
-
-
-def _lists(vectors: Vectors, rows: Rows) -> Any:
-    """Return the column of vectors: lists of the sizes of their shape, for many in a list each."""
-    import numpy as np
-    import pyarrow as arrow
-
-    flat = np.concatenate([*vectors]) if rows.many else np.asarray(vectors)
-    shape, _ = rows.kind()
-    values = arrow.array(flat.reshape(-1))
-    for size in reversed(shape[1:]):
-        values = arrow.FixedSizeListArray.from_arrays(values, size)
-    if not rows.many:
-        return values
-    ends = np.cumsum([0, *map(len, vectors)], dtype=np.int32)
-    return arrow.ListArray.from_arrays(arrow.array(ends), values)
+            write({key: [_cell(meta, key) for meta in metas] for key in columns}, vectors)
 
 
 def _types(rows: Rows) -> dict[str, Any]:
-    """Return the Arrow type of every column, from all its values."""
-    import pyarrow as arrow
+    """Return the type of every column of Parquet, from all its values."""
+    from bertcli.files.parquet import ColumnTypes
 
-    from bertcli.files.tables import type_of
-
-    types: dict[str, Any] = dict.fromkeys(columns_of([]), arrow.null())
-    types["n_tokens"] = types["truncated"] = arrow.int64()
+    known = dict.fromkeys(columns_of([])) | {"n_tokens": "int64", "truncated": "int64"}
+    types = ColumnTypes(known)
     for metas in rows.metas():
         metas = [_without_place(meta) for meta in metas] if rows.many else metas
         for name in columns_of(metas):
             if rows.many and name in PIECES:
-                types[name] = type_of(arrow, PIECES[name])
-                continue
-            values = [_cell(meta, name) for meta in metas]
-            types[name] = _common(types.get(name, arrow.null()), values)
-    empty = [name for name, kind in types.items() if kind == arrow.null()]
-    return types | dict.fromkeys(empty, arrow.string())
-
-
-def _common(kind: Any, values: Sequence[Any]) -> Any:
-    """Return the type that holds values of this type and these values."""
-    import pyarrow as arrow
-
-    try:
-        kinds = [kind, arrow.array(values).type]
-        schemas = [arrow.schema([("", one)]) for one in kinds]
-        kind = arrow.unify_schemas(schemas, promote_options="permissive").field(0).type
-        return arrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
-    except (arrow.ArrowException, OverflowError):
-        return arrow.string()
-
-
-def _column(metas: Sequence[Row], name: str, kind: Any) -> Any:
-    import pyarrow as arrow
-
-    values = [_cell(meta, name) for meta in metas]
-    if kind == arrow.string():
-        values = [one if one is None or isinstance(one, str) else _dump(one) for one in values]
-    elif kind == arrow.float64():  # which Arrow makes of no integer above 2**53
-        values = [one if one is None else float(one) for one in values]
-    return arrow.array(values, type=kind)
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+                types.set(name, PIECES[name])
+            else:
+                types.add(name, [_cell(meta, name) for meta in metas])
+    return types.settled()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from bertcli.errors import OutputError, UsageError
@@ -64,5 +63,7 @@ class Target:
             raise OutputError(
                 f"{self.path}: there is no folder {self.path.parent}", "make the folder first"
             )
-        if self.form == "parquet" and find_spec("pyarrow") is None:
-            raise OutputError("writing Parquet needs pyarrow", 'pip install "bertcli[parquet]"')
+        if self.form == "parquet":
+            from bertcli.files.parquet import check_installed
+
+            check_installed("writing Parquet", OutputError)

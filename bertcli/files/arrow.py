@@ -1,0 +1,351 @@
+"""Arrow's values as those of JSON and NumPy, and NumPy's as Arrow's. Nothing else imports pyarrow.
+
+What JSON has no type for is text, and nothing is rounded:
+
+- timestamps, dates and times are ISO 8601 with every digit of their unit, the offset of their time
+  zone behind them (``2024-05-01T12:00:00.000000001+02:00``); outside the years 1 to 9999 they are a
+  count (``9999999999999 s since 1970-01-01``); durations are seconds (``PT1.5S``);
+- decimals are digits (``"1.20"``), UUIDs as usual, other binary values base64;
+- NaN is null, as data frames mean it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pyarrow
+from pyarrow import types
+from pyarrow.parquet import ParquetFile as ParquetFile
+from pyarrow.parquet import ParquetWriter as ParquetWriter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
+LISTS = (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+
+
+# --- values as JSON has them ---
+
+
+def sizes_of(columns: Mapping[str, Any], count: int) -> NDArray[Any]:
+    """Return about how many bytes each row of some columns takes."""
+    import numpy
+
+    total = numpy.zeros(count, numpy.int64)
+    for column in columns.values():
+        total += _sizes(column)
+    return total
+
+
+def _sizes(array: Any) -> NDArray[Any]:
+    import numpy
+    from pyarrow import compute
+
+    array = _without_views(array)
+    kind = array.type
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return _sizes(array.storage)
+    if types.is_dictionary(kind):
+        inner = numpy.append(_sizes(array.dictionary), 0)
+        indices = array.indices.cast("int64").fill_null(len(inner) - 1)
+        return numpy.asarray(inner[indices.to_numpy(False)])
+    if any(check(kind) for check in (types.is_binary, types.is_large_binary, *STRINGS)):
+        lengths = compute.binary_length(array).fill_null(0)
+        return numpy.asarray(lengths.to_numpy(False), numpy.int64)
+    if types.is_struct(kind):
+        return sizes_of(dict(enumerate(array.flatten())), len(array))  # type: ignore[arg-type]
+    if types.is_list(kind) or types.is_large_list(kind):
+        counts = compute.list_value_length(array).fill_null(0).to_numpy(False)
+        ends = numpy.cumsum(counts, dtype=numpy.int64)
+        before = numpy.append(0, numpy.cumsum(_sizes(array.flatten())))
+        return numpy.asarray(before[ends] - before[ends - counts])
+    return numpy.full(len(array), 8, numpy.int64)
+
+
+def _without_views(array: Any) -> Any:
+    """Return an array of views as one of offsets, which all functions of Arrow take."""
+    kind = array.type
+    if types.is_string_view(kind):
+        return array.cast(pyarrow.large_string())
+    if types.is_binary_view(kind):
+        return array.cast(pyarrow.large_binary())
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return array.cast(pyarrow.large_list(kind.value_type))
+    return array
+
+
+def is_plain(kind: Any) -> bool:
+    """Whether values of an Arrow type are those of JSON: text, whole numbers, lists of them."""
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return is_plain(kind.storage_type)
+    if any(check(kind) for check in (*LISTS, types.is_dictionary)):
+        return is_plain(kind.value_type)
+    checks = (types.is_null, types.is_boolean, types.is_integer, types.is_floating, *STRINGS)
+    return any(check(kind) for check in checks)
+
+
+def values(array: Any, errors: str = "strict") -> list[Any]:
+    """Return the values of an Arrow array as JSON has them."""
+    array = _without_views(array)
+    kind = array.type
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        name = getattr(kind, "extension_name", "")
+        return _uuids(array.storage) if name == "arrow.uuid" else values(array.storage, errors)
+    if types.is_dictionary(kind):
+        return values(array.dictionary_decode(), errors)
+    if any(check(kind) for check in STRINGS):
+        return _texts(array, errors)
+    if types.is_floating(kind):
+        return [None if one is None or math.isnan(one) else one for one in array.to_pylist()]
+    if types.is_nested(kind):
+        return _nested(array, errors)
+    if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
+        found: list[Any] = array.to_pylist()
+        return found
+    return [None if one is None else _text(one, kind) for one in _raw(array)]
+
+
+def _raw(array: Any) -> list[Any]:
+    """Return values, those of time as counts: Python's types hold no nanoseconds."""
+    kind = array.type
+    whole = {64: pyarrow.int64(), 32: pyarrow.int32()}
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        array = array.view(whole[kind.bit_width])
+    found: list[Any] = array.to_pylist()
+    return found
+
+
+def _text(value: Any, kind: Any) -> str:
+    if types.is_decimal(kind):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if types.is_timestamp(kind):
+        return moment(value, kind.unit, _zone(kind.tz))
+    if types.is_date(kind):
+        return moment(value if types.is_date32(kind) else value // 86_400_000, "days", None)
+    if types.is_time(kind):
+        seconds, rest = divmod(value, 10 ** DIGITS[kind.unit])
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}" + _fraction(
+            rest, kind.unit
+        )
+    if types.is_duration(kind):
+        seconds, rest = divmod(abs(value), 10 ** DIGITS[kind.unit])
+        return f"{'-' if value < 0 else ''}PT{seconds}{_fraction(rest, kind.unit).rstrip('0.')}S"
+    return str(value)
+
+
+def moment(count: int, unit: str, zone: tzinfo | None) -> str:
+    """Return ISO 8601 for so many units since 1970; without a zone it is local, wherever."""
+    try:
+        if unit == "days":
+            return (date(1970, 1, 1) + timedelta(count)).isoformat()
+        seconds, rest = divmod(count, 10 ** DIGITS[unit])
+        when = (EPOCH + timedelta(seconds=seconds)).astimezone(zone or timezone.utc)
+        text = when.replace(tzinfo=None).isoformat() + _fraction(rest, unit)
+        return text + (when.isoformat()[19:] if zone else "")
+    except OverflowError:
+        return f"{count} {unit} since 1970-01-01"
+
+
+def _fraction(rest: int, unit: str) -> str:
+    return f".{rest:0{DIGITS[unit]}}" if DIGITS[unit] else ""
+
+
+def _zone(name: str | None) -> tzinfo | None:
+    """Return a time zone by its name or offset; one that this machine does not know is UTC."""
+    if name is None:
+        return None
+    try:
+        return datetime.strptime(name, "%z").tzinfo
+    except ValueError:
+        pass
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return timezone.utc
+
+
+def _texts(array: Any, errors: str) -> list[Any]:
+    try:
+        found: list[Any] = array.to_pylist()
+    except UnicodeDecodeError:
+        large = pyarrow.types.is_large_string(array.type)
+        raw = array.view(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()
+        return [None if one is None else _decoded(one, errors) for one in raw]
+    return found
+
+
+def _decoded(raw: bytes, errors: str) -> str | bytes:
+    try:
+        return raw.decode(errors=errors)
+    except UnicodeDecodeError:
+        return raw
+
+
+def _uuids(array: Any) -> list[str | None]:
+    from uuid import UUID
+
+    return [None if one is None else str(UUID(bytes=one)) for one in array.to_pylist()]
+
+
+def _nested(array: Any, errors: str) -> list[Any]:
+    """Return lists, objects, and of maps lists of pairs."""
+    kind, there = array.type, array.is_valid().to_pylist()
+    if types.is_struct(kind):
+        names = [kind.field(at).name for at in range(kind.num_fields)]
+        if len({*names}) < len(names):
+            raise ValueError(f"an object has two fields of one name: {', '.join(names)}")
+        columns = [values(column, errors) for column in array.flatten()]
+        rows = zip(*columns, strict=True) if columns else [()] * len(array)
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        return [row if is_there else None for row, is_there in zip(found, there, strict=True)]
+    if types.is_map(kind):
+        return [
+            [list(pair.values()) for pair in values(row.values, errors)] if is_there else None
+            for row, is_there in zip(array, there, strict=True)
+        ]
+    inner, at = values(array.flatten(), errors), 0
+    lists: list[Any] = []
+    for is_there, size in zip(there, _lengths(array), strict=True):
+        lists.append(inner[at : at + size] if is_there else None)
+        at += size if is_there else 0
+    return lists
+
+
+def _lengths(array: Any) -> list[int]:
+    from pyarrow import compute
+
+    if types.is_fixed_size_list(array.type):
+        return [array.type.list_size] * len(array)
+    found: list[int] = compute.list_value_length(array).fill_null(0).to_pylist()
+    return found
+
+
+# --- lists of numbers as NumPy has them, and back ---
+
+
+def is_vector(kind: Any) -> bool:
+    """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
+    if not _is_list(kind):
+        return False
+    inner = kind.value_type
+    return is_vector(inner) or bool(types.is_floating(inner)) or bool(types.is_integer(inner))
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def vectors(column: Any) -> tuple[str, list[Array]]:
+    """Return the type of the numbers in a column of lists, and the innermost of them, no nulls."""
+    while _is_list(column.type.value_type):
+        column = column.flatten()
+    rows = [row.values.to_numpy(zero_copy_only=False) for row in column if row.is_valid]
+    return str(column.type.value_type), rows
+
+
+def array(column: Any, name: str) -> Array:
+    """Return a column of numbers, or of (nested) lists of one length, as one array [n, D...].
+
+    Raises ValueError for lists of several lengths.
+    """
+    shape = [len(column)]
+    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
+        nulls, before, column = column.null_count, len(column), column.flatten()
+        if nulls or (before and len(column) % before):
+            raise ValueError(f"column {name!r} has rows of several lengths, or empty ones")
+        shape.append(len(column) // before if before else 0)
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found.reshape(shape)
+
+
+def column_of(found: Array) -> Any:
+    """Return an array [n, D...] as a column of lists of fixed size."""
+    column = pyarrow.array(found.reshape(-1))
+    for size in reversed(found.shape[1:]):
+        column = pyarrow.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def column_of_many(found: Sequence[Array]) -> Any:
+    """Return arrays [k, D...] as a column with a list of so many for each."""
+    import numpy
+
+    ends = numpy.cumsum([0, *map(len, found)], dtype=numpy.int32)
+    inner = column_of(numpy.concatenate([*found]))
+    return pyarrow.ListArray.from_arrays(pyarrow.array(ends), inner)
+
+
+def list_of(kind: Any) -> Any:
+    """Return the type of lists, of any length, of values of a type."""
+    return pyarrow.list_(kind)
+
+
+def type_of_array(shape: Sequence[int], dtype: Any) -> Any:
+    """Return the type of a cell that holds an array of this shape."""
+    kind = pyarrow.from_numpy_dtype(dtype)
+    for size in reversed(shape):
+        kind = pyarrow.list_(kind, size)
+    return kind
+
+
+# --- types, and columns of them ---
+
+
+def type_of(name: str) -> Any:
+    """Return the type of this name, as list<int32>."""
+    if name.startswith("list<"):
+        return list_of(type_of(name[5:-1]))
+    return getattr(pyarrow, name)()
+
+
+def type_of_values(found: Sequence[Any]) -> Any:
+    """Return the type of these values; where there are none, that of text."""
+    kind = pyarrow.array(found).type
+    return pyarrow.string() if types.is_null(kind) else kind
+
+
+def common_type(kind: Any, found: Sequence[Any]) -> Any:
+    """Return the type that holds values of this type and these values; text holds all."""
+    try:
+        kinds = [kind, pyarrow.array(found).type]
+        schemas = [pyarrow.schema([("", one)]) for one in kinds]
+        kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pyarrow.ArrowException, OverflowError):
+        return pyarrow.string()
+    return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
+
+
+def column(found: Iterable[Any], kind: Any) -> Any:
+    """Return values as a column of a type that `common_type` found for them."""
+    if kind == pyarrow.string():
+        found = [one if one is None or isinstance(one, str) else _dump(one) for one in found]
+    elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
+        found = [one if one is None else float(one) for one in found]
+    return pyarrow.array(found, type=kind)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def file_system(place: str) -> tuple[Any, str]:
+    """Return the file system of an address, with fsspec's methods, and the path within it."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import FileSystem
+
+    found, path = FileSystem.from_uri(place)
+    return ArrowFSWrapper(found), path
