@@ -21,11 +21,8 @@ from typing import IO, Any
 from bertcli.errors import InputError, OutputError
 from bertcli.files.npy import BLOCK, read_blocks, read_header
 from bertcli.files.safetensors import open_safetensors
-from bertcli.files.streams import too_large
 from bertcli.files.tables import TableHeader
 from bertcli.files.zips import open_zip
-from bertcli.records.reader import ReadProgress
-from bertcli.records.records import Record
 
 Row = dict[str, Any]
 ROWS = 1024  # rows read at a time
@@ -93,20 +90,11 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
     return arrays
 
 
-def read_rows(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
-    """Yield the rows of an array of ids: input_ids, or the only array there is."""
-    limit = reader.source.max_record_bytes
+def read_ids(place: str, path: str, form: str) -> Iterator[tuple[int, list[list[int]]]]:
+    """Yield the rows of an array of ids with the number of the first: input_ids, or the only one.
 
-    def parse(line: int, ids: list[int]) -> Record:
-        if 8 * len(ids) > limit:
-            raise too_large(f"{path}:{line}", limit)
-        return Record("", file=path, line=line, ids=ids)
-
-    for number, rows in _slices(place, path, form):
-        yield reader.collect(enumerate(rows, number), parse)
-
-
-def _slices(place: str, path: str, form: str) -> Iterator[tuple[int, list[list[int]]]]:
+    Raises InputError, which calls the file ``path``, when there is no such array.
+    """
     start = 1
     try:
         for rows in (_tensor if form == "safetensors" else _array)(place, path, form):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 CHUNK = 1 << 18  # bytes a read; large enough for full speed, small next to the memory of a window
+PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
 
 
@@ -146,7 +147,7 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
 @contextmanager
 def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
     """Yield the path of a file that can be read anywhere: stdin and packed files are copied."""
-    if path != "-" and Path(path).suffix.lower() not in (".gz", ".zst"):
+    if path != "-" and Path(path).suffix.lower() not in PACKED:
         yield path
         return
     import tempfile

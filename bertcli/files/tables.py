@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, overload
 
 from bertcli.errors import OutputError
 
@@ -28,6 +29,37 @@ TYPES = {
 
 class Made(list[Any]):
     """A list that we made, whose Arrow type is that of its name. A user's value never is one."""
+
+
+class Numbers(Made):
+    """Whole numbers that a tokenizer made: their JSON is their digits. Never a value of a user."""
+
+
+class Written(Sequence[int]):
+    """Numbers that are already written as JSON, and become a list once somebody asks."""
+
+    json: str
+
+    @property
+    @abstractmethod
+    def numbers(self) -> list[int]:
+        """The numbers themselves."""
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        return self.numbers[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.numbers == list(other)
+
+    def __repr__(self) -> str:
+        return self.json
 
 
 class TableHeader(Row):

@@ -26,8 +26,8 @@ from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.atomic import FULL, whole_file
 from bertcli.files.printable import printable
 from bertcli.files.same_file import refuse_inputs, refuse_stdout
-from bertcli.records.source import PACKED
-from bertcli.tokenizing.columns import Numbers, Written
+from bertcli.files.streams import PACKED
+from bertcli.files.tables import Numbers, Written
 
 Row = dict[str, Any]
 Write = Callable[[Sequence[Any]], None]  # takes rows

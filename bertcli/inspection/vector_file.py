@@ -15,6 +15,7 @@ from typing import Any
 
 from bertcli.errors import BertcliError, InputError
 from bertcli.files.side_files import manifest_beside
+from bertcli.files.streams import PACKED
 from bertcli.files.typed_json import read_object
 from bertcli.hub import sha256
 from bertcli.inspection.array_sources import (
@@ -47,7 +48,6 @@ NUMPY_NAMES = {  # what safetensors and Arrow call a type -> what numpy does, an
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
 UNTYPED = ("JSON",)  # numbers as text have no type
-PACKED = (".gz", ".zst")  # JSON lines may be packed
 FILE_SUFFIXES = (
     *SOURCES,
     *(f".jsonl{end}" for end in PACKED),

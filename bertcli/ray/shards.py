@@ -13,8 +13,9 @@ from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.addresses import public
 from bertcli.files.same_file import refuse_inputs
 from bertcli.files.side_files import beside
+from bertcli.files.streams import PACKED
 from bertcli.ray.locations import is_local, listed, local_path
-from bertcli.records.source import FORMATS, PACKED, Source
+from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.journal import Files
 
 DEAD = ".errors.jsonl"  # why records of a shard were skipped

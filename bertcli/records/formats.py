@@ -63,9 +63,22 @@ def _of_file(place: str, form: str, name: str, reader: ReadProgress) -> Iterator
     """Yield the records of a file that is read here and there, not from its start to its end."""
     if form == "parquet":
         return parquet(place, name, reader)
-    from bertcli.files.id_arrays import read_rows
+    return arrays(place, form, name, reader)
 
-    return read_rows(place, form, name, reader)
+
+def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
+    """NPY, NPZ and safetensors: a record of token ids a row."""
+    from bertcli.files.id_arrays import read_ids
+
+    limit = reader.source.max_record_bytes
+
+    def parse(line: int, ids: list[int]) -> Record:
+        if 8 * len(ids) > limit:
+            raise too_large(f"{path}:{line}", limit)
+        return Record("", file=path, line=line, ids=ids)
+
+    for number, rows in read_ids(place, path, form):
+        yield reader.collect(enumerate(rows, number), parse)
 
 
 def lines(

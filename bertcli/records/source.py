@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertcli.errors import InputError, UsageError
-from bertcli.files.streams import LARGEST_RECORD
+from bertcli.files.streams import LARGEST_RECORD, PACKED
 
 FORMATS = {
     ".txt": "txt",
@@ -24,7 +24,6 @@ FORMATS = {
     ".npz": "npz",
     ".safetensors": "safetensors",
 }
-PACKED = (".gz", ".zst")
 ARRAYS = ("npy", "npz", "safetensors")
 NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 

@@ -5,14 +5,13 @@ A column has one entry a token. Truncation, windows and padding treat all column
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import UsageError
-from bertcli.files.tables import Made
+from bertcli.files.tables import Written
 from bertcli.records.records import Record
 from bertcli.tokenizing.truncation import Window
 
@@ -34,37 +33,6 @@ COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
     "sequence_ids": lambda encoding: encoding.sequence_ids,
     "places": lambda encoding: range(len(encoding.ids)),  # before anything is cut
 }
-
-
-class Numbers(Made):
-    """Whole numbers that a tokenizer made: their JSON is their digits. Never a value of a user."""
-
-
-class Written(Sequence[int]):
-    """Numbers that are already written as JSON, and become a list once somebody asks."""
-
-    json: str
-
-    @property
-    @abstractmethod
-    def numbers(self) -> list[int]:
-        """The numbers themselves."""
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[int]: ...
-    def __getitem__(self, at: int | slice) -> int | list[int]:
-        return self.numbers[at]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.numbers)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self.numbers == list(other)
-
-    def __repr__(self) -> str:
-        return self.json
 
 
 class Repeated(Written):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from typing import Any
 
-from bertcli.files.tables import Made, TableHeader
+from bertcli.files.tables import Made, Numbers, TableHeader, Written
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.records.windows import ahead, windows
-from bertcli.tokenizing.columns import Encoded, Layout, Numbers, Written
+from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard, TypeVar
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+from bertcli.files.tables import Written
 from bertcli.records.records import Text
-from bertcli.tokenizing.columns import Written
 
 K = TypeVar("K")
 

@@ -16,9 +16,8 @@ import json
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.files.tables import TableHeader, fields_of
+from bertcli.files.tables import TableHeader, Written, fields_of
 from bertcli.files.writers import writer_of
-from bertcli.tokenizing.columns import Written
 from bertcli.vectors.spool import START, STOP, Row, Rows
 
 if TYPE_CHECKING:
