@@ -34,6 +34,10 @@ WEIGHTS = (  # best first; an index names its shards
 TENSORFLOW = "*.ckpt*.index"  # Google's own checkpoints; they count where there is nothing better
 TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
 MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
+SENTENCE_CONFIGS = tuple(  # what sentence-transformers was told of a model, by its class
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 TOKENIZER_PARTS = (  # a tokenizer is made of them
     *TOKENIZERS,
@@ -42,7 +46,7 @@ TOKENIZER_PARTS = (  # a tokenizer is made of them
     "added_tokens.json",
 )
 # And what limits its sequences.
-TOKENIZER_FILES: tuple[str, ...] = (*TOKENIZER_PARTS, *CONFIGS, "sentence_bert_config.json")
+TOKENIZER_FILES: tuple[str, ...] = (*TOKENIZER_PARTS, *CONFIGS, *SENTENCE_CONFIGS)
 MODEL_FILES: tuple[str, ...] = (
     *TOKENIZER_FILES,
     MODULES,

@@ -19,6 +19,7 @@ from typing import Any
 from bertcli.checkpoints.scan import SentenceModule, read_modules, transformer_path
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, is_text, read_object
+from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
 
 LEGACY = {  # in the order in which their vectors are put one behind the other
     "pooling_mode_cls_token": "cls",
@@ -30,10 +31,6 @@ LEGACY = {  # in the order in which their vectors are put one behind the other
 }
 MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}  # theirs -> ours
 
-TRANSFORMER_CONFIGS = tuple(
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
 CONFIG = "config_sentence_transformers.json"
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
 
@@ -84,7 +81,7 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     """
     modules = read_modules(folder)
     transformer = transformer_path(modules)
-    inner = _transformer_config(folder / transformer)
+    inner = sentence_settings(folder / transformer)
     poolings = [module for module in modules if module.kind == "Pooling"]
     if modules and pooling == "auto":
         _refuse([*_untaught(folder, modules), *_other_tasks(inner)], poolings, folder)
@@ -95,7 +92,7 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     outer = read_object(folder / CONFIG)
     prompts, default = _prompts(outer)
     return Sentence(
-        max_length=_max_length(inner),
+        max_length=sentence_limit(inner),
         lower_case=inner.switch("do_lower_case") or False,
         modules=tuple(module.kind for module in modules),
         pooling=modes,
@@ -148,19 +145,6 @@ def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -
         )
     if not poolings:
         raise ModelError(f"{folder / 'modules.json'}: names no Pooling", hint)
-
-
-def _transformer_config(folder: Path) -> JsonObject:
-    found = (read_object(folder / name) for name in TRANSFORMER_CONFIGS)
-    return next((raw for raw in found if raw), NOTHING)
-
-
-def _max_length(raw: JsonObject) -> int | None:
-    """Return the limit; what is passed on to the tokenizer goes before ``max_seq_length``."""
-    for name in ("processor_kwargs", "tokenizer_args"):
-        if limit := raw.object(name).whole("model_max_length", 1):
-            return limit
-    return raw.whole("max_seq_length", 1)
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:

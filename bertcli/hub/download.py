@@ -82,7 +82,7 @@ def download(
 
 
 def _comes_last(name: str) -> bool:
-    return name in LAST or of_tensorflow(name)
+    return name.rpartition("/")[2] in LAST or of_tensorflow(name)
 
 
 @contextmanager

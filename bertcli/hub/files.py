@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from os.path import isfile  # unlike Path.is_file, false where looking is not allowed
 from pathlib import Path
@@ -14,6 +14,7 @@ from bertcli.checkpoints.scan import (
     TENSORFLOW_DATA,
     TOKENIZERS,
     WEIGHTS,
+    bert_folder,
     find_weights,
     read_modules,
 )
@@ -23,8 +24,28 @@ NOT_NAMED = (".index.json", TENSORFLOW)  # in a message about what is missing
 
 
 def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Choose from the names in a repository those that `files` ask for, each thing only once."""
-    patterns = tuple(files)
+    """Choose from the names in a repository those that `files` ask for, each thing only once.
+
+    Where a sentence model keeps its BERT in a part of its own, that part is looked through as well.
+    """
+    patterns, names = tuple(files), list(names)
+    part = _part_of(names)
+    inner = [name.removeprefix(part) for name in names if part and name.startswith(part)]
+    of_part = [part + name for name in _pick(patterns, inner)]
+    # What says where the BERT is belongs to it.
+    return list(dict.fromkeys([*_pick(patterns, names), *of_part, *([MODULES] if of_part else [])]))
+
+
+def _part_of(names: Sequence[str]) -> str:
+    """Return where a repository keeps its BERT: "0_Transformer/", say; "" is the top."""
+    if MODULES not in names or any(name in names for name in TOKENIZERS):
+        return ""
+    folders = [name.rpartition("/")[0] for name in names if name.endswith(TOKENIZERS)]
+    parts = sorted(f"{folder}/" for folder in folders if _matches(folder, ["[0-9]*_*"]))
+    return next((part for part in parts if part.count("/") == 1), "")
+
+
+def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     found = [name for name in names if _matches(name, patterns)]
     weights = next((name for name in WEIGHTS if name in found), "")
     spare: list[str] = []  # beginnings of names that something better in `found` replaces
@@ -69,22 +90,22 @@ def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str 
 
     A broken list of what else is needed counts as missing; with ``strict`` it is a ModelError.
     """
-    files = tuple(files)
-    if missing := none_of(files, partial(_has, folder)):
-        return missing
-    if set(files).isdisjoint(WEIGHTS):
-        return None
-    index = next((name for name in WEIGHTS if isfile(folder / name)), TENSORFLOW)
-    for listing, needed in ((index, _weights), (MODULES, _pooling_configs)):
-        try:
-            gap = next((path for path in needed(folder) if not isfile(path)), None)
-        except ModelError:
-            if strict:
-                raise
-            return f"readable {listing}"
-        if gap is not None:
-            return gap.relative_to(folder).as_posix()
-    return None
+    files, listing = tuple(files), MODULES
+    try:
+        bert = bert_folder(folder)
+        if missing := none_of(files, partial(_has, bert)):
+            return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
+        if set(files).isdisjoint(WEIGHTS):
+            return None
+        listing = next((name for name in WEIGHTS if isfile(bert / name)), TENSORFLOW)
+        gaps = [path for path in _weights(bert) if not isfile(path)]
+        listing = MODULES
+        gaps += [path for path in _pooling_configs(folder) if not isfile(path)]
+    except ModelError:
+        if strict:
+            raise
+        return f"readable {listing}"
+    return gaps[0].relative_to(folder).as_posix() if gaps else None
 
 
 def _has(folder: Path, name: str) -> bool:

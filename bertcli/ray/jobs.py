@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError
 from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
@@ -139,10 +140,9 @@ class TokenizeJob:
         """Load the tokenizer."""
         folder = self.model.find(TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
-        names = [name for name in TOKENIZER_FILES if (folder.path / name).is_file()]
-        return _Tokenizing(
-            self, tokenizer, {name: sha256(folder.path / name) for name in sorted(names)}
-        )
+        place = bert_folder(folder.path)
+        names = [name for name in TOKENIZER_FILES if (place / name).is_file()]
+        return _Tokenizing(self, tokenizer, {name: sha256(place / name) for name in sorted(names)})
 
 
 @dataclass(frozen=True)

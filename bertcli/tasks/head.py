@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertcli.checkpoints.load import examine, load, read_config
 from bertcli.checkpoints.load_report import LoadReport
-from bertcli.embedding.sentence_config import read_sentence
+from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inference.devices import device_and_dtype, refuse_several
@@ -89,7 +89,7 @@ class Head(Generic[M]):
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
-        folder = found.path / read_sentence(found.path, pooling="none").transformer
+        folder = bert_folder(found.path)
         refuse_other_head(folder, kind)
         tokenizer = Tokenizer.load(folder, parse_special=settings.parse_special)
         for message in tokenizer.warnings:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.checkpoints.scan import CONFIGS
+from bertcli.checkpoints.scan import CONFIGS, SENTENCE_CONFIGS
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import (
     LARGEST_NUMBER,
@@ -218,12 +218,26 @@ def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
     ]
 
 
+def sentence_settings(folder: Path) -> JsonObject:
+    """Return what sentence-transformers was told of the BERT in this folder; empty if nothing."""
+    found = (read_object(folder / name) for name in SENTENCE_CONFIGS)
+    return next((raw for raw in found if raw), NOTHING)
+
+
+def sentence_limit(raw: JsonObject) -> int | None:
+    """Return the limit in there; what is passed on to the tokenizer precedes ``max_seq_length``."""
+    for name in ("processor_kwargs", "tokenizer_args"):
+        if limit := raw.object(name).whole("model_max_length", 1):
+            return limit
+    return raw.whole("max_seq_length", 1)
+
+
 def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
     """Return the longest sequence that every file of the folder allows.
 
     What sentence-transformers was set to replaces the tokenizer's own limit, as it does there.
     """
-    set_to = read_object(folder / "sentence_bert_config.json").whole("max_seq_length", 1)
+    set_to = sentence_limit(sentence_settings(folder))
     fits = [read_object(folder / name).whole("max_position_embeddings", 1) for name in CONFIGS]
     found = [length for length in (*fits, set_to or _length(settings)) if length is not None]
     return min(found, default=None)

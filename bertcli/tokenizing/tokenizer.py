@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import JsonObject
 from bertcli.records.records import Record, texts_of
@@ -92,9 +93,11 @@ class Tokenizer:
     def load(cls, folder: Path, *, parse_special: bool = True) -> Tokenizer:
         """Return the tokenizer of a folder: its tokenizer.json, or else its vocab.txt.
 
+        A sentence model may keep them in a part of its own, which its modules.json names.
         ``parse_special`` tells whether a literal "[SEP]" in a text becomes that special token.
         Raises ModelError when a file is missing or broken, or a special token is not there.
         """
+        folder = bert_folder(folder)
         settings = read_settings(folder)
         core, warnings = load(folder, settings)
         tokenizer = cls(core, settings, sequence_limit(folder, settings))

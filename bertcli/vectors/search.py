@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.load import read_config
+from bertcli.checkpoints.scan import bert_folder
 from bertcli.embedding.embedder import Embedded, Embedder
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.sentence_config import read_sentence
 from bertcli.files.writers import format_of
 from bertcli.hub import ModelFolder
 from bertcli.records.reader import Reader
@@ -68,7 +68,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
 
     Raises InputError when another model made them, or nothing says which one did.
     """
-    inner = folder.path / read_sentence(folder.path, pooling=options.pooling).transformer
+    inner = bert_folder(folder.path)
     digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
     made = check_maker(path, digests, numbers_of(read_config(inner)))
     layers, combine = made.wholes("layers", least=-LAYERS), made.text("layer_combine")

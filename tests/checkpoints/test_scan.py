@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 import transformers
-from front import PACKAGE, bad, good
+from front import PACKAGE, bad, call, good
 from safetensors.torch import load_file, save_file
 from tensorflow_files import write_checkpoint
 
@@ -105,13 +105,43 @@ def test_several_tensorflow_checkpoints_are_refused_by_inspect_as_well(folder):
         assert error == f"{folder}: several checkpoints: a.ckpt-1, b.ckpt-2"
 
 
-def test_inspect_finds_the_bert_inside_a_sentence_model(tmp_path):
-    """Old models of sentence-transformers keep it in 0_Transformer."""
-    folder = tmp_path / "sbert"
+@pytest.fixture
+def inside(tmp_path):
+    """A model of old sentence-transformers, which kept its BERT in a folder of its own."""
+    folder, kind = tmp_path / "sbert", "sentence_transformers.models"
     shutil.copytree(TINY, folder / "0_Transformer")
-    kind = "sentence_transformers.models"
-    modules = [{"type": f"{kind}.Transformer", "path": "0_Transformer"}]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    parts = {"Transformer": "0_Transformer", "Pooling": "1_Pooling"}
+    modules = [{"type": f"{kind}.{name}", "path": path} for name, path in parts.items()]
     (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
+
+
+@pytest.mark.parametrize("config", ["sentence_bert_config.json", "sentence_roberta_config.json"])
+def test_every_command_finds_the_bert_inside_a_sentence_model(inside, config):
+    (inside / "0_Transformer" / config).write_text('{"max_seq_length": 9}')
+    words = "the quick brown fox jumps over the lazy dog and more"
+    done = call("tokenize", "-m", inside, words)
+    assert done.rows == call("tokenize", "-m", TINY, words).rows
+    assert "longer than the model's limit of 9 tokens" in done.err
+    (row,) = call("embed", "-m", inside, words).rows
+    assert row == call("embed", "-m", TINY, words, "--max-length", 9).rows[0]
+    assert row["n_tokens"] == 9
+    assert good("inspect", inside, "--json").rows[0]["tokenizer"]["limit"] == 9
+
+
+@pytest.mark.parametrize("files", [("vocab.txt", "tokenizer.json"), ("model.safetensors",)])
+def test_what_the_part_of_a_sentence_model_lacks(inside, files):
+    for name in files:
+        (inside / "0_Transformer" / name).unlink(missing_ok=True)
+    said = bad("embed", "-m", inside, "hi").error
+    assert said.startswith(f"model folder '{inside}' has no ")
+    assert said.endswith(" in 0_Transformer")
+
+
+def test_inspect_finds_the_bert_inside_a_sentence_model(inside):
+    folder = inside
     found = good("inspect", folder, "--json").rows[0]
     assert [*found["weights"]["files"]] == ["model.safetensors"]
     assert found["sentence"]["transformer"] == "0_Transformer"

@@ -464,6 +464,23 @@ def test_the_weights_are_added_when_they_are_asked_for(hub):
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
 
 
+def test_a_bert_in_a_part_of_a_sentence_model_is_fetched(hub):
+    part = {f"0_BERT/{name}": body for name, body in MODEL.items() if "/" not in name}
+    del part["0_BERT/modules.json"]
+    kind = "sentence_transformers.models"
+    modules = [{"type": f"{kind}.Transformer", "path": "0_BERT"}]
+    modules += [{"type": f"{kind}.Pooling", "path": "1_Pooling"}]
+    top = {"modules.json": json.dumps(modules).encode(), "1_Pooling/config.json": b"{}"}
+    hub.add("org/old", part | top | {"README.md": b"x", "2_Dense/pytorch_model.bin": b"x"})
+    found = ask("org/old")
+    assert found["source"] == "hub"
+    assert hub.fetched() == {f"0_BERT/{name}" for name in TOKENIZER} | {"modules.json"}
+    assert ask("org/old", NO_SOCKETS)["source"] == "cache"
+    assert ask("org/old", files=MODEL_FILES)["source"] == "hub"
+    assert hub.fetched() == {*part, *top}
+    assert ask("org/old", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
+
+
 def test_weights_of_tensorflow_are_fetched_where_there_are_no_others(hub):
     hub.add("org/bert", TOKENIZER | GOOGLE | {"bert_model.ckpt.meta": b"graph"})
     found = ask("org/bert", files=MODEL_FILES)
