@@ -34,7 +34,7 @@ COMMANDS = (
     "pretrain prepare",
     "pretrain run",
 )
-GROUPS = {"pretrain": "Train a BERT of your own: vocabulary, instances, model."}
+GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
 USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typer refuses
 
@@ -94,7 +94,7 @@ def bertcli(
         ),
     ] = False,
 ) -> None:
-    """Turn text into BERT tokens and back: exact, fast, offline."""
+    """Tokenize, embed, search and inspect text with BERT."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except USAGE as wrong:
         return _misused(wrong)
     except typer.Abort:
-        return _failed("the input ended too early", "", 1)
+        return _failed("unexpected end of input", "", 1)
     except OSError as failed:  # one that nothing explained where it arose
         if os.environ.get("BERTCLI_DEBUG"):
             raise
@@ -169,7 +169,7 @@ def _misused(wrong: Any) -> int:
     if not message:
         return 2
     place = wrong.ctx.command_path if wrong.ctx else "bertcli"
-    return _failed(message, f"{place} --help shows what there is", 2)
+    return _failed(message, f"see {place} --help", 2)
 
 
 def with_values(argv: Sequence[str]) -> list[str]:

@@ -179,6 +179,6 @@ def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
     if default is not None and default not in found:
         raise ModelError(
             f"{raw.source}: default_prompt_name is {default!r}, which is none of the prompts",
-            f"there are: {', '.join(found) or 'none'}",
+            f"available: {', '.join(found) or 'none'}",
         )
     return found, default

@@ -166,7 +166,7 @@ def _check(path: str, dtype: Any, shape: tuple[int, ...]) -> None:
 def _ids_among(path: str, names: list[str]) -> str:
     if "input_ids" in names or len(names) == 1:
         return "input_ids" if "input_ids" in names else names[0]
-    raise InputError(f"{path}: there is no array 'input_ids'", f"there are: {', '.join(names)}")
+    raise InputError(f"{path}: array 'input_ids' not found", f"available: {', '.join(names)}")
 
 
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:

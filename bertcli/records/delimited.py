@@ -145,9 +145,9 @@ def _rows(table: Any, texts: _CsvLines) -> Iterator[tuple[int, list[str]]]:
             texts.skip(
                 InputError(
                     f"{texts.decode.name}:{texts.first}: not valid CSV: {bad}",
-                    "lines end with a line feed here, not with a carriage return alone"
+                    "lines must end with a line feed, not with a carriage return alone"
                     if mac
-                    else "an unclosed quotation mark?",
+                    else "check for an unclosed quotation mark",
                 )
             )
         else:
@@ -195,6 +195,7 @@ def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:
         raise too_many_columns(f"{name}:{number}", len(row))
     if len(row) < 2:
         raise InputError(
-            f"{name}:{number}: {len(row)} column where a pair has two", "separate the two by a tab"
+            f"{name}:{number}: {len(row)} column, but a pair has two",
+            "separate the two texts by a tab",
         )
     return checked(Record(row[0], row[1], file=name, line=number), source)

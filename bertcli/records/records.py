@@ -216,8 +216,8 @@ def fields_of(source: Source, there: Sequence[str], where: str) -> RecordFields:
         for name in names:
             if name not in there:
                 raise InputError(
-                    f"{where}: there is no field {name!r}",
-                    f"there are: {', '.join(there) or 'none'}"
+                    f"{where}: field {name!r} not found",
+                    f"available: {', '.join(there) or 'none'}"
                     + ("" if source.ids else f"; choose with {source.flags.get(name, option)}"),
                 )
     for name in rest:
@@ -229,8 +229,8 @@ def fields_of(source: Source, there: Sequence[str], where: str) -> RecordFields:
 def taken(name: str, where: str) -> InputError:
     """Return the error for a field that cannot be carried: the output has one of that name."""
     return InputError(
-        f"{where}: the output has a field {name!r} of its own, so that of the input cannot be kept",
-        "rename it in the input, or leave it out of --keep-fields, which takes names: a,b,c",
+        f"{where}: field {name!r} cannot be kept, as the output has a field of that name",
+        "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
     )
 
 

@@ -55,9 +55,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
-            raise UsageError(
-                "texts were given and files as well", "give texts, or files with --input"
-            )
+            raise UsageError("TEXT cannot be combined with --input")
         if self.pair is not None and len(self.texts) != 1:
             raise UsageError(
                 f"--pair needs exactly one text, not {len(self.texts)}",

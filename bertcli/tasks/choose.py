@@ -65,7 +65,7 @@ class ChooseTask:
             )
         if len(choices) < 2:
             raise InputError(
-                f"{record.where}: it takes at least two choices, not {len(choices)}",
+                f"{record.where}: at least two choices needed, found {len(choices)}",
                 "give more choices",
             )
         return [record._replace(pair=choice) for choice in choices]

@@ -218,7 +218,7 @@ def _name_among(path: str, names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     there = ", ".join(names) or "none"
-    raise InputError(f"{path}: there is no array {ARRAY!r}", f"there are: {there}")
+    raise InputError(f"{path}: array {ARRAY!r} not found", f"available: {there}")
 
 
 def _jsonl(path: str) -> Iterator[Array]:
@@ -265,7 +265,7 @@ def _vector(where: str, line: str | bytes) -> Array:
         vector = np.array(value)
     except KeyError:
         there = ", ".join(value) or "none"
-        raise InputError(f"{where}: there is no field {FIELD!r}", f"there are: {there}") from None
+        raise InputError(f"{where}: field {FIELD!r} not found", f"available: {there}") from None
     except (ValueError, OverflowError) as broken:
         raise InputError(f"{where}: not a vector: {broken}") from None
     if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
@@ -274,7 +274,28 @@ def _vector(where: str, line: str | bytes) -> Array:
 
 
 def _parquet(path: str) -> Iterator[Array]:
+<<<<<<< HEAD
     from bertcli.files.parquet import opened
+=======
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise InputError(
+            f"{path}: reading Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
+        ) from None
+    try:
+        with ParquetFile(path) as file:
+            there = file.schema_arrow.names
+            if FIELD not in there:
+                raise InputError(
+                    f"{path}: column {FIELD!r} not found", f"available: {', '.join(there)}"
+                )
+            for batch in file.iter_batches(ROWS, columns=[FIELD]):
+                yield _lists(path, batch.column(0))
+    except ArrowException as broken:
+        raise InputError(f"{path}: not a readable Parquet file: {broken}") from None
+>>>>>>> bbbf1c4 (wip)
 
     with opened(path, path) as table:
         if FIELD not in table.names:

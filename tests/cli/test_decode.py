@@ -132,7 +132,7 @@ def test_ids_and_fields_are_carried(tmp_path):
     assert kept == [{"id": "r1", "text": "a", "label": "x"}]
     kept = good("decode", "-i", file, "-f", "jsonl", "--keep-fields").rows[0]
     assert kept["rest"] == [1] and "input_ids" not in kept
-    assert "no field 'nope'" in bad("decode", "-i", file, "--keep-fields", "nope").error
+    assert "field 'nope' not found" in bad("decode", "-i", file, "--keep-fields", "nope").error
 
 
 @pytest.mark.parametrize("index", [30522, 99999, 2**32, 2**70])
@@ -155,7 +155,7 @@ def test_an_id_that_is_not_there(tmp_path, index):
         ("1.5", "'1.5' is not a list of token ids"),
         ("[1, true]", "expected a list of whole numbers"),
         ('["1"]', "expected a list of whole numbers"),
-        ('{"ids":[1]}', "there is no field 'input_ids'"),
+        ('{"ids":[1]}', "field 'input_ids' not found"),
         ('{"input_ids":7}', "expected a list of whole numbers"),
         ("{", "not valid JSON"),
     ],
@@ -184,18 +184,18 @@ def test_arrays_of_something_else(tmp_path):
     assert "float64 of shape (2, 2)" in bad("decode", "-i", tmp_path / "f.npy").error
     np.savez(tmp_path / "two.npz", a=np.ones(1), b=np.ones(1))
     failed = bad("decode", "-i", tmp_path / "two.npz")
-    assert failed.hint == "there are: a, b"
+    assert failed.hint == "available: a, b"
     with zipfile.ZipFile(tmp_path / "torch.npz", "w") as archive:
         archive.writestr("archive/data.pkl", b"N.")
-    assert "there is no array 'input_ids'" in bad("decode", "-i", tmp_path / "torch.npz").error
+    assert "array 'input_ids' not found" in bad("decode", "-i", tmp_path / "torch.npz").error
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["101", "-f", "npy"], "--format npy makes no sense here"),
-        (["101", "-f", "table"], "--format table makes no sense here"),
-        (["101", "-i", "f"], "texts were given and files as well"),
+        (["101", "-f", "npy"], "this command cannot write npy"),
+        (["101", "-f", "table"], "this command cannot write table"),
+        (["101", "-i", "f"], "TEXT cannot be combined with --input"),
     ],
 )
 def test_contradictions(argv, message):
@@ -241,7 +241,7 @@ def test_help_into_a_pipe_that_closes_or_a_full_disk(tmp_path):
     done = shell("bertcli --version > /dev/full", cwd=tmp_path)
     assert (done.code, done.err) == (
         1,
-        "error: stdout cannot be written: No space left on device\n",
+        "error: cannot write to stdout: No space left on device\n",
     )
 
 

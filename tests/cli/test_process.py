@@ -43,13 +43,13 @@ def broken_json(folder):
 
 def unknown_field(folder):
     (folder / "in.csv").write_text("text,label\na,b\n")
-    message = "in.csv: there is no field 'title'"
+    message = "in.csv: field 'title' not found"
     return ["-i", "in.csv", "--text-field", "title"], message, 1
 
 
 def unknown_column(folder):
     parquet.write_table(table({"text": ["a"]}), folder / "in.parquet")
-    message = "in.parquet: there is no field 'title'"
+    message = "in.parquet: field 'title' not found"
     return ["-i", "in.parquet", "--text-field", "title"], message, 1
 
 

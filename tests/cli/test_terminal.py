@@ -94,14 +94,17 @@ def test_markup_in_a_text_is_text():
 
 def test_nobody_types_a_corpus():
     code, seen = at_terminal("tokenize", stdin=None)
-    assert (code, seen.splitlines()[0]) == (2, b"error: nothing to read")
+    assert (code, seen.splitlines()[0]) == (2, b"error: no input")
     assert at_terminal("decode", stdin=None)[0] == 2
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "parquet"])
 def test_binary_data_is_not_for_a_terminal(form):
     code, seen = at_terminal("tokenize", "a", "-f", form)
-    assert (code, seen.splitlines()[0]) == (2, f"error: {form} is not for a terminal".encode())
+    assert (code, seen.splitlines()[0]) == (
+        2,
+        f"error: {form} cannot be shown on a terminal".encode(),
+    )
 
 
 def impatient(*argv, **ends):
@@ -116,7 +119,7 @@ def test_a_progress_bar_that_leaves(tmp_path, long):
     bar, _, rest = seen.rpartition(b"\x1b[2K")  # the last thing it does is to clear its line
     assert b"texts/s" in bar
     assert re.fullmatch(
-        rb"warning: 5,000 of 5,000 texts were cut to 8 tokens; [\d,]+ tokens are gone\n", rest
+        rb"warning: 5,000 of 5,000 texts truncated to 8 tokens \([\d,]+ dropped\)\n", rest
     )
     assert (tmp_path / "out").read_bytes().count(b"\n") == LINES
 
@@ -162,7 +165,7 @@ def test_the_bar_of_a_model(tmp_path):
     assert re.fullmatch(
         r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
     )
-    assert warning.startswith("warning: 6,000 of 6,000 texts were cut to 6 tokens")
+    assert warning.startswith("warning: 6,000 of 6,000 texts truncated to 6 tokens")
 
 
 def test_it_moves_with_every_batch(tmp_path, monkeypatch):

@@ -175,8 +175,8 @@ def test_ids_come_first_and_fields_are_carried(tmp_path):
     (row,) = good("tokenize", "--keep-fields", "y", "-i", file).rows
     assert list(row)[-1] == "y" and "x" not in row
     failed = bad("tokenize", "--keep-fields", "x,z", "-i", file)
-    assert "there is no field 'z'" in failed.error
-    assert failed.hint == "there are: x, text, id, y; choose with --keep-fields"
+    assert "field 'z' not found" in failed.error
+    assert failed.hint == "available: x, text, id, y; choose with --keep-fields"
 
 
 def test_names_of_fields(tmp_path):
@@ -187,8 +187,8 @@ def test_names_of_fields(tmp_path):
     assert (row["id"], row["input_ids"]) == ("7", [101, 1037, 102, 1038, 102])
     for option in ("--text-field", "--pair-field", "--id-field"):
         failed = bad("tokenize", "-i", file, *names, option, "nope")
-        assert failed.error == f"{file}: there is no field 'nope'"
-        assert failed.hint == f"there are: nr, question, answer; choose with {option}"
+        assert failed.error == f"{file}: field 'nope' not found"
+        assert failed.hint == f"available: nr, question, answer; choose with {option}"
 
 
 # --- what is made of the tokens -----------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_offline():
 
 def test_quiet_and_verbose():
     long = ("tokenize", "a b c", "--max-length", 3)
-    assert call(*long).err.startswith("warning: 1 of 1 text was cut to 3 tokens")
+    assert call(*long).err.startswith("warning: 1 of 1 texts truncated to 3 tokens")
     assert call(*long, "-q").err == ""
     assert call(*long, BERTCLI_QUIET="1").err == ""
     assert call("tokenize", "a", "-v").err.startswith("note: model: ")
@@ -483,8 +483,8 @@ def test_a_long_text_is_told():
     done = call("tokenize", "a " * 300, "b")
     assert (done.code, len(done.ids[0])) == (0, 302)
     assert done.err == (
-        "warning: 1 of 2 texts is longer than the model's limit of 256 tokens (longest: 302); "
-        "--truncation true cuts them\n"
+        "warning: 1 of 2 texts longer than the model's limit of 256 tokens (longest: 302); "
+        "--truncation true truncates them\n"
     )
 
 
@@ -498,7 +498,7 @@ def test_bare_options():
 def test_windows_of_padding():
     done = call("tokenize", "a", "a b", "a b c", "--padding", "longest", "--window", 2)
     assert [len(ids) for ids in done.ids] == [4, 4, 5]
-    assert done.err == "note: --padding longest worked on 2 records at a time (--window)\n"
+    assert done.err == "note: --padding longest was applied to 2 records at a time (--window)\n"
 
 
 # --- what contradicts itself --------------------------------------------------------------------
@@ -507,21 +507,21 @@ def test_windows_of_padding():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["a", "-i", "f"], "texts were given and files as well"),
-        (["a", "--pairs", "f"], "--pairs stands alone"),
-        (["-i", "g", "--pairs", "f"], "--pairs stands alone"),
+        (["a", "-i", "f"], "TEXT cannot be combined with --input"),
+        (["a", "--pairs", "f"], "--pairs cannot be combined"),
+        (["-i", "g", "--pairs", "f"], "--pairs cannot be combined"),
         (["a", "b", "--pair", "c"], "--pair needs exactly one text"),
         (["a", "--pair", "b", "--pair", "c"], "--pair was given 2 times"),
         (["-i", "-", "--pair", "c"], "--pair needs exactly one text"),
-        (["a", "--count", "--stats"], "exclude each other"),
-        (["a", "--count", "--from-tokens"], "exclude each other"),
-        (["a", "--from-tokens", "--pair", "b"], "not pairs"),
-        (["a", "-f", "txt"], "--format txt makes no sense here"),
-        (["a", "--count", "-f", "npy"], "--format npy makes no sense here"),
-        (["a", "--stats", "-f", "csv"], "--format csv makes no sense here"),
-        (["a", "-f", "table", "-o", "x"], "a table is for a terminal"),
-        (["a", "-f", "npy", "--tokens"], "npy holds ids and masks"),
-        (["a", "-f", "npz", "--sequence-ids"], "npz holds ids and masks"),
+        (["a", "--count", "--stats"], "cannot be combined"),
+        (["a", "--count", "--from-tokens"], "cannot be combined"),
+        (["a", "--from-tokens", "--pair", "b"], "--from-tokens cannot be combined"),
+        (["a", "-f", "txt"], "this command cannot write txt"),
+        (["a", "--count", "-f", "npy"], "this command cannot write npy"),
+        (["a", "--stats", "-f", "csv"], "this command cannot write csv"),
+        (["a", "-f", "table", "-o", "x"], "a table cannot be written to a file"),
+        (["a", "-f", "npy", "--tokens"], "npy cannot hold tokens"),
+        (["a", "-f", "npz", "--sequence-ids"], "npz cannot hold tokens"),
         (["a", "--max-length", "1"], "--max-length 1 has no room for"),
         (["a", "--max-length", "7", "--stride", "5", "--overflowing"], "--stride 5 is not smaller"),
         (
@@ -563,13 +563,13 @@ def test_what_a_killed_run_left_behind_is_in_nobodys_way(tmp_path):
 def test_a_stride_without_windows_is_told():
     done = call("tokenize", "one two three four", "--stride", "1", "--max-length", "4")
     assert (done.code, done.ids) == (0, [[101, 2028, 2048, 102]])
-    assert done.err.startswith("warning: --stride is of windows, which --overflowing writes")
+    assert done.err.startswith("warning: --stride has no effect without --overflowing")
     good("tokenize", "one two three", "--stride", "1", "--max-length", "4", "--overflowing")
 
 
 def test_a_unit_without_offsets_is_told():
     done = call("tokenize", "one", "--offset-unit", "byte")
     assert (done.code, done.ids) == (0, [[101, 2028, 102]])
-    assert done.err.startswith("warning: --offset-unit is of what --offsets writes")
+    assert done.err.startswith("warning: --offset-unit has no effect without --offsets")
     good("tokenize", "one", "--offset-unit", "byte", "--offsets")
     good("tokenize", "one", "--offset-unit", "byte", "--format", "table")

@@ -47,7 +47,7 @@ def test_one_token():
 def test_a_token_that_is_not_there_is_unk_with_a_warning():
     done = call("tokenize", "--from-tokens", "I")
     assert (done.code, done.ids) == (0, [[100]])
-    assert done.err == "warning: not in the vocabulary, so [UNK]: I\n"
+    assert done.err == "warning: not in the vocabulary, replaced by [UNK]: I\n"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,9 @@ def test_no_special_tokens():
 def test_special_tokens_that_stand_in_the_text():
     done = call("tokenize", "[CLS]I love NLP![SEP]", "--no-special-tokens")
     assert (done.code, done.ids) == (0, [LOVE])
-    assert done.err.startswith("warning: 2 special tokens stood in the text")
+    assert done.err.startswith(
+        "warning: special tokens in the input were parsed as special tokens (2)"
+    )
     assert len(good("tokenize", "[SEP]", "--no-parse-special").ids[0]) == 5  # [ sep ##... ]
 
 
@@ -121,7 +123,7 @@ def test_ten_tokens():
     assert row["input_ids"] == [*BLAH_IDS[:9], 102]
     assert row["attention_mask"] == [1] * 10
     assert row["truncated"] == 5
-    assert done.err == "warning: 1 of 1 text was cut to 10 tokens; 5 tokens are gone\n"
+    assert done.err == "warning: 1 of 1 texts truncated to 10 tokens (5 dropped)\n"
     (row,) = good("tokenize", "I love NLP!", *options).rows
     assert row["input_ids"] == [*LOVE, 0, 0, 0]
     assert row["attention_mask"] == [1] * 7 + [0] * 3

@@ -252,7 +252,7 @@ def test_a_stream_is_jsonl(capsys):
     assert list(first) == ["id", "embedding", "n_tokens"]
     assert (first["id"], first["n_tokens"], len(first["embedding"])) == (0, 5, 32)
     assert (second["id"], second["truncated"]) == (1, 2)
-    assert "1 of 2 texts was cut to 5 tokens; 2 tokens are gone" in captured.err
+    assert "1 of 2 texts truncated to 5 tokens (2 dropped)" in captured.err
     assert "pooling: mean" in captured.err
 
 

@@ -128,7 +128,7 @@ def test_prompts(tmp_path):
     with pytest.raises(UsageError, match="no prompt 'passage'") as caught:
         said.prompt(name="passage")
     assert caught.value.hint == "its prompts: query, document"
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         said.prompt("own ", "query")
     assert Sentence().prompt() == ""
 

@@ -344,15 +344,15 @@ LITERAL = "[SEP] is a special token"
 def test_messages_count_in_words():
     done = call("embed", "-m", TINY, "--token-vectors", "", LITERAL, "--max-length", "6")
     assert done.err.splitlines() == [
-        "note: a vector a token, special tokens included",
-        f"warning: 1 of 2 texts was cut to 6 tokens; {done.rows[1]['truncated']} tokens are gone "
-        "(--on-truncate window encodes all of them)",
-        "warning: 1 special token stood in the text and was taken as such; "
-        "--no-parse-special makes them plain text",
+        "note: one vector per token, special tokens included",
+        f"warning: 1 of 2 texts truncated to 6 tokens ({done.rows[1]['truncated']} dropped); "
+        "--on-truncate window encodes all of the text",
+        "warning: special tokens in the input were parsed as special tokens (1); "
+        "--no-parse-special treats them as plain text",
         "note: 1 text was empty",
     ]
     windows = call("embed", "-m", TINY, "a b c d e", "--max-length", "4", "--on-truncate", "window")
-    assert windows.err == "note: pooling: mean (no pooling in the model's folder)\n"
+    assert windows.err == "note: pooling: mean (not specified by the model)\n"
 
 
 def test_a_table_shows_tokens():

@@ -435,7 +435,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.txt").write_text("one\n")
-    assert "needs -o FOLDER" in failing("-i", source).error
+    assert "requires -o FOLDER" in failing("-i", source).error
     assert "reads files" in failing("one", "-o", out).error
     assert "needs its manifests" in failing("-i", source, "-o", out, "--no-manifest").error
     assert "names no file" in failing("-i", tmp_path / "*.none", "-o", out).error

@@ -61,7 +61,7 @@ def test_a_kept_field_may_not_have_the_name_of_one_of_the_output(command, name, 
         done = read(text, *argv, "--keep-fields", *kept, command=command)
         assert (done.code, done.out.count("precious")) == (1, 0)
         if not kept:
-            assert f"stdin:2: the output has a field '{name}' of its own" in done.error
+            assert f"stdin:2: field '{name}' cannot be kept" in done.error
             assert "--keep-fields" in done.hint
     done = read(lines(row, consumed), *argv, "--keep-fields", "--on-error", "skip", command=command)
     assert done.code == 1
@@ -118,8 +118,8 @@ def test_an_id_that_is_none(key):
         done = read(rows, *more)
         assert (done.code, [row.get("id") for row in done.rows]) == (0, [None, 3, None])
         assert done.err == (
-            "note: 2 values of id are neither text nor a number, so ignored; "
-            "--id-field names another field\n"
+            "note: 2 ids are neither text nor a number, and ignored; "
+            "--id-field chooses another field\n"
         )
     assert "stdin:1: the id 'id' is " in read(rows, "--id-field", "id").error
 
@@ -233,7 +233,7 @@ def test_an_array_of_long_lists(tmp_path):
         ("tsv", "text\t\t\na\tb\tc\n", ("--keep-fields",), "stdin: 2 columns are named ''"),
         ("csv", 'text\n"a\nb\nc\n', (), "stdin:2: not valid CSV: unexpected end of data"),
         ("csv", "text,n\ra,1\rb,2\r", (), "stdin:1: not valid CSV: new-line character"),
-        ("csv", 'te"xt,n\na\n', (), "there is no field 'text'"),
+        ("csv", 'te"xt,n\na\n', (), "field 'text' not found"),
         ("csv", b"te\xffxt\na\n", ("--on-error", "skip"), "stdin:1: byte 2 (0xff) is not valid"),
     ],
 )
@@ -493,7 +493,7 @@ def test_a_file_that_is_not_packed_is_blamed(tmp_path, monkeypatch, suffix, more
 def test_a_kept_field_named_as_one_of_embed(tmp_path, form, name):
     path, text = tmp_path / f"o.{form}", lines({"text": "a", name: [7]})
     to_file = read(text, "-m", TINY, "--keep-fields", "-o", path, command="embed")
-    assert f"stdin:1: the output has a field '{name}' of its own" in to_file.err
+    assert f"stdin:1: field '{name}' cannot be kept" in to_file.err
     assert (to_file.code, [*tmp_path.iterdir()]) == (1, [])
     if form in ("jsonl", "csv"):
         done = read(text, "-m", TINY, "--keep-fields", "-f", form, "-q", command="embed")
@@ -504,7 +504,7 @@ def test_fields_of_token_vectors_may_not_be_kept():
     for name in ("tokens", "offsets", "vectors", "start"):
         text, argv = lines({"text": "a", name: 7}), ("-m", TINY, "--keep-fields", "-q")
         done = read(text, *argv, "--token-vectors", command="embed")
-        assert f"the output has a field '{name}' of its own" in done.error
+        assert f"field '{name}' cannot be kept" in done.error
         assert read(text, *argv, command="embed").rows[0][name] == 7
 
 

@@ -116,7 +116,7 @@ def test_a_kept_field_named_as_one_of_the_output(models, command, tmp_path):
         for name in (sorted(taken)[0], "truncated"):
             path.write_text(json.dumps(row | {name: "precious"}))
             done = call(command, "-m", argv[-1], "-i", path, "--keep-fields", "-f", form, "-q")
-            assert f"{path}:1: the output has a field '{name}' of its own" in done.error
+            assert f"{path}:1: field '{name}' cannot be kept" in done.error
     free = sorted(names["csv"] - names["jsonl"])
     path.write_text(json.dumps(row | dict.fromkeys(free, "precious")))
     (kept,) = good(command, "-m", argv[-1], "-i", path, "--keep-fields", "-q").rows
@@ -137,7 +137,7 @@ def test_formats_hold_the_same(models, command, tmp_path):
     assert "exists already" in bad(*argv, "-o", path).error
     shown = good(*argv, "-f", "table", COLUMNS="200").out
     assert all(name in shown for name in expected[0] if name not in ("id", "truncated"))
-    assert "makes no sense here" in bad(*argv, "-f", "npy", code=2).error
+    assert "this command cannot write" in bad(*argv, "-f", "npy", code=2).error
 
 
 @pytest.mark.parametrize("command", CALLS)
@@ -179,7 +179,7 @@ def test_cut_texts_are_counted(models):
     done = call("classify", "one " * 100, "two", "-m", folder_of(models, "classify"))
     assert [row.get("truncated") for row in done.rows] == [102 - LENGTH, None]
     assert done.err == (
-        f"warning: 1 of 2 texts was cut to {LENGTH} tokens; {102 - LENGTH} tokens are gone\n"
+        f"warning: 1 of 2 texts truncated to {LENGTH} tokens ({102 - LENGTH} dropped)\n"
     )
     argv = ["classify", "one two three", "-m", folder_of(models, "classify")]
     shorter = call(*argv, "--max-length", 4)
@@ -190,7 +190,7 @@ def test_cut_texts_are_counted(models):
 
 def test_special_tokens_in_texts_are_said(models):
     argv = ["classify", "a [SEP] b", "-m", folder_of(models, "classify")]
-    assert "1 special token stood in the text" in call(*argv).err
+    assert "parsed as special tokens (1)" in call(*argv).err
     assert good(*argv, "--no-parse-special").rows != call(*argv).rows
     assert good("fill-mask", "a [MASK]", "-m", folder_of(models, "fill-mask")).err == ""
 

@@ -142,7 +142,7 @@ def test_an_unknown_activation_is_said(models):
 
 def test_scores_all_leaves_nothing_out(models):
     argv = ["classify", "a", "-m", models(CLASSIFIER, **THREE), "--scores", "all", "--top-k", 2]
-    assert "--scores all leaves no label out" in bad(*argv, code=2).error
+    assert "--scores all cannot be combined" in bad(*argv, code=2).error
 
 
 # --- next-sentence ------------------------------------------------------------------------------
@@ -211,12 +211,12 @@ def test_choices(models, tmp_path):
 
 def test_choices_that_are_none(models):
     folder = models("BertForMultipleChoice")
-    said = "it takes at least two choices, not 1"
+    said = "choose needs a prompt and at least two choices"
     assert bad("choose", "a", "b", "-m", folder, code=2).error == said
     for line, said in (
         ('{"prompt": "a", "choices": "b"}', "stdin:1: 'choices' is not a list of texts"),
-        ('{"prompt": "a", "choices": ["b"]}', "stdin:1: it takes at least two choices, not 1"),
-        ('{"prompt": "a"}', "stdin:1: there is no field 'choices'"),
+        ('{"prompt": "a", "choices": ["b"]}', "stdin:1: at least two choices needed, found 1"),
+        ('{"prompt": "a"}', "stdin:1: field 'choices' not found"),
     ):
         assert said in bad("choose", "-m", folder, stdin=line).error
     given = '{"prompt": "a", "choices": ["b"]}\n{"prompt": "a", "choices": ["b", "c"]}\n'

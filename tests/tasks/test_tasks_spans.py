@@ -59,7 +59,7 @@ def test_long_texts_in_windows(models, aggregation, stride):
 
 def test_a_text_that_is_cut_says_how_it_is_not(models):
     done = call("tag", "Paris " * 200, "-m", models(TAGGER, **TAGS))
-    assert f"was cut to {LENGTH} tokens" in done.err and "--stride N tags all" in done.err
+    assert f"truncated to {LENGTH} tokens" in done.err and "--stride N tags all" in done.err
     assert done.rows[0]["truncated"] > 0
 
 
@@ -226,7 +226,7 @@ def test_contexts_without_answers(models):
 def test_the_hint_names_the_option_of_this_command(models, argv, record, option):
     folder = models("BertForMultipleChoice" if argv == ["choose"] else READER)
     said = bad(*argv, "-m", folder, stdin=json.dumps(record))
-    assert "there is no field" in said.error and said.hint.endswith(f"choose with {option}")
+    assert "not found" in said.error and said.hint.endswith(f"choose with {option}")
 
 
 def test_a_question_that_leaves_no_room(models):

@@ -73,7 +73,7 @@ def test_long_texts_are_cut_and_counted(models, name):
     expected = pipeline(models, name)(text, tokenizer_kwargs={"truncation": True})
     agree(nested(done.rows[0]), expected)
     assert done.rows[0]["truncated"] == len(tokenizer()(text)["input_ids"]) - LENGTH
-    assert f"1 of 1 text was cut to {LENGTH} tokens" in done.err
+    assert f"1 of 1 texts truncated to {LENGTH} tokens" in done.err
 
 
 def test_a_pair_is_filled_as_one_text(models):

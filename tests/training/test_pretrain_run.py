@@ -481,7 +481,7 @@ def test_what_cannot_be_trained(place, tmp_path, case):
     [
         (["--device", "cuda:7"], "device 'cuda:7' is not there"),
         (["--warmup-steps", 6], "--warmup-steps 6 leaves nothing of the 6 steps"),
-        (["--resume", "--overwrite"], "--resume goes on and --overwrite begins anew"),
+        (["--resume", "--overwrite"], "--resume cannot be combined with --overwrite"),
     ],
 )
 def test_wrong_usage(place, tmp_path, more, said):

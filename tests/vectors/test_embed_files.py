@@ -530,7 +530,7 @@ def test_a_row_number_in_the_place_of_an_id_is_said_once(tmp_path, form):
     file.write_text("".join(json.dumps({"text": "hi", **id}) + "\n" for id in ({"id": 1}, {}, {})))
     argv = [one for one in SET if one != "-q"]
     done = call(*argv, "-i", file, *(() if form == "stream" else ("-o", tmp_path / f"s.{form}")))
-    said = "warning: 2 records have no id and the row number in its place"
+    said = "warning: 2 records have no id; the row number is used"
     assert (done.code, done.err.count(said)) == (0, form in ("parquet", "jsonl", "csv", "stream"))
 
 

@@ -274,7 +274,7 @@ ERRORS = {
         1,
     ),
     "prompt": (["--prompt-name", "query"], "", 2),
-    "format": (["-f", "tsv"], "--format tsv makes no sense here", 2),
+    "format": (["-f", "tsv"], "this command cannot write tsv", 2),
     "stream": (["--resume"], "--resume needs -o FILE", 2),
 }
 

@@ -149,14 +149,14 @@ def bad(name, content, message):
         bad("v.safetensors", b"nonsense", "not a readable safetensors file"),
         bad("v.parquet", b"nonsense", "not a readable Parquet file"),
         bad("v.jsonl", b"[1]\n{", ":2: not a vector"),
-        bad("v.jsonl", b'{"id": 1, "vectors": []}', r":1: there is no field 'embedding'"),
+        bad("v.jsonl", b'{"id": 1, "vectors": []}', r":1: field 'embedding' not found"),
         bad("v.jsonl", b"[1, 2]\n[1]\n", r":2: a vector of shape \(1,\), and before it \(2,\)"),
         bad("v.jsonl", b"[1, 2]\n[1]", r"row 1 is of shape \(1,\), and those before it \(2,\)"),
         bad("v.jsonl", b"[[1], [1, 2]]", ":1: not a vector"),
         bad("v.jsonl", b'["a"]', ":1: not a vector of numbers"),
         bad("v.jsonl", b"[]", ":1: not a vector of numbers"),
         bad("v.jsonl", b"7", ":1: not a vector of numbers"),
-        bad("v.csv", b"id,vector\n1,2\n", "there is no field 'embedding'"),
+        bad("v.csv", b"id,vector\n1,2\n", "field 'embedding' not found"),
         bad("v.csv", b"id,embedding\n1,x\n", ":2: not a vector"),
     ],
 )
@@ -194,14 +194,14 @@ def test_an_array_that_is_cut_off(tmp_path):
 
 def test_several_arrays_and_none_of_the_name(tmp_path):
     np.savez(tmp_path / "v.npz", a=vectors_of(2, 2), b=vectors_of(2, 2))
-    with pytest.raises(InputError, match="there is no array 'embeddings'") as caught:
+    with pytest.raises(InputError, match="array 'embeddings' not found") as caught:
         list(stored(str(tmp_path / "v.npz")))
-    assert caught.value.hint == "there are: a, b"
+    assert caught.value.hint == "available: a, b"
     np.savez(tmp_path / "v.npz", a=vectors_of(2, 2))
     assert next(stored(str(tmp_path / "v.npz"))).shape == (2, 2)
     with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
         archive.writestr("archive/data.pkl", b"N.")
-    with pytest.raises(InputError, match="there is no array 'embeddings'"):
+    with pytest.raises(InputError, match="array 'embeddings' not found"):
         list(stored(str(tmp_path / "v.npz")))
 
 
@@ -214,6 +214,6 @@ def test_parquet_lists_of_several_lengths(tmp_path, lists):
 
 def test_parquet_without_the_column(tmp_path):
     parquet.write_table(arrow.table({"id": [1]}), tmp_path / "v.parquet")
-    with pytest.raises(InputError, match="there is no column 'embedding'") as caught:
+    with pytest.raises(InputError, match="column 'embedding' not found") as caught:
         list(stored(str(tmp_path / "v.parquet")))
-    assert caught.value.hint == "there are: id"
+    assert caught.value.hint == "available: id"

@@ -244,7 +244,7 @@ def test_texts_that_are_cut_are_counted(run, tmp_path, more):
     (tmp_path / "long.txt").write_text("cat " * 400 + "\ncat\n")
     code, _, err = run("similar", "cat", "--corpus", "long.txt", *more)
     assert code == 0
-    assert "warning: 1 of 2 texts was cut to 256 tokens" in err
+    assert "warning: 1 of 2 texts truncated to 256 tokens" in err
 
 
 def test_an_empty_corpus(run, tmp_path):
@@ -260,8 +260,12 @@ def test_an_empty_corpus(run, tmp_path):
         (("x",), 2, "Missing option '--corpus'"),
         (("--corpus", "c.txt"), 2, "Missing argument 'QUERY...'"),
         (("x", "--corpus", "nowhere.txt"), 1, "error: nowhere.txt: no such file"),
-        (("x", "--corpus", "c.txt", "-f", "npy"), 2, "--format npy makes no sense here"),
-        (("x", "--corpus", "c.txt", "-f", "table", "-o", "x"), 2, "a table is for a terminal, not"),
+        (("x", "--corpus", "c.txt", "-f", "npy"), 2, "this command cannot write npy"),
+        (
+            ("x", "--corpus", "c.txt", "-f", "table", "-o", "x"),
+            2,
+            "a table cannot be written to a file",
+        ),
         (("x", "--corpus", "c.txt", "--top-k", "0"), 2, "--top-k"),
         (("x", "--corpus", "-", "--vectors", "v.npy"), 2, "--vectors needs a corpus that can be"),
         (("x", "--corpus", "c.txt", "--vectors", "v.txt"), 1, "cannot be written as txt"),

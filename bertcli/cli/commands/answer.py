@@ -17,11 +17,11 @@ class AnswerOptions:
 
     top_k: TopK = 1
     max_answer_length: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Tokens that an answer has at most.")
+        int, typer.Option(metavar="N", min=1, help="Maximum tokens of an answer.")
     ] = 15
     no_answer: Annotated[
         bool,
-        typer.Option("--no-answer", help="Allow that there is none: an empty answer."),
+        typer.Option("--no-answer", help="Allow an empty answer, where the context has none."),
     ] = False
 
 
@@ -35,7 +35,7 @@ def answer(
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Find the answer to a question in a context; long contexts are read in windows.
+    """Find the answer to a question in a context; long contexts are split into windows.
 
     [bold]bertcli answer --question "Who?" --context "He said so." --model M[/bold]
 
@@ -43,7 +43,7 @@ def answer(
 
     [bold]bertcli answer --question "Who?" -i contexts.txt --model M[/bold]
 
-    A record of JSONL, CSV or Parquet has the fields question and context, and perhaps an id.
+    A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
     console = messages.console()
     form, reader = output.form(ROWS), asked.reader(files, console)

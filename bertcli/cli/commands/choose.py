@@ -15,7 +15,7 @@ def choose(
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Tell which of several continuations fits a prompt best.
+    """Choose the continuation that fits a prompt best.
 
     [bold]bertcli choose "She opened the door." "She went in." "It was a fish." --model M[/bold]
 

@@ -22,15 +22,15 @@ class LabelOptions:
     top_k: Annotated[
         int | None,
         typer.Option(
-            "--top-k", "-k", metavar="N", min=1, help="The N likeliest labels, as a list."
+            "--top-k", "-k", metavar="N", min=1, help="The N most likely labels, as a list."
         ),
     ] = None
     threshold: Annotated[
         float | None,
         typer.Option(
             metavar="SCORE",
-            help="All labels with at least this score, as a list (default where several labels "
-            "may hold: 0.5).",
+            help="All labels with at least this score, as a list (default of multi-label "
+            "models: 0.5).",
         ),
     ] = None
     scores: Annotated[
@@ -38,12 +38,12 @@ class LabelOptions:
         typer.Option(help="all: also the score of every label, in the model's order."),
     ] = "top"
     logits: Annotated[
-        bool, typer.Option("--logits", help="Scores as the model gives them, unscaled.")
+        bool, typer.Option("--logits", help="Raw scores, without softmax or sigmoid.")
     ] = False
 
     def __post_init__(self) -> None:
         if self.scores == "all" and not (self.top_k is None and self.threshold is None):
-            raise UsageError("--scores all leaves no label out", "leave out --top-k, --threshold")
+            raise UsageError("--scores all cannot be combined with --top-k or --threshold")
 
 
 def classify(
@@ -55,7 +55,7 @@ def classify(
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Tell the class of texts or pairs, or how relevant one text is to another.
+    """Classify texts or pairs, or score how relevant one text is to another.
 
     [bold]bertcli classify "A wonderful film." --model textattack/bert-base-uncased-imdb[/bold]
 

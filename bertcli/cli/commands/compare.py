@@ -24,17 +24,18 @@ class PairOptions:
         typer.Option(
             metavar="X",
             min=0,
-            help="Fail (exit code 1) when a value differs by more; without it nothing is judged.",
+            help="Fail (exit code 1) if a value differs by more.",
             envvar="BERTCLI_TOLERANCE",
         ),
     ] = None
     worst: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Show so many of the rows that differ most.")
+        int,
+        typer.Option(metavar="N", min=1, help="Number of rows to show, largest differences first."),
     ] = 5
 
 
 def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) -> None:
-    """Compare two files of vectors: max abs difference, cosines, the worst rows.
+    """Compare two files of vectors: largest difference, cosines, worst rows.
 
     Exit code 0, or 1 when the shapes differ or --tolerance is exceeded. Rows are numbered from 0.
 

@@ -26,7 +26,7 @@ class IdOptions:
 
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID...", help="Token ids; without any, --input or stdin is read."),
+        typer.Argument(metavar="ID...", help="Token ids (default: read --input or stdin)."),
     ] = None
     input: Annotated[
         list[str] | None,
@@ -34,13 +34,13 @@ class IdOptions:
             "--input",
             "-i",
             metavar="PATH",
-            help="File of ids, more than once if need be; - is stdin. .gz and .zst are unpacked.",
+            help="File of ids, repeatable; - is stdin. .gz and .zst are decompressed.",
         ),
     ] = None
     input_format: Annotated[
         Literal["auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"],
         typer.Option(
-            help="auto goes by the suffix; txt is a list of ids, or a JSON list or object, a line."
+            help="auto: by the suffix; txt: a list of ids, a JSON list or a JSON object per line."
         ),
     ] = "auto"
     keep_fields: KeepFields = None
@@ -64,18 +64,18 @@ class IdOptions:
 class DecodeOptions:
     """How ids are shown."""
 
-    as_: Annotated[Literal["text", "tokens"], typer.Option("--as", help="What ids become.")] = (
-        "text"
-    )
+    as_: Annotated[
+        Literal["text", "tokens"], typer.Option("--as", help="What to convert ids to.")
+    ] = "text"
     skip_special_tokens: Annotated[
-        bool, typer.Option("--skip-special-tokens", help="Leave out [CLS], [SEP], [PAD], ...")
+        bool, typer.Option("--skip-special-tokens", help="Omit [CLS], [SEP], [PAD], ...")
     ] = False
     clean_up: Annotated[
         bool | None,
         typer.Option(
             "--clean-up/--no-clean-up",
-            help="Remove blanks before punctuation and in contractions "
-            "(default: what the model's folder says, as in transformers).",
+            help="Remove spaces before punctuation and in contractions (default: as the model "
+            "specifies, as in transformers).",
         ),
     ] = None
 

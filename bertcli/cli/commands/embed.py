@@ -235,7 +235,7 @@ def _progress(embedder: Embedder) -> Progress:
 def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:
     """Say what a user should know of the run."""
     if embedder.options.on_truncate == "warn":
-        advice = " (--on-truncate window encodes all of them)"
+        advice = "; --on-truncate window encodes all of the text"
         console.warn(truncated(tally, embedder.max_length, advice))
     console.warn(special_tokens(tally))
     console.note(empty(tally))

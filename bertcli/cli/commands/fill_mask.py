@@ -20,7 +20,7 @@ class WordOptions:
     top_k: TopK = 5
     targets: Annotated[
         str | None,
-        typer.Option(metavar="W1,W2,...", help="Compare these words only."),
+        typer.Option(metavar="W1,W2,...", help="Compare only these words."),
     ] = None
 
     @property
@@ -28,7 +28,7 @@ class WordOptions:
         """The words to compare; none are all. Raises UsageError when --targets names none."""
         words = tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
         if self.targets is not None and not words:
-            raise UsageError("--targets names no word", "for instance --targets saw,heard")
+            raise UsageError("--targets names no word", "for example --targets saw,heard")
         return words
 
 
@@ -41,7 +41,7 @@ def fill_mask(
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
-    r"""Tell which words may stand where a text has \[MASK].
+    r"""Predict the words at \[MASK].
 
     [bold]bertcli fill-mask "Paris is the \[MASK] of France." --model bert-base-uncased[/bold]
 

@@ -18,7 +18,7 @@ def next_sentence(
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Tell how likely the second of two sentences follows the first.
+    """Score how likely the second of two sentences follows the first.
 
     [bold]bertcli next-sentence "How old are you?" "I am six." --model bert-base-uncased[/bold]
 

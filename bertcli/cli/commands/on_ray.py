@@ -48,11 +48,11 @@ def on_ray(
     from bertcli.ray.summary import put_manifest, told
 
     if output.output is None:
-        raise UsageError("--engine ray needs -o FOLDER", "one file is made in it for each input")
+        raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
     form = allowed_form("parquet" if output.format == "auto" else output.format, FORMATS)
     place = place_of(output)
     if is_local(place) and local_path(place).is_file():
-        raise OutputError(f"{place}: is a file", "--engine ray writes into a folder")
+        raise OutputError(f"{place} is a file", "--engine ray writes to a folder")
     read = source.reader(console).source
     shards = plan(read, place, form)
     begun = monotonic()

@@ -22,7 +22,7 @@ class InstanceOptions:
     PANEL: ClassVar = "Instances"
 
     max_length: Annotated[
-        int, typer.Option(metavar="N", min=5, help="Length of a sequence, special tokens included.")
+        int, typer.Option(metavar="N", min=5, help="Sequence length, special tokens included.")
     ] = 128
     short_seq_prob: Annotated[
         float,
@@ -30,7 +30,7 @@ class InstanceOptions:
             metavar="P",
             min=0,
             max=1,
-            help="Share of sequences that aim at a random, shorter length.",
+            help="Share of sequences with a random, shorter target length.",
         ),
     ] = 0.1
     masked_lm_prob: Annotated[
@@ -39,29 +39,30 @@ class InstanceOptions:
             metavar="P",
             min=0,
             max=1,
-            help="Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay.",
+            help="Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay "
+            "unchanged.",
         ),
     ] = 0.15
     max_predictions: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="At most so many tokens to predict in a sequence."),
+        typer.Option(metavar="N", min=1, help="Maximum number of tokens to predict per sequence."),
     ] = 20
     dupe_factor: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=1,
-            help="Go through the corpus so often, with other pairs and masks each time.",
+            help="Passes over the corpus, each with other pairs and masks.",
         ),
     ] = 5
     whole_word: Annotated[
-        bool, typer.Option("--whole-word", help="Mask all pieces of a word, or none.")
+        bool, typer.Option("--whole-word", help="Mask all tokens of a word, or none.")
     ] = False
     seed: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Of all that is random: the same seed gives the same bytes.",
+            help="Random seed: the same seed gives the same bytes.",
             envvar="BERTCLI_SEED",
         ),
     ] = 0
@@ -79,9 +80,7 @@ class ShardOptions:
 
     PANEL: ClassVar = OUTPUT
 
-    shard_size: Annotated[int, typer.Option(metavar="N", min=1, help="Instances in a file.")] = (
-        32768
-    )
+    shard_size: Annotated[int, typer.Option(metavar="N", min=1, help="Instances per file.")] = 32768
     format: Annotated[
         Literal["safetensors", "parquet"],
         typer.Option("--format", "-f", help="Format of the files."),
@@ -96,9 +95,9 @@ def pretrain_prepare(
     folder: FolderOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Make training instances from text: pairs of sentences, half of them random, and masks.
+    """Make training instances from text: sentence pairs, half of them random, with masks.
 
-    A text file has a sentence a line, and a blank line between documents.
+    A text file has one sentence per line and a blank line between documents.
 
     [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
     """

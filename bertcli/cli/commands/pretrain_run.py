@@ -35,8 +35,8 @@ def pretrain_run(
 ) -> None:
     """Train a BERT on prepared instances: masked words and next sentences.
 
-    The result is a folder that bertcli and transformers both load. A run that was killed goes on
-    with --resume, with the same numbers. Several processes: torchrun.
+    The result is a folder that bertcli and transformers both load. --resume continues an
+    interrupted run, with the same numbers. Use torchrun for several processes.
 
     [bold]bertcli pretrain run instances --config mini -o bert-mini --epochs 10[/bold]
 

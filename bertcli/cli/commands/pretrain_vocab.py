@@ -20,16 +20,21 @@ class VocabularyOptions:
 
     size: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="So many tokens, special and unused ones included."),
+        typer.Option(
+            metavar="N", min=1, help="Number of tokens, special and unused tokens included."
+        ),
     ] = 30522
     min_frequency: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="A piece must occur so often to be a token."),
+        typer.Option(metavar="N", min=1, help="Minimum number of occurrences of a token."),
     ] = 2
     limit_alphabet: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="Keep so many characters, the commonest; Chinese needs more."
+            metavar="N",
+            min=1,
+            help="Maximum number of different characters, the most frequent ones; Chinese "
+            "needs more.",
         ),
     ] = 1000
     cased: Annotated[
@@ -40,7 +45,7 @@ class VocabularyOptions:
         bool,
         typer.Option(
             "--unused/--no-unused",
-            help="Keep ids 1 to 99 free, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
+            help="Reserve ids 1 to 99, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
         ),
     ] = True
     max_length: Annotated[
@@ -48,7 +53,7 @@ class VocabularyOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Longest sequence of the model to come (model_max_length).",
+            help="Maximum sequence length of the model (model_max_length).",
         ),
     ] = 512
 
@@ -65,10 +70,10 @@ def pretrain_vocab(
     folder: FolderOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Make a WordPiece vocabulary from text.
+    """Train a WordPiece vocabulary.
 
-    The folder has vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers
-    alike. The same text gives the same bytes.
+    Writes vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers. The
+    same text gives the same bytes.
 
     [bold]bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer[/bold]
     """

@@ -63,7 +63,7 @@ class CorpusOptions:
             help="Vectors of the corpus: reused when the file is there, else written.",
         ),
     ] = None
-    input_format: Annotated[InputFormat, typer.Option(help="auto goes by the suffix.")] = "auto"
+    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
     text_field: TextField = None
     id_field: IdField = None
     corpus_prompt: Annotated[

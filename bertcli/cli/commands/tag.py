@@ -19,13 +19,13 @@ class EntityOptions:
     aggregation: Annotated[
         Literal["none", "simple", "first", "average", "max"],
         typer.Option(
-            help="none: tokens; simple: neighbours with one label; the others give each word one "
-            "label before.",
+            help="none: tokens; simple: merge neighbours with the same label; first, average, max: "
+            "give each word one label, then merge.",
             envvar="BERTCLI_AGGREGATION",
         ),
     ] = "simple"
     ignore_labels: Annotated[
-        str, typer.Option(metavar="L1,L2,...", help="Labels that are left out.")
+        str, typer.Option(metavar="L1,L2,...", help="Labels to leave out.")
     ] = "O"
 
 
@@ -38,13 +38,13 @@ def tag(
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Find the entities in texts: their label, score, and characters.
+    """Find the entities in texts, with label, score and characters.
 
     [bold]bertcli tag "Angela lives in Berlin." --model dslim/bert-base-NER[/bold]
 
     [bold]bertcli tag -i articles.jsonl --stride 32 --model dslim/bert-base-NER -o tags.jsonl[/bold]
 
-    Entities are those of the text. Its pair, if it has one, is read along as context.
+    Entities are those of the text. Its pair, if any, is context.
     """
     console = messages.console()
     form, reader = output.form(ROWS), source.reader(console)

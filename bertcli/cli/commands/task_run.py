@@ -73,7 +73,7 @@ def write(
 
 def _report(stream: Stream, console: Console, advice: str, *, numbered: bool) -> None:
     tally = stream.tally
-    console.warn(truncated(tally, stream.max_length, advice and f" ({advice})"))
+    console.warn(truncated(tally, stream.max_length, advice and f"; {advice}"))
     if not stream.masks:
         console.warn(special_tokens(tally))
     console.note(empty(tally))

@@ -90,15 +90,13 @@ def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
     """Fail for options that cannot work before anything is read; warn of those without effect."""
     tokenizer.cut_at(shape)
     if shape.stride and not shape.overflowing:
-        console.warn(
-            "--stride is of windows, which --overflowing writes; without it, it does nothing"
-        )
+        console.warn("--stride has no effect without --overflowing")
     if shape.max_length and "do_not" in shape.truncation and shape.padding != "max_length":
         console.detail(
             f"--max-length has no effect with --padding {shape.padding} and without --truncation"
         )
     if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
-        console.warn("--offset-unit is of what --offsets writes; without it, it does nothing")
+        console.warn("--offset-unit has no effect without --offsets")
 
 
 def _job(
@@ -115,7 +113,7 @@ def _job(
     from bertcli.ray.jobs import TokenizeJob
 
     if mode.from_tokens or mode.count or mode.stats:
-        raise UsageError("--engine ray writes tokens", "leave out --from-tokens, --count, --stats")
+        raise UsageError("--engine ray cannot be combined with --from-tokens, --count or --stats")
     task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
     return record(
         TokenizeJob,
@@ -149,7 +147,9 @@ def _form(
     source.refuse_kept_fields(form)
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if form in TENSORS and any(wordy):
-        raise UsageError(f"{form} holds ids and masks, not tokens or offsets", "use -f parquet")
+        raise UsageError(
+            f"{form} cannot hold tokens, offsets, word ids or sequence ids", "use -f parquet"
+        )
     return form
 
 
@@ -195,7 +195,7 @@ def _ids_of_tokens(
     form, records = output.form(("txt", *ROWS, *TENSORS)), 0
     source.refuse_kept_fields(form)
     if source.pair or source.pairs:
-        raise UsageError("--from-tokens takes tokens of one text, not pairs", "leave out --pair")
+        raise UsageError("--from-tokens cannot be combined with --pair or --pairs")
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
     reader = source.reader(console, pre_split=True, taken=names)
     given = (Record(list(source.texts), line=1),) if source.texts else reader
@@ -205,7 +205,7 @@ def _ids_of_tokens(
             ids, unknown = tokenizer.ids_of(one.text)
             records += 1
             if unknown:
-                console.warn(f"not in the vocabulary, so [UNK]: {' '.join(unknown[:10])}")
+                console.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
             if form == "table":
                 from bertcli.cli.display.tables import ids_table
 
@@ -233,5 +233,5 @@ def _report(run: TokenizeRun, console: Console) -> None:
     console.warn(truncated(tally, run.tokenizer.cut_at(run.layout)))
     console.warn(special_tokens(tally))
     if run.layout.padding == "longest" and tally.records > run.window:
-        console.note(f"--padding longest worked on {run.window} records at a time (--window)")
+        console.note(f"--padding longest was applied to {run.window} records at a time (--window)")
     console.close(tally.records, run.reader)

@@ -149,7 +149,7 @@ class Console:
             self.warn(numbered_rows(reader.without_id))
         if reader.replaced:
             characters = counted(reader.replaced, "character", "characters")
-            self.warn(f"{characters} could not be decoded and became U+FFFD")
+            self.warn(f"{characters} could not be decoded and were replaced by U+FFFD")
         if reader.skipped:
             self.warn(skipped(reader.skipped))
             raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""What is said at the end of a run, from its counts; a message is empty with nothing to say."""
+"""Messages at the end of a run, made from its counts; empty when there is nothing to report."""
 
 from __future__ import annotations
 
@@ -10,41 +10,38 @@ if TYPE_CHECKING:
 
 
 def counted(number: int, one: str, several: str) -> str:
-    """Return a number and what there is so many of: "1 text", "2 texts"."""
+    """Return a number with its noun: "1 text", "2 texts"."""
     return f"{number:,} {one if number == 1 else several}"
 
 
 def truncated(tally: TokenCounts, limit: int | None = None, advice: str = "") -> str:
-    """Return what was cut: "1 of 2 texts was cut to 8 tokens; 3 tokens are gone"."""
+    """Return what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
     if not tally.truncated:
         return ""
-    texts = counted(tally.records, "text", "texts")
-    was = "was" if tally.truncated == 1 else "were"
     to = f" to {limit} tokens" if limit else ""
-    gone = counted(tally.cut, "token is", "tokens are")
-    return f"{tally.truncated:,} of {texts} {was} cut{to}; {gone} gone{advice}"
+    dropped = f"{tally.cut:,}" if limit else counted(tally.cut, "token", "tokens")
+    return (
+        f"{tally.truncated:,} of {tally.records:,} texts truncated{to} ({dropped} dropped){advice}"
+    )
 
 
 def too_long(tally: TokenCounts, limit: int | None) -> str:
-    """Return how many texts are longer than the model's limit, and how to cut them."""
+    """Return how many texts are longer than the model's limit, and how to truncate them."""
     if not tally.too_long:
         return ""
-    texts = counted(tally.records, "text", "texts")
-    are = "is" if tally.too_long == 1 else "are"
     return (
-        f"{tally.too_long} of {texts} {are} longer than the model's limit of "
-        f"{limit} tokens (longest: {tally.longest}); --truncation true cuts them"
+        f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of {limit} "
+        f"tokens (longest: {tally.longest}); --truncation true truncates them"
     )
 
 
 def special_tokens(tally: TokenCounts) -> str:
-    """Return that special tokens stood in the text, and what makes them plain text."""
+    """Return how many special tokens were found in the texts, and how to prevent that."""
     if not tally.literals:
         return ""
-    stood = counted(tally.literals, "special token", "special tokens")
     return (
-        f"{stood} stood in the text and {'was' if tally.literals == 1 else 'were'} taken as such; "
-        "--no-parse-special makes them plain text"
+        f"special tokens in the input were parsed as special tokens ({tally.literals:,}); "
+        "--no-parse-special treats them as plain text"
     )
 
 
@@ -54,14 +51,14 @@ def empty(tally: TokenCounts) -> str:
 
 
 def pooling(embedder: Embedder) -> str:
-    """Return what the vectors are of, where the command does not say it."""
+    """Return how vectors are pooled, when the command does not say it."""
     options = embedder.options
     if options.words is not None:
-        return f"a vector a word, of its tokens: {options.words}"
+        return f"one vector per word: {options.words} of its tokens"
     if options.per_token:
         special = "included" if options.special_tokens else "left out"
-        return f"a vector a token, special tokens {special}"
-    where = embedder.sentence.found_in or "no pooling in the model's folder"
+        return f"one vector per token, special tokens {special}"
+    where = embedder.sentence.found_in or "not specified by the model"
     return f"pooling: {options.pooling} ({where})"
 
 
@@ -71,14 +68,14 @@ def skipped(records: int, where: str = "") -> str:
 
 
 def unfit_ids(records: int) -> str:
-    """Return how many records have an id that cannot be one."""
-    values = counted(records, "value of id is", "values of id are")
-    return f"{values} neither text nor a number, so ignored; --id-field names another field"
+    """Return how many records have an id of the wrong type."""
+    ids = counted(records, "id is", "ids are")
+    return f"{ids} neither text nor a number, and ignored; --id-field chooses another field"
 
 
 def numbered_rows(records: int) -> str:
-    """Return how many records have the number of their row beside others that have ids."""
+    """Return how many records without an id there are among others that have one."""
     return (
-        f"{counted(records, 'record has', 'records have')} no id and the row number in its place, "
+        f"{counted(records, 'record has', 'records have')} no id; the row number is used, "
         "which may equal the id of another record"
     )

@@ -24,7 +24,7 @@ ParseSpecial = Annotated[
     bool,
     typer.Option(
         "--parse-special/--no-parse-special",
-        help='Whether a literal "[SEP]" in a text becomes that token.',
+        help='Parse a literal "[SEP]" in the text as a special token.',
         envvar="BERTCLI_PARSE_SPECIAL",
     ),
 ]
@@ -45,7 +45,7 @@ class ModelOptions:
         typer.Option(
             "--model",
             "-m",
-            help="A folder, or a hub id such as bert-base-uncased.",
+            help="Folder, or hub id such as bert-base-uncased.",
             envvar="BERTCLI_MODEL",
             autocompletion=_complete_model,
         ),
@@ -55,7 +55,7 @@ class ModelOptions:
         typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION"),
     ] = None
     offline: Annotated[
-        bool, typer.Option("--offline", help="Never touch the network.", envvar="BERTCLI_OFFLINE")
+        bool, typer.Option("--offline", help="Never use the network.", envvar="BERTCLI_OFFLINE")
     ] = False
 
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
@@ -84,8 +84,8 @@ class OutputOptions:
             "--output",
             "-o",
             metavar="PATH",
-            help="File to write (default, and -: stdout); its suffix sets the format. It appears "
-            "whole or not at all.",
+            help="Output file (default, and -: stdout); the suffix sets the format. Written "
+            "completely or not at all.",
         ),
     ] = None
     format: Annotated[
@@ -93,7 +93,10 @@ class OutputOptions:
             "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
         ],
         typer.Option(
-            "--format", "-f", help="auto: for people on a terminal, JSONL in a pipe or file."
+            "--format",
+            "-f",
+            help="auto: by the suffix of --output; without one, a table on a terminal and "
+            "JSONL in a pipe.",
         ),
     ] = "auto"
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (
@@ -120,7 +123,10 @@ class OutputOptions:
         from bertcli.files.writers import format_of
 
         if self.format == "table" and self.output is not None:
-            raise UsageError("a table is for a terminal, not for a file", "leave out --output")
+            raise UsageError(
+                "a table cannot be written to a file",
+                "leave out --output, or give another --format",
+            )
         if self.format != "auto":
             return self.format
         if self.output is not None:
@@ -134,14 +140,14 @@ class OutputOptions:
         from bertcli.files.writers import TENSORS, open_writer
 
         if self.on_terminal and form in (*TENSORS, "parquet"):
-            raise UsageError(f"{form} is not for a terminal", "give -o FILE, or pipe it on")
+            raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 
 
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
     """Return the format. Raises UsageError when it is not among those of a command."""
     if form not in allowed:
-        raise UsageError(f"--format {form} makes no sense here", f"one of {', '.join(allowed)}")
+        raise UsageError(f"this command cannot write {form}", f"available: {', '.join(allowed)}")
     return form
 
 
@@ -152,11 +158,11 @@ class ConsoleOptions:
     quiet: Annotated[
         bool,
         typer.Option(
-            "--quiet", "-q", help="No notes, warnings or progress.", envvar="BERTCLI_QUIET"
+            "--quiet", "-q", help="Suppress notes, warnings and progress.", envvar="BERTCLI_QUIET"
         ),
     ] = False
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say what was chosen and found.")
+        bool, typer.Option("--verbose", "-v", help="Show what was chosen and found.")
     ] = False
 
     def console(self) -> Console:

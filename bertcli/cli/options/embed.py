@@ -27,54 +27,60 @@ class VectorOptions:
         str,
         typer.Option(
             metavar="MODE[+MODE...]",
-            help="cls, mean, max, mean_sqrt_len, weightedmean or lasttoken; several, as mean+max, "
-            "are put one behind the other. Or pooler; none (--token-vectors); auto: what the model "
-            "says, else mean.",
+            help="cls, mean, max, mean_sqrt_len, weightedmean or lasttoken; several, as in "
+            "mean+max, are concatenated. Or pooler; none (--token-vectors); auto: as the "
+            "model specifies, else mean.",
             envvar="BERTCLI_POOLING",
             autocompletion=_complete_pooling,
         ),
     ] = "auto"
     token_vectors: Annotated[
         bool,
-        typer.Option("--token-vectors", help="A vector for each token, special ones included."),
+        typer.Option("--token-vectors", help="One vector per token, special tokens included."),
     ] = False
     word_vectors: Annotated[
         Literal["first", "last", "mean", "max"] | None,
         typer.Option(
-            help="A vector for each word: of its first or last token, or the mean or max of all."
+            help="One vector per word: that of its first or last token, or the mean or max of all."
         ),
     ] = None
     layers: Annotated[
         str,
         typer.Option(
             metavar="L[,L...]",
-            help="-1 is the last layer, 0 the embedding output; higher ones are not computed.",
+            help="-1 is the last layer, 0 the embedding output; layers above the highest one "
+            "are not computed.",
         ),
     ] = "-1"
     layer_combine: Annotated[
         Literal["mean", "sum", "concat", "stack"],
-        typer.Option(help="How several layers become one."),
+        typer.Option(help="How to combine several layers."),
     ] = "mean"
     normalize: Annotated[
         bool | None,
         typer.Option(
             "--normalize/--no-normalize",
-            help="Give vectors length 1 (default: what the model says; off for tokens and words).",
+            help="Scale vectors to length 1 (default: as the model specifies; off for tokens and "
+            "words).",
         ),
     ] = None
     dim: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="The first N dimensions, before normalising (Matryoshka)."
+            metavar="N",
+            min=1,
+            help="Keep the first N dimensions, before normalization (Matryoshka).",
         ),
     ] = None
     precision: Annotated[
         Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
-        typer.Option(help="Of the written vectors."),
+        typer.Option(help="Number format of the output."),
     ] = "float32"
-    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Put before each text.")] = None
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Text to put before each input text.")
+    ] = None
     prompt_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A prompt that the model's folder has.")
+        str | None, typer.Option(metavar="NAME", help="Name of a prompt that the model defines.")
     ] = None
 
     @property
@@ -86,7 +92,7 @@ class VectorOptions:
         if self.pooling not in ("auto", "none"):
             other = f"--pooling {self.pooling}"
         if other:
-            raise UsageError(f"--token-vectors and {other} exclude each other", "give one of them")
+            raise UsageError(f"--token-vectors cannot be combined with {other}")
         return "none"
 
 
@@ -101,18 +107,21 @@ class LengthOptions:
         typer.Option(
             metavar="N",
             min=2,
-            help="Tokens that a text is cut to (default: the model's).",
+            help="Truncate texts to N tokens (default: the model's limit).",
             envvar="BERTCLI_MAX_LENGTH",
         ),
     ] = None
     on_truncate: Annotated[
         Literal["warn", "error", "ignore", "window"],
         typer.Option(
-            help="What to do with a longer text; window: encode all of it in overlapping windows.",
+            help="What to do with longer texts; window: encode all of the text in overlapping "
+            "windows.",
             envvar="BERTCLI_ON_TRUNCATE",
         ),
     ] = "warn"
-    stride: Annotated[int, typer.Option(metavar="N", min=0, help="Tokens that windows share.")] = 0
+    stride: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Tokens shared by neighbouring windows.")
+    ] = 0
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
 
@@ -127,15 +136,15 @@ class ComputeOptions:
         str,
         typer.Option(
             metavar="NAME[,NAME...]",
-            help="auto (the first of those here), cpu, cuda, cuda:N, mps or xpu; cuda:0,cuda:1 or "
-            "cuda:all: a process each.",
+            help="auto (the best available), cpu, cuda, cuda:N, mps or xpu; cuda:0,cuda:1 or "
+            "cuda:all: one process per device.",
             envvar="BERTCLI_DEVICE",
         ),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         typer.Option(
-            help="Of the computation; auto is float32. int8 (CPU): near, and faster.",
+            help="Compute precision; auto: float32. int8: CPU only, faster, approximate.",
             envvar="BERTCLI_DTYPE",
         ),
     ] = "auto"
@@ -144,7 +153,7 @@ class ComputeOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Threads on a CPU, of all processes together (default: every core).",
+            help="CPU threads, over all processes (default: all cores).",
             envvar="BERTCLI_THREADS",
         ),
     ] = None
@@ -153,12 +162,12 @@ class ComputeOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Tokens of a batch; halved when memory runs out.",
+            help="Tokens per batch; halved when memory runs out.",
             envvar="BERTCLI_BATCH_TOKENS",
         ),
     ] = None
     window: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Records sorted by length together.")
+        int, typer.Option(metavar="N", min=1, help="Records that are sorted by length together.")
     ] = 4096
 
 
@@ -168,11 +177,9 @@ class VectorFileOptions:
 
     PANEL: ClassVar = OUTPUT
 
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a run that was killed had got to.")
-    ] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False
     manifest: Annotated[
-        bool, typer.Option("--manifest/--no-manifest", help="Write beside the output what made it.")
+        bool, typer.Option("--manifest/--no-manifest", help="Write a manifest next to the output.")
     ] = True
 
 

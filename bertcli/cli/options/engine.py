@@ -23,8 +23,8 @@ class EngineOptions:
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(
-            help="ray: folders and globs of files in, a folder of files out, by the workers of a "
-            "Ray cluster.",
+            help="ray: read folders and globs of files and write a folder of files, on the "
+            "workers of a Ray cluster.",
             envvar="BERTCLI_ENGINE",
         ),
     ] = "local"
@@ -32,16 +32,17 @@ class EngineOptions:
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="auto, host:port or ray://host:port (default: $RAY_ADDRESS, else this machine).",
+            help="auto, host:port or ray://host:port (default: $RAY_ADDRESS, else start Ray on "
+            "this machine).",
         ),
     ] = None
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Workers of the cluster (default: as many as fit)."),
+        typer.Option(metavar="N", min=1, help="Ray workers (default: as many as fit)."),
     ] = None
     cpus_per_worker: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="CPUs, and threads, of a worker of the cluster."),
+        typer.Option(metavar="N", min=1, help="CPUs, and threads, per Ray worker."),
     ] = None
 
     def pool(self) -> "Pool":
@@ -52,7 +53,7 @@ class EngineOptions:
         """Raise UsageError for options that only a cluster follows."""
         for name, value in vars(self).items():
             if name not in ("engine", *self.LOCAL) and value is not None:
-                raise UsageError(f"--{name.replace('_', '-')} is of --engine ray", "add that")
+                raise UsageError(f"--{name.replace('_', '-')} requires --engine ray")
 
     LOCAL: ClassVar[tuple[str, ...]] = ()  # options that the local engine follows as well
 
@@ -64,7 +65,7 @@ class EmbedEngineOptions(EngineOptions):
     gpus_per_worker: Annotated[
         float | None,
         typer.Option(
-            metavar="N", min=0, help="GPUs of a worker (default: 1 where the cluster has any)."
+            metavar="N", min=0, help="GPUs per Ray worker (default: 1 if the cluster has any)."
         ),
     ] = None
 
@@ -84,8 +85,8 @@ class TokenizeEngineOptions(EngineOptions):
         typer.Option(
             metavar="N",
             min=0,
-            help="Processes that share a large input, for JSONL and counts (default: one a core, "
-            "at most 8; none for a small input); with ray, workers of the cluster.",
+            help="Processes for a large input, for JSONL and counts (default: one per core, at "
+            "most 8; none for a small input); with --engine ray, Ray workers.",
             envvar="BERTCLI_WORKERS",
         ),
     ] = None

@@ -35,8 +35,8 @@ KeepFields = Annotated[
     str | None,
     typer.Option(
         metavar="[NAMES]",
-        help="Carry the other fields of the input to the output: all, or those named, a,b,c. One "
-        "named as a field of the output is an error.",
+        help="Copy other fields of the input to the output: all, or those named, a,b,c. A name "
+        "that the output already has is an error.",
     ),
 ]
 OnError = Annotated[
@@ -51,7 +51,7 @@ MaxRecordBytes = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Largest record, in bytes as read (unpacked); a larger one cannot be read.",
+        help="Maximum size of a record in bytes, after decompression.",
         envvar="BERTCLI_MAX_RECORD_BYTES",
     ),
 ]
@@ -59,7 +59,7 @@ Encoding = Annotated[str, typer.Option(help="Encoding of the input.", envvar="BE
 EncodingErrors = Annotated[
     Literal["strict", "replace"],
     typer.Option(
-        help="Bad bytes are an error, or become U+FFFD and are counted.",
+        help="Bad bytes are an error, or are replaced by U+FFFD and counted.",
         envvar="BERTCLI_ENCODING_ERRORS",
     ),
 ]
@@ -70,10 +70,12 @@ Files = Annotated[
         "--input",
         "-i",
         metavar="PATH",
-        help="File to read, more than once if need be; - is stdin. .gz and .zst are unpacked.",
+        help="Input file, repeatable; - is stdin. .gz and .zst are decompressed.",
     ),
 ]
-Null = Annotated[bool, typer.Option("--null", "-0", help="NUL ends a text, not a line end.")]
+Null = Annotated[
+    bool, typer.Option("--null", "-0", help="Texts end with NUL, not with a line feed.")
+]
 
 
 def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
@@ -84,9 +86,7 @@ def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
     if files or given:
         return tuple(files or ())
     if sys.stdin is not None and sys.stdin.isatty():
-        raise UsageError(
-            "nothing to read", "give texts as arguments, name a file with --input, or pipe them in"
-        )
+        raise UsageError("no input", "give TEXT, -i FILE, or pipe text in")
     return ("-",)
 
 
@@ -98,11 +98,11 @@ class InputOptions:
 
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts; without any, --input or stdin is read."),
+        typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
     ] = None
     input: Files = None
     input_format: Annotated[
-        InputFormat, typer.Option(help="auto goes by the suffix; stdin is txt.")
+        InputFormat, typer.Option(help="auto: by the suffix; stdin is txt.")
     ] = "auto"
     pair: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Second sentence for a single TEXT.")
@@ -111,7 +111,7 @@ class InputOptions:
         str | None,
         typer.Option(
             metavar="PATH",
-            help="File of sentence pairs: TSV of two columns without a header; or .csv, .jsonl, "
+            help="File of sentence pairs: TSV with two columns and no header, or .csv, .jsonl, "
             ".parquet; - is stdin.",
         ),
     ] = None
@@ -130,7 +130,8 @@ class InputOptions:
     pre_split: Annotated[
         bool,
         typer.Option(
-            "--pre-split", help="Texts are split into words: JSON lists, or by white space."
+            "--pre-split",
+            help="Texts are already split into words: JSON lists, or separated by white space.",
         ),
     ] = False
     on_error: OnError = "fail"
@@ -149,7 +150,7 @@ class InputOptions:
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
         if self.pairs is not None and (self.input or self.texts):
-            raise UsageError("--pairs stands alone", "give texts, --input or --pairs")
+            raise UsageError("--pairs cannot be combined with TEXT or --input")
         if self.pair and len(self.pair) > 1:
             raise UsageError(
                 f"--pair was given {len(self.pair)} times, but BERT takes at most two sentences",

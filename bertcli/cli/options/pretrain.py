@@ -32,14 +32,14 @@ class PretrainCorpusOptions:
         list[str] | None,
         typer.Argument(
             metavar="CORPUS...",
-            help="Files of text; without any, and for -, stdin. .gz and .zst are unpacked.",
+            help="Text files (default, and -: stdin). .gz and .zst are decompressed.",
         ),
     ] = None
     input_format: Annotated[
         InputFormat,
         typer.Option(
-            help="auto goes by the suffix; stdin is txt. A record of a format other than txt is a "
-            "document: its text has a sentence a line, or is a list of sentences."
+            help="auto: by the suffix; stdin is txt. In other formats than txt, a record is a "
+            "document: text with one sentence per line, or a list of sentences."
         ),
     ] = "auto"
     text_field: TextField = None
@@ -69,9 +69,9 @@ class FolderOptions:
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder to write. It appears whole or not at all."
+            "--output", "-o", metavar="DIR", help="Output folder. Written completely or not at all."
         ),
     ]
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
+        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote.")
     ] = False

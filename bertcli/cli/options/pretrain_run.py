@@ -9,7 +9,7 @@ import typer
 from bertcli.cli.options.groups import COMPUTE, MODEL, OUTPUT
 from bertcli.errors import UsageError
 
-Beta = Annotated[float, typer.Option(metavar="X", min=0, max=0.9999, help="Of AdamW.")]
+Beta = Annotated[float, typer.Option(metavar="X", min=0, max=0.9999, help="Coefficient of AdamW.")]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class JobOptions:
     PANEL: ClassVar = OUTPUT
 
     data: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Instances that bertcli pretrain prepare wrote.")
+        Path, typer.Argument(metavar="DIR", help="Instances written by bertcli pretrain prepare.")
     ]
     output: Annotated[
         Path,
@@ -27,7 +27,7 @@ class JobOptions:
             "--output",
             "-o",
             metavar="CKPT",
-            help="Folder for the model, the checkpoints and the log.",
+            help="Folder for the model, checkpoints and log.",
         ),
     ]
 
@@ -42,15 +42,15 @@ class StartOptions:
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A config.json, or a size: tiny, mini, small, medium, base. vocab_size is that of "
-            "the instances where it is missing.",
+            help="A config.json, or a size: tiny, mini, small, medium, base. A missing "
+            "vocab_size is taken from the instances.",
         ),
     ] = None
     init: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Begin with the weights of this model, in place of --config and random ones.",
+            help="Start from the weights of this model, instead of --config and random weights.",
         ),
     ] = None
 
@@ -58,7 +58,7 @@ class StartOptions:
         if (self.config is None) == (self.init is None):
             raise UsageError(
                 "give either --config or --init",
-                "--config mini begins anew, --init FOLDER goes on training a model",
+                "--config mini starts from random weights, --init FOLDER from those of a model",
             )
 
 
@@ -73,37 +73,44 @@ class OptimizerOptions:
         typer.Option(
             metavar="X",
             min=0,
-            help="Go through the instances so often, unless --steps says otherwise.",
+            help="Passes over the instances, unless --steps is given.",
         ),
     ] = 3.0
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Steps of the optimizer.")
-    ] = None
+    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Optimizer steps.")] = None
     batch_size: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Instances of a step, over all processes and parts."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Instances per step, over all processes and accumulation steps.",
+        ),
     ] = 32
     learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0, help="The highest one, after the warm-up.")
+        float, typer.Option(metavar="X", min=0, help="Peak learning rate, after the warm-up.")
     ] = 1e-4
     warmup_steps: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, help="Steps in which it rises from 0 (default: a tenth of all)."
+            metavar="N",
+            min=0,
+            help="Steps in which the learning rate rises from 0 (default: a tenth of all steps).",
         ),
     ] = None
     lr_power: Annotated[
         float,
-        typer.Option(
-            metavar="X", min=0, help="It falls to 0 as a polynomial of this power; 1 is linear."
-        ),
+        typer.Option(metavar="X", min=0, help="Power of the polynomial decay to 0; 1 is linear."),
     ] = 1.0
     weight_decay: Annotated[
-        float, typer.Option(metavar="X", min=0, help="Of AdamW; biases and LayerNorm do not decay.")
+        float,
+        typer.Option(
+            metavar="X", min=0, help="Weight decay of AdamW; biases and LayerNorm are excluded."
+        ),
     ] = 0.01
     adam_beta1: Beta = 0.9
     adam_beta2: Beta = 0.999
-    adam_epsilon: Annotated[float, typer.Option(metavar="X", min=0, help="Of AdamW.")] = 1e-6
+    adam_epsilon: Annotated[
+        float, typer.Option(metavar="X", min=0, help="Coefficient of AdamW.")
+    ] = 1e-6
     max_grad_norm: Annotated[
         float, typer.Option(metavar="X", min=0, help="Clip gradients to this norm; 0: never.")
     ] = 1.0
@@ -112,7 +119,7 @@ class OptimizerOptions:
         typer.Option(
             metavar="N",
             min=0,
-            help="Of the first weights, the order of instances and dropout.",
+            help="Random seed of initial weights, order of instances and dropout.",
             envvar="BERTCLI_SEED",
         ),
     ] = 0
@@ -130,19 +137,20 @@ class EvaluationOptions:
             metavar="X",
             min=0,
             max=0.9,
-            help="Share of the instances, the last ones, that are held out; 0: none.",
+            help="Fraction of the instances, from the end, to hold out for evaluation; 0: none.",
         ),
     ] = 0.05
     eval_dir: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Instances of other texts to judge by, in place of --eval-fraction."
+            metavar="DIR",
+            help="Instances of other texts for evaluation, instead of --eval-fraction.",
         ),
     ] = None
     eval_every: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Steps between evaluations (default: one at the end)."
+            metavar="N", min=1, help="Steps between evaluations (default: only at the end)."
         ),
     ] = None
     log_every: Annotated[
@@ -160,18 +168,18 @@ class SavingOptions:
         int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")
     ] = 500
     keep: Annotated[
-        int, typer.Option(metavar="N", min=1, help="So many checkpoints, the last ones.")
+        int, typer.Option(metavar="N", min=1, help="Number of checkpoints to keep.")
     ] = 2
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint, where there is one.")
+        bool, typer.Option("--resume", help="Resume from the last checkpoint, if any.")
     ] = False
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin anew, and replace what is there.")
+        bool, typer.Option("--overwrite", help="Start again and replace an existing run.")
     ] = False
 
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
-            raise UsageError("--resume goes on and --overwrite begins anew", "give one of them")
+            raise UsageError("--resume cannot be combined with --overwrite")
 
 
 @dataclass(frozen=True)
@@ -183,14 +191,15 @@ class DeviceOptions:
     device: Annotated[
         str,
         typer.Option(
-            help="auto, cpu, cuda, cuda:N, mps or xpu; under torchrun a GPU for each process.",
+            help="auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one "
+            "GPU per process.",
             envvar="BERTCLI_DEVICE",
         ),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         typer.Option(
-            help="Of the computation (autocast); weights stay float32, and so does auto.",
+            help="Compute precision (autocast); weights stay float32. auto: float32.",
             envvar="BERTCLI_DTYPE",
         ),
     ] = "auto"
@@ -199,7 +208,7 @@ class DeviceOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Threads on a CPU (default: every core).",
+            help="CPU threads (default: all cores).",
             envvar="BERTCLI_THREADS",
         ),
     ] = None
@@ -208,12 +217,13 @@ class DeviceOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Compute a batch in so many parts: the same step with less memory.",
+            help="Split each batch into N parts: the same step with less memory.",
         ),
     ] = 1
     gradient_checkpointing: Annotated[
         bool,
         typer.Option(
-            "--gradient-checkpointing", help="Compute layers twice: the same step with less memory."
+            "--gradient-checkpointing",
+            help="Recompute activations in the backward pass: the same step with less memory.",
         ),
     ] = False

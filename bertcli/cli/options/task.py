@@ -30,12 +30,12 @@ MaxLength = Annotated[
     typer.Option(
         metavar="N",
         min=3,
-        help="Tokens that a text is cut to, or of a window (default: the model's).",
+        help="Maximum tokens of a text or window (default: the model's limit).",
         envvar="BERTCLI_MAX_LENGTH",
     ),
 ]
 TopK = Annotated[
-    int, typer.Option("--top-k", "-k", metavar="N", min=1, help="So many of the best.")
+    int, typer.Option("--top-k", "-k", metavar="N", min=1, help="Number of results, best first.")
 ]
 
 
@@ -67,7 +67,7 @@ class StrideOptions:
     max_length: MaxLength = None
     stride: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Work on long texts in windows that share N tokens."),
+        typer.Option(metavar="N", min=0, help="Split long texts into windows that share N tokens."),
     ] = None
     parse_special: ParseSpecial = True
 
@@ -79,7 +79,7 @@ class TaskFileOptions:
     PANEL: ClassVar = INPUT
 
     input: Files = None
-    input_format: Annotated[InputFormat, typer.Option(help="auto goes by the suffix.")] = "auto"
+    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
     id_field: IdField = None
     keep_fields: KeepFields = None
     null: Null = False
@@ -109,11 +109,11 @@ class QuestionOptions:
 
     question: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Asked of the context, or of each text that is read."),
+        typer.Option(metavar="TEXT", help="Question about the context, or about every text read."),
     ] = None
     context: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Where the answer stands, to every question read."),
+        typer.Option(metavar="TEXT", help="Context for every question."),
     ] = None
     question_field: Annotated[
         str,
@@ -159,7 +159,7 @@ class ChoiceOptions:
         list[str] | None,
         typer.Argument(
             metavar="PROMPT CHOICE...",
-            help="A prompt and its choices; without any, --input or stdin is read.",
+            help="A prompt and its choices (default: read --input or stdin).",
         ),
     ] = None
     prompt_field: Annotated[
@@ -178,8 +178,8 @@ class ChoiceOptions:
         """Return the reader of prompts, whose extra fields hold the choices."""
         if self.texts and len(self.given) < 2:
             raise UsageError(
-                f"it takes at least two choices, not {len(self.given)}",
-                "give a prompt and then its choices, or a file with --input",
+                "choose needs a prompt and at least two choices",
+                "give PROMPT CHOICE CHOICE..., or --input FILE",
             )
         kept = files.keep_fields
         changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}

@@ -34,13 +34,13 @@ class FieldOptions:
         bool, _flag("--attention-mask/--no-attention-mask", "1 for tokens, 0 for padding.")
     ] = True
     tokens: Annotated[bool, _flag("--tokens", "The tokens.")] = False
-    offset_mapping: Annotated[bool, _flag("--offsets", "Where each token stands in its text.")] = (
-        False
-    )
+    offset_mapping: Annotated[
+        bool, _flag("--offsets", "Start and end of each token in its text.")
+    ] = False
     offset_unit: Annotated[
-        Literal["char", "byte", "utf16"], typer.Option(help="What offsets count.")
+        Literal["char", "byte", "utf16"], typer.Option(help="Unit of the offsets.")
     ] = "char"
-    word_ids: Annotated[bool, _flag("--word-ids", "Which word each token is of.")] = False
+    word_ids: Annotated[bool, _flag("--word-ids", "The word that each token belongs to.")] = False
     sequence_ids: Annotated[bool, _flag("--sequence-ids", "0 for the text, 1 for its pair.")] = (
         False
     )
@@ -50,7 +50,7 @@ class FieldOptions:
     length: Annotated[bool, _flag("--length", "The number of tokens.")] = False
     text: Annotated[bool, _flag("--text", "The text and its pair.")] = False
     overflowing: Annotated[
-        bool, _flag("--overflowing", "A record for every window of a text that is too long.")
+        bool, _flag("--overflowing", "One record per window of a text that is too long.")
     ] = False
 
     def columns(self) -> tuple[str, ...]:
@@ -87,7 +87,8 @@ class LayoutOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Length to cut or pad to; alone, it turns truncation on. Default: the model's.",
+            help="Truncate or pad to N tokens; alone, it turns on truncation. Default: the model's "
+            "limit.",
             envvar="BERTCLI_MAX_LENGTH",
         ),
     ] = None
@@ -95,42 +96,38 @@ class LayoutOptions:
         Truncation | None,
         typer.Option(
             metavar="WHAT",
-            help="Cut what is too long: longest_first (or true), only_first, only_second, "
-            "do_not_truncate (false). Default: do not.",
+            help="Truncate: longest_first (or true), only_first, only_second, do_not_truncate (or "
+            "false). Default: do not.",
             envvar="BERTCLI_TRUNCATION",
         ),
     ] = None
     truncation_side: Annotated[
-        Side | None, typer.Option(help="Where it is cut (default: right).")
+        Side | None, typer.Option(help="Side to truncate (default: right).")
     ] = None
     padding: Annotated[
         Padding | None,
         typer.Option(
             metavar="HOW",
-            help="Fill up with [PAD]: longest (or true), max_length, do_not_pad (false). "
+            help="Pad with [PAD]: longest (or true), max_length, do_not_pad (or false). "
             "Default: do not.",
             envvar="BERTCLI_PADDING",
         ),
     ] = None
-    padding_side: Annotated[
-        Side | None, typer.Option(help="Where it is filled up (default: right).")
-    ] = None
+    padding_side: Annotated[Side | None, typer.Option(help="Side to pad (default: right).")] = None
     pad_to_multiple_of: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Pad to a multiple of this.")
+        int | None, typer.Option(metavar="N", min=1, help="Pad to a multiple of N.")
     ] = None
     stride: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, help="Tokens that neighbouring windows share (--overflowing)."
+            metavar="N", min=0, help="Tokens shared by neighbouring windows (--overflowing)."
         ),
     ] = 0
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
     window: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, help="Records that --padding longest makes equally long together."
-        ),
+        typer.Option(metavar="N", min=1, help="Records that --padding longest pads together."),
     ] = 10_000
 
     def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
@@ -145,16 +142,19 @@ class LayoutOptions:
 class ModeOptions:
     """What is made of the tokens."""
 
-    PANEL: ClassVar = "Instead of tokens"
+    PANEL: ClassVar = "Other output"
 
     from_tokens: Annotated[
-        bool, _flag("--from-tokens", "The arguments are tokens: print their ids.")
+        bool, _flag("--from-tokens", "The arguments are tokens; print their ids.")
     ] = False
-    count: Annotated[bool, _flag("--count", "Only the number of tokens.")] = False
+    count: Annotated[bool, _flag("--count", "Print only the number of tokens.")] = False
     stats: Annotated[
-        bool, _flag("--stats", "One summary: lengths, unknown words, what would be cut.")
+        bool,
+        _flag(
+            "--stats", "Print one summary: lengths, unknown words, texts that would be truncated."
+        ),
     ] = False
 
     def __post_init__(self) -> None:
         if self.from_tokens + self.count + self.stats > 1:
-            raise UsageError("--from-tokens, --count and --stats exclude each other")
+            raise UsageError("--from-tokens, --count and --stats cannot be combined")
