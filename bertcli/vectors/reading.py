@@ -274,33 +274,12 @@ def _vector(where: str, line: str | bytes) -> Array:
 
 
 def _parquet(path: str) -> Iterator[Array]:
-<<<<<<< HEAD
     from bertcli.files.parquet import opened
-=======
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise InputError(
-            f"{path}: reading Parquet needs pyarrow", 'pip install "bertcli[parquet]"'
-        ) from None
-    try:
-        with ParquetFile(path) as file:
-            there = file.schema_arrow.names
-            if FIELD not in there:
-                raise InputError(
-                    f"{path}: column {FIELD!r} not found", f"available: {', '.join(there)}"
-                )
-            for batch in file.iter_batches(ROWS, columns=[FIELD]):
-                yield _lists(path, batch.column(0))
-    except ArrowException as broken:
-        raise InputError(f"{path}: not a readable Parquet file: {broken}") from None
->>>>>>> bbbf1c4 (wip)
 
     with opened(path, path) as table:
         if FIELD not in table.names:
             there = ", ".join(table.names)
-            raise InputError(f"{path}: there is no column {FIELD!r}", f"there are: {there}")
+            raise InputError(f"{path}: column {FIELD!r} not found", f"available: {there}")
         yield from table.arrays(FIELD, ROWS)
 
 

@@ -241,7 +241,7 @@ def test_help_into_a_pipe_that_closes_or_a_full_disk(tmp_path):
     done = shell("bertcli --version > /dev/full", cwd=tmp_path)
     assert (done.code, done.err) == (
         1,
-        "error: cannot write to stdout: No space left on device\n",
+        "error: stdout cannot be written: No space left on device\n",
     )
 
 
