@@ -28,6 +28,7 @@ class TensorReader:
     def __init__(self) -> None:
         self._archives: dict[Path, Any] = {}
         self._bytes: dict[Path, torch.UntypedStorage] = {}
+        self._copies: dict[tuple[Path, int, int], torch.UntypedStorage] = {}
 
     def read(self, stored: StoredTensor) -> Tensor:
         """Return a tensor in its file's shape. ModelError when its file is damaged."""
@@ -71,6 +72,6 @@ class TensorReader:
                 f"{stored.file}: {len(whole):,} bytes, expected at least {end:,}", AGAIN
             )
         part = whole[stored.start : end]
-        if stored.start % dtype.itemsize:
-            part = part.clone()  # numbers start at multiples of their size
+        if stored.start % dtype.itemsize:  # as in old files; torch wants multiples of the size
+            part = self._copies.setdefault((stored.file, stored.start, end), part.clone())
         return torch.empty(0, dtype=dtype).set_(part, 0, stored.shape, strides)
