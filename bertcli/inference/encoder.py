@@ -18,7 +18,7 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.models.attention import Attend, Distance, packed, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.calibration_sample import SAMPLE, drawn
-from bertcli.models.packed import positions, starts
+from bertcli.models.forward_passes import positions, starts
 from bertcli.models.surgery import prepare
 from bertcli.records.records import Record
 from bertcli.records.windows import batches

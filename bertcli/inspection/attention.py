@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.checkpoints.scan import model_files
+from bertcli.errors import InputError, ModelError, OutputError, UsageError
+from bertcli.files.same_file import refuse_inputs
+from bertcli.files.writers import open_output
 from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
+from bertcli.plots import DRAWN, picture, unsupported_characters
 from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.plots.drawing import require_matplotlib
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -43,6 +50,34 @@ class AttentionChoice:
         return found
 
 
+class AttentionFile(NamedTuple):
+    """The file that attention maps are written to."""
+
+    path: Path
+    overwrite: bool
+
+    @property
+    def form(self) -> str:
+        """The format, by the suffix."""
+        return self.path.suffix.lower()[1:]
+
+    def check(self) -> None:
+        """Refuse, before anything is computed, what could not be written then."""
+        if self.path.exists() and not self.overwrite:
+            raise OutputError(f"{self.path}: exists already", "give --overwrite, or another name")
+        if self.form in DRAWN:
+            require_matplotlib(f"{self.path}: drawing .{self.form}")
+
+    def write(self, found: AttentionMaps, report: FolderReport) -> str:
+        """Write the maps, and return a warning about what the format cannot show, or ""."""
+        refuse_inputs(model_files(report.folder.path, report.bert), [self.path])
+        warning = unsupported_characters(found, self.form)
+        content = picture(found, self.form)
+        with open_output(self.path, overwrite=self.overwrite) as output:
+            output.file.write(content)
+        return warning
+
+
 def numbers(text: str | None, option: str) -> list[int] | None:
     """Read 0,5 or -1 or all, which is None."""
     if text is None or text.strip() == "all":
@@ -70,8 +105,8 @@ def look(
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
 
     from bertcli.checkpoints.load import load
-    from bertcli.models.attention_maps import attention_maps
     from bertcli.models.bert import BertModel
+    from bertcli.models.forward_passes import attention_maps
 
     model, _ = load(report.bert, BertModel, pooler=False)
     columns = encoded.columns

@@ -8,22 +8,48 @@ the classes of the same names in transformers' modeling_bert.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertcli.errors import ModelError
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
-from bertcli.models.layer_calls import Call, chunked, directly
 from bertcli.models.positions import NoDistance, distances, positions
 
 KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
-Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one a layer
+Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
+Call: TypeAlias = Callable[..., Tensor]  # (part, its arguments) -> its result
+
+
+# --- ways to call a part of the model: the same result, other needs of memory and time ---
+
+
+def directly(part: Call, *inputs: object) -> Tensor:
+    """Call a part of the model as it is."""
+    return part(*inputs)
+
+
+def chunked(size: int, part: Call, x: Tensor) -> Tensor:
+    """Call a part on `size` tokens at a time: less memory, the same result."""
+    return torch.cat([part(some) for some in x.split(size, dim=-2)], dim=-2)
+
+
+def recomputing(part: Call, *inputs: object) -> Tensor:
+    """Call a part without keeping what its gradient needs: that is computed again when needed.
+
+    Source: Training Deep Nets with Sublinear Memory Cost, known as gradient checkpointing.
+    """
+    result: Tensor = checkpoint(part, *inputs, use_reentrant=False)
+    return result
+
+
+# --- the parts ---
 
 
 class Absent(nn.Module):
@@ -209,7 +235,7 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """The stack of layers. Set `call` to `calls.recomputing` to train with less memory."""
+    """The stack of layers. Set `call` to `recomputing` to train with less memory."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

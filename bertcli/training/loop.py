@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.inference.devices import dtype_of
+from bertcli.models.bert import recomputing
 from bertcli.models.heads import BertForPreTraining
-from bertcli.models.layer_calls import recomputing
 from bertcli.training.batches import Columns, Order, collate, parts, read
 from bertcli.training.objective import predict
 from bertcli.training.options import Schedule, TrainingOptions

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertcli.models import packed
+from bertcli.models.forward_passes import encode
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.batches import Batch, collate, in_batches, parts, read
 from bertcli.training.ranks import Ranks
@@ -50,7 +50,7 @@ def predict(model: BertForPreTraining, batch: Batch, device: torch.device) -> Pr
         whole = keep.shape
         hidden = model.bert(ids.view(whole), keep, types.view(whole)).flatten(0, 1)
     else:
-        hidden = packed.encode(model.bert, ids, batch.lengths.tolist(), types)
+        hidden = encode(model.bert, ids, batch.lengths.tolist(), types)
     pooled = model.bert.pooler(hidden.index_select(0, there(batch.starts)))
     return Predicted(
         model.cls.predictions(hidden.index_select(0, there(batch.masked))),

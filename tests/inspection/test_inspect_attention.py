@@ -152,7 +152,7 @@ def test_pruned_heads_keep_their_numbers(tmp_path, capsys):
 
 def test_text_that_is_too_long_is_cut_and_said(capsys):
     code, out, err = run(capsys, TINY, "--attention", "a " * 500, "--json")
-    assert code == 0 and "374 tokens were cut off" in err
+    assert code == 0 and "text truncated to 128 tokens (374 dropped)" in err
     assert len(json.loads(out)["tokens"]) == 128
 
 

@@ -8,8 +8,8 @@ from model_reference import close, randomise, texts, tiny
 
 from bertcli.models.attention import packed, padded, recording
 from bertcli.models.bert import BertModel
+from bertcli.models.forward_passes import encode, positions, starts
 from bertcli.models.heads import ARCHITECTURES
-from bertcli.models.packed import encode, positions, starts
 
 SCHEMES = ["absolute", "relative_key", "relative_key_query", "sinusoidal"]
 

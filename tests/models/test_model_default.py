@@ -15,7 +15,7 @@ from torch.nn import functional
 from bertcli.models.attention import recording
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
-from bertcli.models.packed import encode
+from bertcli.models.forward_passes import encode
 
 SENTENCES = [
     "I love NLP!",

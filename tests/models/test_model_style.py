@@ -26,7 +26,7 @@ def test_functions_are_short_and_plain(path, function):
 
 def test_no_config_outside_construction():
     """Variants are modules chosen at construction, kernels chosen at call, and surgery."""
-    for name in ("bert.py", "heads.py", "attention.py", "positions.py", "layer_calls.py"):
+    for name in ("bert.py", "heads.py", "attention.py", "positions.py"):
         path = next(path for path in FILES if path.name == name)
         for made in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(made, ast.ClassDef):

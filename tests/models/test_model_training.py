@@ -6,9 +6,8 @@ from model_reference import close, randomise, texts, tiny
 from torch.nn import functional as F
 
 from bertcli.models.attention import recording
-from bertcli.models.bert import BertModel
+from bertcli.models.bert import BertModel, recomputing
 from bertcli.models.heads import ARCHITECTURES, BertForPreTraining
-from bertcli.models.layer_calls import recomputing
 from bertcli.models.surgery import initialise
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -6,9 +6,10 @@ from typing import Any
 import typer
 
 from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
-from bertcli.cli.options.inspect import DRAWN, AttentionOptions, TargetOptions, ViewOptions
-from bertcli.errors import OutputError, UsageError
+from bertcli.cli.options.inspect import AttentionOptions, TargetOptions, ViewOptions
+from bertcli.errors import UsageError
 from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.folder import report_json
 from bertcli.inspection.vector_file import check_file
@@ -72,32 +73,24 @@ def _file(report: FileReport, views: ViewOptions) -> bool:
 def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
-    from bertcli.checkpoints.scan import model_files
-    from bertcli.files.same_file import refuse_inputs
-    from bertcli.files.writers import open_output
-    from bertcli.inspection.attention import AttentionChoice, look, numbers
+    from bertcli.inspection.attention import AttentionChoice, AttentionFile, look, numbers
     from bertcli.records.records import Record
 
-    form, layers, heads = asked.form(), asked.layers, asked.heads
-    if layers is None and (form in DRAWN or not (form or views.json)):
+    layers = asked.layers
+    if asked.last_layer_only(views.json):
         layers = "-1"
         console.detail("the last layer: --layers chooses others")
-    choice = AttentionChoice(numbers(layers, "--layers"), numbers(heads, "--heads"))
-    if asked.output is not None and asked.output.exists() and not asked.overwrite:
-        raise OutputError(f"{asked.output}: exists already", "give --overwrite, or another name")
-    if form in DRAWN:
-        from bertcli.plots.drawing import require_matplotlib
-
-        require_matplotlib(f"{asked.output}: drawing .{form}")
-    found, cut = look(report, Record(str(asked.attention), asked.pair), choice)
-    if cut:
-        console.warn(f"the text is too long: {cut} tokens were cut off")
-    if asked.output is not None:
-        refuse_inputs(model_files(report.folder.path, report.bert), [asked.output])
-        content = _picture(form, found, console)
-        with open_output(asked.output, overwrite=asked.overwrite) as output:
-            output.file.write(content)
-        console.note(f"{asked.output}: {found.count} maps of {len(found.tokens)} tokens")
+    choice = AttentionChoice(numbers(layers, "--layers"), numbers(asked.heads, "--heads"))
+    file = AttentionFile(asked.output, asked.overwrite) if asked.output else None
+    if file:
+        file.check()
+    found, dropped = look(report, Record(str(asked.attention), asked.pair), choice)
+    if dropped:
+        console.warn(f"text truncated to {len(found.tokens)} tokens ({dropped} dropped)")
+    if file:
+        console.warn(file.write(found, report))
+        maps = counted(found.count, "map", "maps")
+        console.note(f"{file.path}: {maps} of {counted(len(found.tokens), 'token', 'tokens')}")
     elif views.json:
         _print_json(found.to_json())
     else:
@@ -106,19 +99,6 @@ def _attention(
 
         with screen_of_stdout() as screen:
             attention_view(screen, found)
-
-
-def _picture(form: str, found: Any, console: Console) -> bytes:
-    from bertcli.plots import picture
-
-    if form in ("png", "pdf"):
-        from bertcli.plots.drawing import without_glyph
-
-        if boxes := without_glyph("".join(found.tokens)):
-            some = " ".join(sorted(boxes)[:10])
-            where = f"{form.upper()} draws these characters as boxes"
-            console.warn(f"{where}: {some}; SVG and HTML have them all")
-    return picture(found, form)
 
 
 def _print_json(value: Any) -> None:

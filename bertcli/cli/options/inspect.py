@@ -11,9 +11,8 @@ from bertcli.cli.options.common import ModelOptions
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, known_models
 from bertcli.inspection import FILE_SUFFIXES
+from bertcli.plots import DRAWN, PICTURES
 
-DRAWN = ("svg", "png", "pdf")  # with matplotlib
-PICTURES = ("html", *DRAWN, "json")
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
 
@@ -144,3 +143,7 @@ class AttentionOptions:
     def form(self) -> str:
         """Return the format that the name of the output asks for."""
         return self.output.suffix.lower()[1:] if self.output else ""
+
+    def last_layer_only(self, json: bool) -> bool:
+        """Whether only the last layer is shown: in figures and on the terminal, unless chosen."""
+        return self.layers is None and (self.form() in DRAWN or not (self.form() or json))

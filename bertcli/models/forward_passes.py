@@ -1,0 +1,74 @@
+"""Other ways to run a BertModel: over a batch without padding, and with its attention recorded.
+
+In a packed batch the texts are concatenated in one row of `T` tokens. Everything but attention
+treats each token alone, so only the kernel and the positions need to know where a text ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertcli.errors import ModelError
+from bertcli.models.attention import packed, recording
+from bertcli.models.bert import BertModel
+
+
+def starts(lengths: Sequence[int]) -> list[int]:
+    """Say where each text starts: `hidden[starts(lengths)]` are the first tokens."""
+    return [0, *accumulate(lengths)][: len(lengths)]
+
+
+def positions(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
+    """Count each text's tokens from 0, [T]."""
+    return torch.cat([torch.arange(length, device=device) for length in lengths])
+
+
+def encode(
+    model: BertModel,
+    ids: Tensor,
+    lengths: Sequence[int],
+    types: Tensor | None = None,
+    extra: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """Give the last hidden states [T, hidden] of ids [T]; ValueError unless lengths add up to T.
+
+    `hidden.split(lengths)` are the texts. Fastest when texts of equal length are neighbours.
+    """
+    if sum(lengths) != ids.shape[0]:
+        raise ValueError(f"lengths add up to {sum(lengths)}, but there are {ids.shape[0]} tokens")
+    at = positions(lengths, ids.device)
+    kernel = model.direction(packed(lengths))
+    return model(ids, types=types, at=at, extra=extra, kernels=kernel)
+
+
+@torch.no_grad()
+def attention_maps(
+    model: BertModel, ids: Sequence[int], types: Sequence[int], layers: int
+) -> list[Any]:
+    """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
+
+    ModelError for a model that takes more than ids, or fewer tokens, or whose maps are not finite.
+    """
+    if model.embeddings.extra:
+        named = ", ".join(model.embeddings.extra)
+        raise ModelError(f"this model also needs {named} for each token, which a text does not say")
+    if len(ids) > model.config.max_position_embeddings:
+        places = model.config.max_position_embeddings
+        raise ModelError(f"{len(ids)} tokens, and the model has {places} positions")
+    maps: list[torch.Tensor] = []
+    kernel = model.direction(recording(maps))
+    states = model.states(torch.tensor([ids]), types=torch.tensor([types]), kernels=kernel)
+    for _ in range(layers + 1):  # the first state is the embeddings
+        next(states)
+    for layer, one in enumerate(maps):
+        if not one.isfinite().all():
+            raise ModelError(
+                f"the attention of layer {layer} is not finite: the weights are spoiled",
+                hint="bertcli inspect --verify",
+            )
+    return [one[0].float().numpy() for one in maps]
