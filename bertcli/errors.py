@@ -56,6 +56,13 @@ class PrecisionError(BertcliError):
     """The vectors, as they are, cannot be written in the precision that was asked for."""
 
 
+def out_of_memory(failed: BaseException) -> bool:
+    """Tell whether this is what Python, NumPy or torch raise when there is no room for more."""
+    if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
+        return True
+    return isinstance(failed, RuntimeError) and "can't allocate memory" in str(failed)  # on a CPU
+
+
 class PipeClosed(BertcliError):
     """The reader of our output went away."""
 

@@ -13,7 +13,7 @@ import typer
 
 from bertcli.cli.display.console import say
 from bertcli.cli.options.groups import command
-from bertcli.errors import BertcliError
+from bertcli.errors import BertcliError, out_of_memory
 
 # A command is the function of its own name in the module of its own name: "pretrain vocab" is
 # bertcli.cli.commands.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
@@ -118,6 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("BERTCLI_DEBUG"):
             raise
         return _failed(*_of_the_system(failed), 1)
+    except (MemoryError, RuntimeError) as failed:
+        if os.environ.get("BERTCLI_DEBUG") or not out_of_memory(failed):
+            raise
+        return _failed("out of memory", "give less text at a time, or use a smaller model", 1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.models.bert import BertModel
 
 DTYPES = {
@@ -54,7 +54,9 @@ def put(model: BertModel, device: torch.device) -> BertModel:
     """Move a model to a device. Raises BertcliError when there is no room for it."""
     try:
         return model.to(device)
-    except (torch.OutOfMemoryError, MemoryError):
+    except (RuntimeError, MemoryError) as failed:
+        if not out_of_memory(failed):
+            raise
         raise BertcliError(
             f"out of memory on {device}: the model itself does not fit",
             "use another --device, --dtype bfloat16, or a smaller model",

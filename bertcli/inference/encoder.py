@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.models.attention import Attend, Distance, packed, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.calibration_sample import SAMPLE, drawn
@@ -124,7 +124,9 @@ class Encoder:
             batch = [distinct[index] for index in picked]
             try:
                 states, kept = self._states(self._in_company(batch))
-            except (torch.OutOfMemoryError, MemoryError):
+            except (RuntimeError, MemoryError) as failed:
+                if not out_of_memory(failed):
+                    raise
                 self._shrink(len(picked))
                 rest = [index for some in (picked, *waiting) for index in some]
                 smaller = batches([lengths[index] for index in rest], self.budget)

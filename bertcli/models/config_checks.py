@@ -8,7 +8,7 @@ from typing import Any
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import SWITCH, TEXT, Check, is_text, whole_number
 
-DEEPEST = 10_000  # layers
+DEEPEST = 1000  # layers; a file of settings alone would ask for the memory and time of more
 
 HIDDEN_ACTS = (
     "gelu",

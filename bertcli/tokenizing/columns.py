@@ -165,8 +165,11 @@ def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
 
 def select(
     column: Column, window: Window, first: tuple[int, int], second: tuple[int, int]
-) -> list[Any]:
+) -> Column:
     """Return the special tokens of a column and the part of each sequence in the window."""
+    if isinstance(column, Repeated):  # one object for all windows, of which there may be many
+        kept = select(range(len(column)), window, first, second)
+        return Repeated.of(column.value, len(kept))
     (start, stop), (begin, end) = window
     middle = [*column[: first[0]], *column[first[0] + start : first[0] + stop]]
     if second[1] == 0:

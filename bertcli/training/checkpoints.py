@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor
 from bertcli.checkpoints import load as checkpoint
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
-from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
+from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
@@ -188,10 +189,12 @@ def put_moments(folder: Path, kept: Mapping[str, Tensor]) -> None:
 
 def read_moments(folder: Path) -> dict[str, Tensor]:
     """Read what `put_moments` wrote."""
+    path = folder / OPTIMIZER
+    is_regular(path, OutputError, damaged(path, "").hint, inf)
     try:
-        return load_file(folder / OPTIMIZER)
+        return load_file(path)
     except (OSError, SafetensorError) as broken:
-        raise damaged(folder / OPTIMIZER, broken) from None
+        raise damaged(path, broken) from None
 
 
 def read_state(folder: Path) -> State:

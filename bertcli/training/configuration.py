@@ -22,6 +22,7 @@ SIZES = {
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
 MEND = f"correct it, or give --config one of {', '.join(SIZES)}"
+WEIGHT_TO_ADAM = 4  # a weight, its gradient, and the two numbers that Adam remembers of it
 ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
 
 
@@ -95,6 +96,25 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
             f"{source}: hidden_size {config.hidden_size} is not a multiple of "
             f"num_attention_heads {config.num_attention_heads}",
             MEND,
+        )
+
+
+def refuse_too_large(config: BertConfig, source: str, numbers: int) -> None:
+    """Raise ModelError when so many numbers a weight are more than all memory of this machine.
+
+    Asked for in small pieces, they would be had until the system ends this process, or another.
+    """
+    weights = config.count_parameters()
+    needed = numbers * 4 * weights
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # this system does not say
+        return
+    if needed > there:
+        raise ModelError(
+            f"{source}: {weights:,} weights need {needed / 1e9:,.0f} GB of memory, and this "
+            f"machine has {there / 1e9:,.0f} GB",
+            "train a smaller model",
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import OutputError
 from bertcli.files.system_calls import sync
-from bertcli.files.typed_json import BadJsonError, JsonObject, kind_of, parse
+from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, kind_of, parse
 from bertcli.plots.colours import FAINT, INK, SENTENCES
 from bertcli.plots.drawing import drawing, encode
 
@@ -58,6 +58,7 @@ class Log:
     """Appends lines to a file that may be cut back to where a checkpoint was made."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
+        is_regular(path, OutputError, MOVE, inf)
         self.file = path.open("ab")
         there = self.file.seek(0, os.SEEK_END)
         self.file.truncate(min(size, there))  # what a killed run wrote after its last checkpoint

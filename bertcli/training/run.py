@@ -20,7 +20,7 @@ import torch
 
 from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.scan import require_weights
-from bertcli.errors import BertcliError, InputError, ModelError, OutputError
+from bertcli.errors import BertcliError, InputError, ModelError, OutputError, out_of_memory
 from bertcli.files.lock import locked
 from bertcli.hub import sha256
 from bertcli.models.config import BertConfig
@@ -127,11 +127,16 @@ class TrainingRun:
         return rows, HeldOut(self.data, last, commonest_word(self.data, rows))
 
     def _config(self) -> BertConfig:
-        job = self.job
+        job, numbers = (
+            self.job,
+            configuration.WEIGHT_TO_ADAM if self.ranks.device.type == "cpu" else 1,
+        )
         if job.init is None:
-            return configuration.read(job.config or "", self.data)
-        config = checkpoint.read_config(job.init)
-        configuration.check(config, self.data, str(job.init), given=False)
+            config = configuration.read(job.config or "", self.data)
+        else:
+            config = checkpoint.read_config(job.init)
+            configuration.check(config, self.data, str(job.init), given=False)
+        configuration.refuse_too_large(config, str(job.init or job.config), numbers)
         return config
 
     def _fingerprint(self) -> dict[str, Any]:
@@ -232,7 +237,9 @@ class TrainingRun:
                 f"step {number + 1}: {bad}; {self.checkpoints.kept()}",
                 "try a lower --learning-rate or a longer --warmup-steps",
             ) from None
-        except torch.OutOfMemoryError as full:
+        except (RuntimeError, MemoryError) as full:
+            if not out_of_memory(full):
+                raise
             raise ModelError(
                 f"step {number + 1}: no memory left on {self.ranks.device}: "
                 f"{str(full).split('. ')[0]}; {self.checkpoints.kept()}",

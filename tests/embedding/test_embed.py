@@ -166,21 +166,25 @@ def test_pairs_have_token_types(folder, capsys):
     assert np.abs(embedder.vectors([encoded])[0].vector - found).max() < 1e-6
 
 
-def test_memory_that_runs_out_halves_the_batches(folder, texts):
+@pytest.mark.parametrize("numbers", [1 << 50, None], ids=["of a CPU", "of a GPU"])
+def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
     plain = Embedder.open(folder, EmbedOptions())
     tight = Embedder.open(folder, EmbedOptions())
     said, states = [], tight.encoder._states
 
-    def small_device(batch):
-        if sum(len(text.ids) for text in batch) > 600:
+    def fail(batch):
+        if numbers is None:
             raise torch.OutOfMemoryError
-        return states(batch)
+        return torch.empty(numbers)
+
+    def small_device(batch):
+        return (fail if sum(len(text.ids) for text in batch) > 600 else states)(batch)
 
     tight.encoder.warn = said.append
     tight.encoder._states = small_device
     assert np.abs(vectors_of(plain, texts) - vectors_of(tight, texts)).max() < 1e-6
     assert "out of memory on cpu: batches of 2048 tokens from here on" in said
-    tight.encoder._states = lambda batch: (_ for _ in ()).throw(torch.OutOfMemoryError())
+    tight.encoder._states = fail
     with pytest.raises(BertcliError, match="out of memory on cpu"):
         vectors_of(tight, ["one"])
 

@@ -43,7 +43,8 @@ def _renamed(commands: list[Command], dice: random.Random, case: Path) -> list[C
     name = dice.choice(ODD_NAMES)
     renamed = {path.name: name + path.name for path in case.iterdir() if path.is_file()}
     if "/" in name or dice.random() < 0.5:
-        renamed = {one.output: name + one.output for one in commands if one.output}
+        made = {one.output for one in commands if one.output and not (case / one.output).exists()}
+        renamed = {output: name + output for output in made}
     for old, new in renamed.items():
         if (case / old).exists():
             (case / old).rename(case / new)

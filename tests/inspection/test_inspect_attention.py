@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from front import process
+from front import bad, process
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from bertcli import plots
 from bertcli.cli.app import main
 from bertcli.hub import find_model
+from bertcli.models import attention_maps
 from bertcli.plots import colours
 from bertcli.plots.attention_maps import AttentionMaps
 from bertcli.plots.drawing import without_glyph
@@ -154,6 +155,12 @@ def test_text_that_is_too_long_is_cut_and_said(capsys):
     code, out, err = run(capsys, TINY, "--attention", "a " * 500, "--json")
     assert code == 0 and "text truncated to 128 tokens (374 dropped)" in err
     assert len(json.loads(out)["tokens"]) == 128
+
+
+def test_maps_that_memory_has_no_room_for(monkeypatch):
+    monkeypatch.setattr(attention_maps, "recording", lambda maps: torch.empty(1 << 50))
+    done = bad("inspect", "--attention", "a", "-m", TINY)
+    assert done.error == "out of memory"
 
 
 def test_empty_text(capsys):

@@ -88,6 +88,7 @@ def test_transformers_reads_what_we_write(tmp_path):
         ('{"hidden_size": "768"}', 'hidden_size: expected .*, found "768"'),
         ('{"vocab_size": null}', "vocab_size: expected .*, found null"),
         ('{"num_hidden_layers": -1}', "num_hidden_layers: expected .*, found -1"),
+        ('{"num_hidden_layers": 2000}', "num_hidden_layers: expected .* to 1000, found 2000"),
         ('{"num_labels": "many"}', 'num_labels: expected .*, found "many"'),
         ('{"id2label": ["no", "yes"]}', r'id2label: expected .*, found \["no", "yes"\]'),
         ('{"pruned_heads": {"a": [1]}}', "pruned_heads: expected"),

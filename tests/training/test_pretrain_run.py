@@ -406,6 +406,11 @@ def heads_do_not_fit(place):
     return {"config": place / "bad.json"}, "hidden_size 32 is not a multiple of"
 
 
+def too_large_for_this_machine(place):
+    config_file(place / "bad.json", intermediate_size=10**9, num_hidden_layers=40)
+    return {"config": place / "bad.json"}, "weights need 41,600 GB of memory, and this machine has"
+
+
 def a_decoder(place):
     config_file(place / "bad.json", is_decoder=True)
     return {"config": place / "bad.json"}, "is_decoder is not for pretraining"
@@ -456,6 +461,7 @@ def init_is_no_pretraining(place):
         config_says_nothing,
         config_is_no_json,
         heads_do_not_fit,
+        too_large_for_this_machine,
         a_decoder,
         output_is_a_file,
         output_is_in_no_folder,
@@ -561,6 +567,17 @@ def test_a_damaged_checkpoint_is_named(place, whole, tmp_path, name):
     (tmp_path / "out" / "checkpoint-6" / name).write_bytes(b"{")
     done = bad(*argv(place, tmp_path / "out", "--resume"))
     assert f"checkpoint-6/{name}: cannot be read" in done.error.replace(os.sep, "/")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+@pytest.mark.parametrize("name", ["checkpoint-4/optimizer.safetensors", "log.jsonl"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(place, whole, tmp_path, name):
+    out = tmp_path / "out"
+    shutil.copytree(whole[0], out)
+    shutil.rmtree(out / "checkpoint-6")
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    assert f"{name}: not a regular file" in bad(*argv(place, out, "--resume")).error
 
 
 @pytest.mark.parametrize(
