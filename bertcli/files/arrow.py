@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -270,6 +270,18 @@ def array(column: Any, name: str) -> Array:
         shape.append(len(column) // before if before else 0)
     found: Array = column.to_numpy(zero_copy_only=False)
     return found.reshape(shape)
+
+
+def no_rows(kind: Any) -> Iterator[Array]:
+    """Yield an array [0, D...] for a type of lists of one size, nothing for any other type."""
+    import numpy
+
+    shape = [0]
+    while hasattr(kind, "list_size"):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    if len(shape) > 1 and (types.is_floating(kind) or types.is_integer(kind)):
+        yield numpy.zeros(shape, kind.to_pandas_dtype())
 
 
 def column_of(found: Array) -> Any:

@@ -119,6 +119,8 @@ class Table:
 
         Raises InputError for a column of lists of several lengths.
         """
+        if not self.metadata.num_rows:
+            yield from arrow.no_rows(self.schema.field(name).type)
         for batch in self.file.iter_batches(most, columns=[name]):
             try:
                 yield arrow.array(batch.column(0), name)

@@ -57,6 +57,7 @@ FAST_COLUMNS = {
 
 
 # What clean_up_tokenization_spaces stands for in transformers, in this order.
+MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
@@ -191,7 +192,7 @@ class Tokenizer:
             case "longest":
                 length = max((item.length for item in batch), default=0)
             case _:
-                length = self.max_length(layout)
+                length = self.padded_to(layout)
         step = layout.pad_to_multiple_of or 1
         length = -(-length // step) * step
         side = layout.padding_side or self.padding_side
@@ -206,6 +207,20 @@ class Tokenizer:
         if self.limit is None:
             raise UsageError("this tokenizer has no limit of its own", "give --max-length")
         return self.limit
+
+    def padded_to(self, layout: Layout) -> int:
+        """Return the length that padding to ``max_length`` makes of every text.
+
+        Raises UsageError where a limit that no text comes near would fill the memory.
+        """
+        length = self.max_length(layout)
+        if layout.max_length is None and length > MOST_PADDED:
+            raise UsageError(
+                f"--padding max_length would pad every text to {length:,} tokens, the limit that "
+                "this model's files name",
+                "give --max-length N",
+            )
+        return length
 
     def cut_at(self, layout: Layout) -> int | None:
         """Return the length that truncation keeps; None without truncation.

@@ -115,9 +115,9 @@ def _pairs(found: Comparison) -> Iterator[tuple[int, Array, Array]]:
             yield counts[0] - len(x), wide[0], wide[1]
         elif all(shapes) and shapes[0] != shapes[1]:
             break
-    if counts[0] != counts[1] or shapes[0] != shapes[1]:
+    if counts[0] != counts[1] or (all(shapes) and shapes[0] != shapes[1]):
         raise _differing(found, counts, shapes)
-    found.shape = [counts[0], *shapes[0]]
+    found.shape = [counts[0], *max(shapes, key=len)]  # of a file without lines it is not known
 
 
 def _readable(path: str) -> Iterator[Array]:

@@ -172,6 +172,8 @@ def _npz(path: str) -> Iterator[Array]:
 
 def _array(path: str, stream: IO[bytes]) -> Iterator[Array]:
     """Read an NPY stream block by block."""
+    import numpy as np
+
     try:
         dtype, shape, by_columns, _ = read_header(stream)
     except ValueError as broken:
@@ -184,6 +186,8 @@ def _array(path: str, stream: IO[bytes]) -> Iterator[Array]:
         )
     most = _rows_of_a_block(path, shape[1:])
     try:
+        if not shape[0]:
+            yield np.zeros(shape, dtype)  # its width tells something
         for block in read_blocks(stream, dtype, shape[0], math.prod(shape[1:]), most):
             yield block.reshape(-1, *shape[1:]) if block.size else block.reshape(0, *shape[1:])
     except EOFError as cut:
@@ -203,9 +207,12 @@ def _safetensors(path: str) -> Iterator[Array]:
 
     try:
         with open_safetensors(path, "numpy") as file:
-            found = file.get_slice(_name_among(path, list(file.keys())))
+            name = _name_among(path, list(file.keys()))
+            found = file.get_slice(name)
             rows, *shape = found.get_shape() or [0]
             most = _rows_of_a_block(path, shape)
+            if shape and not rows:
+                yield file.get_tensor(name)  # of which the library takes no slice
             for start in range(0, rows, most):
                 yield found[start : min(start + most, rows)]
     except (SafetensorError, TypeError) as broken:  # TypeError: bfloat16, which NumPy has not

@@ -541,6 +541,15 @@ def test_settings_of_a_wrong_type(tmp_path, file, key, value):
     assert f", found {json.dumps(value)}" in error
 
 
+def test_a_limit_that_no_text_comes_near_is_not_padded_to(tmp_path):
+    folder = write(tmp_path, [*ROLES, "a"], tokenizer_config={"model_max_length": 10**9 - 1})
+    for more in (("--padding", "max_length"), ("--padding", "max_length", "--truncation", "true")):
+        done = bad("tokenize", "-m", folder, "a", *more, code=2)
+        assert done.error.startswith("--padding max_length would pad every text to 999,999,999 ")
+        assert done.hint == "give --max-length N"
+    assert len(good("tokenize", "-m", folder, "a", *more, "--max-length", 9).ids[0]) == 9
+
+
 @pytest.mark.parametrize(
     ("said", "key"),
     [

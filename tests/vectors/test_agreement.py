@@ -14,6 +14,8 @@ from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
 from bertcli.vectors import reading as stored
 from bertcli.vectors.agreement import compare
+from bertcli.vectors.output import open_vectors
+from bertcli.vectors.target import Target
 
 PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(
     lambda shape: st.tuples(*2 * [arrays(np.float32, shape, elements=st.floats(-9, 9, width=32))])
@@ -136,7 +138,33 @@ def test_no_rows(write):
     a = write("a.npy", np.empty((0, 3), np.float32))
     found = compare(a, a)
     assert (found.identical, found.max_abs, found.worst) == (True, None, [])
+    assert found.shape == [0, 3]
     found.check(0)
+
+
+EMPTY = ("npy", "npz", "safetensors", "parquet")
+
+
+def empty(path, width):
+    """Make a file as embed makes it of no text."""
+    target = Target(path, path.suffix[1:])
+    with open_vectors(target, {}) as sink:
+        sink.write([], np.zeros((0, width), np.float32))
+        sink.commit(None)
+        sink.finish({})
+
+
+@pytest.mark.parametrize("one", EMPTY)
+@pytest.mark.parametrize("other", [*EMPTY, "jsonl", "csv"])
+def test_no_rows_have_a_width(tmp_path, run, one, other):
+    """In formats that say it; a file of lines has none."""
+    for name, width in ((f"a.{one}", 8), (f"b.{other}", 8), (f"c.{other}", 5)):
+        empty(tmp_path / name, width)
+    code, out, err = run(*(str(tmp_path / name) for name in (f"a.{one}", f"b.{other}")))
+    assert (code, err, json.loads(out)["shape"]) == (0, "", [0, 8])
+    code, out, err = run(*(str(tmp_path / name) for name in (f"a.{one}", f"c.{other}")))
+    assert code == (other in EMPTY)
+    assert ("8 dimensions" in err and "has 5" in err) == (other in EMPTY)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ def _taken(task: Task, mode: ModeOptions) -> frozenset[str]:
 def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
     """Fail for options that cannot work before anything is read; warn of those without effect."""
     tokenizer.cut_at(shape)
+    if shape.padding == "max_length":
+        tokenizer.padded_to(shape)
     if shape.stride and not shape.overflowing:
         console.warn("--stride has no effect without --overflowing")
     if shape.max_length and "do_not" in shape.truncation and shape.padding != "max_length":
