@@ -52,7 +52,7 @@ TORCH += tuple(f"training/{name}" for name in ("objective", "loop", "ranks", "ch
 # What `bertcli inspect` and the options of `bertcli embed` read without torch.
 NO_TORCH = """
 models/__init__ models/config models/shapes checkpoints/__init__ checkpoints/names
-checkpoints/safetensors_header checkpoints/scan checkpoints/tensors checkpoints/tensorflow
+checkpoints/scan checkpoints/tensors checkpoints/tensorflow
 checkpoints/fit embedding/__init__
 embedding/options embedding/sentence_config embedding/word_pooling
 """.split()  # noqa: SIM905
@@ -229,6 +229,7 @@ ONE_HOME = {
     "os.fsync": "files/system_calls",
     "import filelock": "files/lock",
     "import pyarrow": "files/arrow",
+    b"\x93NUMPY": "files/npy",
     "O_NOFOLLOW": "files/system_calls",
     "SIGHUP": "files/system_calls",
     "SIGALRM": "files/system_calls",

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertcli.checkpoints.names import NESTED, transposed
-from bertcli.checkpoints.safetensors_header import read_header
 from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
 from bertcli.errors import ModelError
 from bertcli.files.pickles import Tensor
+from bertcli.files.safetensors import read_header
 from bertcli.files.torch_save import AGAIN, BYTES, read_torch
 from bertcli.files.typed_json import is_regular
 

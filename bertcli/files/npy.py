@@ -1,7 +1,9 @@
-"""NPY arrays, read as a stream: the header, then blocks of rows, whatever the file claims to be.
+"""NPY arrays, alone and in archives (NPZ): their headers, and rows as a stream.
 
     head = read_header(file)                 # ValueError says what is wrong
     for block in read_blocks(file, head.dtype, rows, width): ...
+
+    file.write(header_of("<f4", (2, 384)))
 
 Source: numpy.lib.format. Numpy's own reader evaluates headers that are none, and makes room for
 what they promise.
@@ -12,7 +14,8 @@ from __future__ import annotations
 import ast
 import struct
 import warnings
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+MAGIC = b"\x93NUMPY"
 LONGEST = 1 << 16  # bytes of a header
 DIMENSIONS = 64  # numpy's own limit
 WIDEST = 1 << 22  # numbers of a row, all of which are in memory at once
@@ -55,7 +59,7 @@ def _header(file: IO[bytes]) -> Header:
     import numpy
 
     magic, major = file.read(6), file.read(2)[:1]
-    if magic != b"\x93NUMPY" or major not in (b"\1", b"\2", b"\3"):
+    if magic != MAGIC or major not in (b"\1", b"\2", b"\3"):
         raise ValueError("it does not begin like one")
     form = "<H" if major == b"\1" else "<I"
     (length,) = struct.unpack(form, file.read(struct.calcsize(form)))
@@ -100,3 +104,18 @@ def read_blocks(
             there = start + len(raw) // max(1, width * kind.itemsize)
             raise EOFError(f"ends after row {there:,} of {rows:,}")
         yield numpy.frombuffer(raw, kind).reshape(count, width)
+
+
+def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return the header of an NPY file of version 1.0, 128 bytes for every shape."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+    return MAGIC + b"\x01\x00" + struct.pack("<H", 118) + text.ljust(117).encode() + b"\n"
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, Callable[[IO[bytes]], None]]) -> None:
+    """Write an archive of NPY arrays, each by its function. Equal arrays give equal bytes."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, write in arrays.items():
+            entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed
+            with archive.open(entry, "w", force_zip64=True) as member:
+                write(member)

@@ -1,12 +1,145 @@
-"""Safetensors files, opened with a bound on the header, which is read and kept whole."""
+"""Safetensors: the header (names, types, shapes and places of tensors), and files to read.
+
+    for tensor in read_header(Path("model.safetensors")):
+        print(tensor.name, tensor.shape)
+
+`safe_open` says neither where a tensor begins nor what is wrong with a header, and takes one of 100
+MB: so the header is read here, and `open_safetensors` bounds what the library is shown.
+
+The header is 8 bytes (its length, little-endian), then a JSON object, then the data without gaps.
+Source: https://github.com/huggingface/safetensors, Format. A header that cannot be true of its
+file is an error that says why.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 import struct
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from bertcli.errors import ModelError
+from bertcli.files.typed_json import BadJsonError, JsonObject, is_text, kind_of, parse
 
 LARGEST = 1 << 24  # bytes of a header: those of 100,000 tensors; the library takes 100 MB
+POINTER = b"version "  # how the files begin that git-lfs puts in place of others
+DIMENSIONS = 64  # more than any tensor has
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+NUMPY_OF = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
+    "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip  # of BF16, which NumPy has not, the bits
+AGAIN = "fetch or write the file again"
+
+
+class TensorInfo(NamedTuple):
+    """A tensor in a file: what it is and where its bytes are."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    file: Path
+    start: int = 0  # of its first byte, from the start of the file
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return prod(self.shape)
+
+
+def read_header(path: Path) -> list[TensorInfo]:
+    """Return the tensors of a safetensors file in the order of their bytes.
+
+    ModelError when the file is cut off, or its header contradicts the file or itself.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ModelError(f"{path}: not a file")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(8)
+            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+            if not 2 <= length <= min(LARGEST, size - 8):
+                raise _broken(path, _why_no_header(size, length, head))
+            raw = file.read(length)
+    except OSError as failed:
+        raise ModelError(f"{path}: {failed.strerror or failed}") from None
+    entries = _parse(path, raw)
+    names = [name for name in entries if name != "__metadata__"]
+    tensors = [_tensor(path, name, entries[name], 8 + length) for name in names]
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
+    _refuse_gaps(path, tensors, 8 + length, size)
+    return tensors
+
+
+def _why_no_header(size: int, length: int, head: bytes) -> str:
+    if size == 0:
+        return "the file is empty"
+    if head == POINTER:
+        return "only git-lfs's pointer to the file: run git lfs pull"
+    if size < 10:
+        return f"the file has {size} bytes, and a header has at least 10"
+    if length > LARGEST:
+        return f"a header of {length:,} bytes: this is not a safetensors file"
+    return f"the header says it has {length:,} bytes, and the file has {size:,}"
+
+
+def _parse(path: Path, raw: bytes) -> JsonObject:
+    try:
+        entries = parse(raw, unique=True)
+    except BadJsonError as bad:
+        raise _broken(path, f"the header is not valid JSON: {bad}") from None
+    if not isinstance(entries, dict):
+        raise _broken(path, f"the header: expected a JSON object, found {kind_of(entries)}")
+    header = JsonObject(entries, str(path), hint=AGAIN)
+    header.check_keys(is_text, "tensor names")
+    return header
+
+
+def _tensor(path: Path, name: str, entry: Any, data: int) -> TensorInfo:
+    """Check one entry of the header; `data` is where the file's data begin."""
+    try:
+        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        numbers = (*shape, start, end)
+        whole = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+    except (KeyError, TypeError, ValueError):
+        raise _broken(path, f"{name}: dtype, shape and two data_offsets are expected") from None
+    if not whole or len(shape) > DIMENSIONS:
+        raise _broken(path, f"{name}: shape and offsets are not whole numbers from 0")
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise _broken(path, f"{name}: unknown dtype {dtype!r}", f"known: {', '.join(BITS)}")
+    needed = prod(shape) * BITS[dtype] // 8
+    if end - start != needed:
+        raise _broken(
+            path, f"{name}: {dtype} {list(shape)} needs {needed:,} bytes, not {end - start:,}"
+        )
+    return TensorInfo(name, dtype, tuple(shape), needed, path, data + start)
+
+
+def _refuse_gaps(path: Path, tensors: Sequence[TensorInfo], data: int, size: int) -> None:
+    at = data
+    for tensor in tensors:
+        if tensor.start != at:
+            what = "overlaps the one before" if tensor.start < at else "leaves a gap before it"
+            raise _broken(path, f"{tensor.name} {what}")
+        at += tensor.nbytes
+    if at != size:
+        cut = f"the header describes {at:,} bytes, and the file has {size:,}"
+        raise _broken(path, f"{cut}: it is cut off" if size < at else cut)
+
+
+def _broken(path: Path, why: str, hint: str = AGAIN) -> ModelError:
+    return ModelError(f"{path}: {why}", hint)
 
 
 def open_safetensors(path: str | Path, framework: str) -> Any:
@@ -19,3 +152,15 @@ def open_safetensors(path: str | Path, framework: str) -> Any:
     if length > LARGEST:
         raise SafetensorError(f"a header of {length:,} bytes, and {LARGEST:,} is the limit")
     return safe_open(path, framework=framework)
+
+
+def header_of(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> bytes:
+    """Return the header of a file with tensors of these types (F32) and shapes, in this order."""
+    header, at = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        end = at + prod(shape) * BITS[dtype] // 8
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text

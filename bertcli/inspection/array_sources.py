@@ -14,19 +14,16 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from bertcli.checkpoints.safetensors_header import read_header as read_safetensors
 from bertcli.errors import InputError
 from bertcli.files.npy import read_blocks, read_header
+from bertcli.files.safetensors import NUMPY_OF
+from bertcli.files.safetensors import read_header as read_safetensors
 from bertcli.files.streams import blocks as line_blocks
 from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import BadJsonError, parse
 from bertcli.files.zips import open_zip
 
 ROWS = 256  # vectors of JSON lines that are measured together
-NUMPY_OF = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
-    "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
-}  # fmt: skip
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 CUT_OFF = "fetch or write the file again"
 LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits

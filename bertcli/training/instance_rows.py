@@ -18,8 +18,8 @@ from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.checkpoints.safetensors_header import read_header
 from bertcli.errors import InputError
+from bertcli.files.safetensors import read_header
 
 if TYPE_CHECKING:
     import numpy as np

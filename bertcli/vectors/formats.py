@@ -9,16 +9,15 @@
 from __future__ import annotations
 
 import json
-import math
-import struct
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.files.id_arrays import npy_header
+from bertcli.files import safetensors
+from bertcli.files.npy import header_of, write_npz
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.writers import packed, writer_of
 from bertcli.vectors import rows as fields
@@ -91,7 +90,7 @@ def put_header(rows: Rows) -> None:
 
 def _head(rows: Rows) -> bytes:
     shape, dtype = rows.kind()
-    return npy_header(dtype.str, shape)
+    return header_of(dtype.str, shape)
 
 
 def _npy(file: IO[bytes], rows: Rows) -> None:
@@ -106,11 +105,7 @@ def _data(file: IO[bytes], rows: Rows) -> None:
 
 def _npz(file: IO[bytes], rows: Rows) -> None:
     writers = {NAME: _npy} | ({IDS: _ids} if rows.ids else {})
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, write in writers.items():
-            entry = zipfile.ZipInfo(f"{name}.npy")  # its fixed date gives equal bytes
-            with archive.open(entry, "w", force_zip64=True) as member:
-                write(member, rows)
+    write_npz(file, {name: partial(write, rows=rows) for name, write in writers.items()})
 
 
 def _ids(file: IO[bytes], rows: Rows) -> None:
@@ -119,7 +114,7 @@ def _ids(file: IO[bytes], rows: Rows) -> None:
 
     longest = max((len(id_text(meta)) for some in rows.metas() for meta in some), default=1)
     kind = np.dtype(f"<U{max(1, longest)}")
-    file.write(npy_header(kind.str, (rows.count,)))
+    file.write(header_of(kind.str, (rows.count,)))
     for some in rows.metas():
         file.write(np.array([id_text(meta) for meta in some], kind).tobytes())
 
@@ -147,13 +142,8 @@ def refuse_long_ids(metas: Sequence[Row], first: int) -> None:
 
 
 def _safetensors(file: IO[bytes], rows: Rows) -> None:
-    """Write the header (name to type, shape and place), padded to 8 bytes, then the data."""
     shape, dtype = rows.kind()
-    end = math.prod(shape) * dtype.itemsize
-    entry = {"dtype": SAFE[dtype.name], "shape": shape, "data_offsets": [0, end]}
-    text = json.dumps({NAME: entry}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(struct.pack("<Q", len(text)) + text)
+    file.write(safetensors.header_of({NAME: (SAFE[dtype.name], shape)}))
     _data(file, rows)
 
 

@@ -11,19 +11,16 @@ fewer of very long vectors, so the blocks of two files of one width lie side by 
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
-from bertcli.files.npy import WIDEST, read_blocks, read_header
-from bertcli.files.safetensors import open_safetensors
+from bertcli.files.npy import WIDEST
 from bertcli.files.side_files import manifest_beside
+from bertcli.files.stored_arrays import open_array
 from bertcli.files.streams import blocks, open_bytes, unreadable
 from bertcli.files.typed_json import JsonObject, kind_of, parse, read_value
-from bertcli.files.zips import open_zip
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.precision import PRECISIONS, RANGED, restore
@@ -46,8 +43,6 @@ def stored(path: str) -> Iterator[Array]:
     form = form_of(path)
     try:
         yield from _even(path, READERS[form](path))
-    except (zipfile.BadZipFile, zlib.error, EOFError) as broken:
-        raise InputError(f"{path}: not a readable {form} file: {broken}") from None
     except OSError as failed:
         raise unreadable(path, failed) from None
 
@@ -157,41 +152,22 @@ def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
         yield np.concatenate(held)
 
 
-def _npy(path: str) -> Iterator[Array]:
-    with open_bytes(path) as stream:
-        yield from _array(path, stream)
-
-
-def _npz(path: str) -> Iterator[Array]:
-    with open_zip(path) as archive:
-        members = archive.namelist()
-        names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
-        with archive.open(f"{_name_among(path, names)}.npy") as member:
-            yield from _array(path, member)
-
-
-def _array(path: str, stream: IO[bytes]) -> Iterator[Array]:
-    """Read an NPY stream block by block."""
+def _array(path: str) -> Iterator[Array]:
+    """Read the array of NPY, NPZ and safetensors files."""
     import numpy as np
 
-    try:
-        dtype, shape, by_columns, _ = read_header(stream)
-    except ValueError as broken:
-        raise InputError(f"{path}: not a readable NPY array: {broken}") from None
-    if len(shape) < 2 or by_columns or dtype.hasobject:
-        order = " in Fortran order" if by_columns else ""
-        raise InputError(
-            f"{path}: holds {dtype} of shape {shape}{order}, not vectors",
-            "vectors are numbers of shape [rows, dimensions], row by row",
-        )
-    most = _rows_of_a_block(path, shape[1:])
-    try:
-        if not shape[0]:
-            yield np.zeros(shape, dtype)  # its width tells something
-        for block in read_blocks(stream, dtype, shape[0], math.prod(shape[1:]), most):
-            yield block.reshape(-1, *shape[1:]) if block.size else block.reshape(0, *shape[1:])
-    except EOFError as cut:
-        raise InputError(f"{path}: {cut}", "make it again") from None
+    with open_array(path, path, form_of(path), ARRAY) as found:
+        if len(found.shape) < 2 or found.by_columns or getattr(found.dtype, "hasobject", True):
+            order = " in Fortran order" if found.by_columns else ""
+            raise InputError(
+                f"{path}: holds {found.dtype} of shape {found.shape}{order}, not vectors",
+                "vectors are numbers of shape [rows, dimensions], row by row",
+            )
+        most = _rows_of_a_block(path, found.shape[1:])
+        if not found.rows:
+            yield np.zeros(found.shape, found.dtype)  # its width tells something
+        for block in found.blocks(most):
+            yield block if block.size else block[:0]
 
 
 def _rows_of_a_block(path: str, shape: Sequence[int]) -> int:
@@ -200,32 +176,6 @@ def _rows_of_a_block(path: str, shape: Sequence[int]) -> int:
     if width > WIDEST:
         raise InputError(f"{path}: a row has {width:,} numbers, and {WIDEST:,} is the limit")
     return max(1, min(ROWS, WIDEST // max(1, width)))
-
-
-def _safetensors(path: str) -> Iterator[Array]:
-    from safetensors import SafetensorError
-
-    try:
-        with open_safetensors(path, "numpy") as file:
-            name = _name_among(path, list(file.keys()))
-            found = file.get_slice(name)
-            rows, *shape = found.get_shape() or [0]
-            most = _rows_of_a_block(path, shape)
-            if shape and not rows:
-                yield file.get_tensor(name)  # of which the library takes no slice
-            for start in range(0, rows, most):
-                yield found[start : min(start + most, rows)]
-    except (SafetensorError, TypeError) as broken:  # TypeError: bfloat16, which NumPy has not
-        raise InputError(f"{path}: not a readable safetensors file: {broken}") from None
-
-
-def _name_among(path: str, names: Sequence[str]) -> str:
-    if ARRAY in names:
-        return ARRAY
-    if len(names) == 1:
-        return names[0]
-    there = ", ".join(names) or "none"
-    raise InputError(f"{path}: array {ARRAY!r} not found", f"available: {there}")
 
 
 def _jsonl(path: str) -> Iterator[Array]:
@@ -291,9 +241,9 @@ def _parquet(path: str) -> Iterator[Array]:
 
 
 READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
-    "npy": _npy,
-    "npz": _npz,
-    "safetensors": _safetensors,
+    "npy": _array,
+    "npz": _array,
+    "safetensors": _array,
     "jsonl": _jsonl,
     "csv": _csv,
     "parquet": _parquet,

@@ -144,7 +144,6 @@ def test_archives_with_odd_members(tmp_path):
 
 def test_a_safetensors_header_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(safetensors, "LARGEST", 50)
-    monkeypatch.setattr("bertcli.checkpoints.safetensors_header.LARGEST", 50)
     text = b'{"input_ids":{"dtype":"I64","shape":[1,2],"data_offsets":[0,16]}}'
     path = tmp_path / "x.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 16)

@@ -144,7 +144,7 @@ def bad(name, content, message):
         bad("v.npz", None, "no such file"),
         bad("v.safetensors", None, "no such file|not a readable"),
         bad("v.parquet", None, "no such file"),
-        bad("v.npy", b"nonsense", "not a readable NPY array"),
+        bad("v.npy", b"nonsense", "not a readable npy file"),
         bad("v.npz", b"nonsense", "not a readable npz file"),
         bad("v.safetensors", b"nonsense", "not a readable safetensors file"),
         bad("v.parquet", b"nonsense", "not a readable Parquet file"),
@@ -188,7 +188,10 @@ def test_an_array_that_is_cut_off(tmp_path):
     path = tmp_path / "v.npy"
     np.save(path, vectors_of(10, 4))
     path.write_bytes(path.read_bytes()[:-20])
+    path.with_suffix(".npy.gz").write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(InputError, match="ends after row 8 of 10"):
+        list(stored(f"{path}.gz"))
+    with pytest.raises(InputError, match="cut off: 268 bytes, not 288"):
         list(stored(str(path)))
 
 
