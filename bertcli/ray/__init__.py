@@ -1,6 +1,6 @@
-"""Many files at once: a folder of shards in, a folder of shards out, by workers of Ray.
+"""Many files at once, on the workers of a Ray cluster: one output file per input file.
 
-Ray moves work about; what is done to a shard is what `bertcli embed` and `bertcli tokenize` do to a
-file. `shards` plans, `jobs` says what a worker does, `worker` does one shard, `run` drives the
-pool. Begin with `run`.
+What is done with a file is what `bertcli embed` and `bertcli tokenize` do; Ray only moves work.
+`shards` plans which files are read and written, `jobs` says what a worker does, `worker` does one
+shard, `run` drives the pool of workers, `summary` reports. Begin with `run`.
 """

@@ -1,4 +1,4 @@
-"""A Ray cluster: joined or started, and how much of it a pool of workers takes."""
+"""A Ray cluster: joining or starting it, and the workers that fit on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_CPUS = 4  # of a worker, unless asked for: small models gain little from mo
 
 @dataclass(frozen=True)
 class Pool:
-    """How many workers there are, and what each of them has. None is for the cluster to settle."""
+    """How many workers there are, and the resources of each. None: decided by the cluster."""
 
     workers: int | None = None
     cpus: int | None = None
@@ -38,8 +38,8 @@ class Pool:
             nodes = [node for node in nodes if node.get("GPU", 0) >= gpus]
             if not nodes:
                 raise UsageError(
-                    f"--gpus-per-worker {gpus:g}: no node of this cluster has as many",
-                    "--gpus-per-worker 0 computes on CPUs",
+                    f"--gpus-per-worker {gpus:g}: no node of this cluster has that many",
+                    "use --gpus-per-worker 0 to compute on CPUs",
                 )
         cpus = self.cpus or _share(nodes, gpus)
         room = sum(_fits(node, cpus, gpus) for node in nodes)
@@ -48,7 +48,7 @@ class Pool:
             raise UsageError(
                 f"--workers {self.workers or 1} with --cpus-per-worker {cpus} does not fit on this "
                 f"cluster, whose nodes have {have} CPUs",
-                "give less with --workers or --cpus-per-worker",
+                "decrease --workers or --cpus-per-worker",
             )
         return Pool(self.workers or room, cpus, gpus)
 
@@ -84,7 +84,7 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         quiet["include_dashboard"] = False
-    # Ray prints there, whatever it was told, that a worker died and its task will be done again.
+    # Ray prints to stdout, at any log level, that a worker died and its task will be retried.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         try:
             with _silence():
@@ -99,7 +99,7 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep what Ray's own core writes while it starts, which no level turns off, from stderr."""
+    """Hide what Ray's core writes to stderr while it starts, which no log level turns off."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -112,7 +112,7 @@ def _silence() -> Iterator[None]:
 
 
 def _reachable(address: str) -> None:
-    """Ask whether anybody listens: Ray itself would try for minutes."""
+    """Raise BertcliError when nothing listens there: Ray itself would retry for minutes."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     if address in ("local", "auto") or not parts.hostname:
         return
@@ -127,5 +127,5 @@ def _unreachable(address: str, said: str) -> BertcliError:
     first = said.strip().split("\n")[0]
     return BertcliError(
         f"no Ray cluster at {address}: {first}",
-        "ray start --head starts one; without --ray-address it runs on this machine alone",
+        "start one with ray start --head, or leave out --ray-address to use this machine only",
     )

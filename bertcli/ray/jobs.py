@@ -1,6 +1,7 @@
-"""What a worker does to a shard: the same as `bertcli embed` and `bertcli tokenize` to a file.
+"""What a worker does with a shard: what `bertcli embed` and `bertcli tokenize` do with a file.
 
-A job is what a worker is told: plain values that travel. ``open`` makes it ready, once a worker.
+A job is a record of plain values, which is sent to workers. ``open`` loads the model, once per
+worker.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class ShardWork(Protocol):
 
     @property
     def made_by(self) -> dict[str, Any]:
-        """What the bytes of an output depend on, besides its input."""
+        """What the bytes of an output depend on, besides the input."""
 
     def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
         """Make a file, and its manifest, which holds ``about``."""
 
 
 class ShardJob(Protocol):
-    """What is to be done to each shard."""
+    """What to do with each shard."""
 
     @property
     def source(self) -> Source:
@@ -51,7 +52,7 @@ class ShardJob(Protocol):
 
     @property
     def overwrite(self) -> bool:
-        """Whether what an earlier run made is made again."""
+        """Whether to replace the outputs of an earlier run."""
 
     def open(self) -> ShardWork:
         """Load what is needed."""

@@ -1,4 +1,4 @@
-"""Files that may lie elsewhere: listed, fetched, and put back.
+"""Files of this machine or of a remote file system: listed, fetched, uploaded.
 
 A place is a path, or a URL that fsspec or Arrow knows: file://, s3://, gs://, hdfs://, ...
 """
@@ -45,8 +45,8 @@ def listed(pattern: str) -> list[str]:
             found = [path] if fs.exists(path) else []
     if not found:
         raise InputError(
-            f"{public(pattern)}: names no file",
-            "quote a glob, or the shell expands it; ** crosses folders",
+            f"{public(pattern)}: no matching files",
+            "quote globs, so that the shell does not expand them; ** matches folders",
         )
     scheme = "" if is_local(pattern) else pattern.split("://")[0] + "://"
     return [scheme + name for name in sorted(found)]
@@ -67,7 +67,7 @@ def exists(place: str) -> bool:
 
 
 def beside(place: str, end: str) -> str:
-    """Return the place of a file that lies beside another."""
+    """Return the place of a side file of another file."""
     folder, slash, name = place.rpartition("/")
     return folder + slash + side_name(name, end)
 
@@ -91,7 +91,7 @@ def fetch(place: str, folder: Path) -> Path:
 
 
 def put(file: Path, place: str) -> None:
-    """Copy a file of this machine to a place that is elsewhere."""
+    """Copy a local file to a remote place."""
     with explained(place):
         fs, path = _filesystem(place)
         fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
@@ -100,7 +100,7 @@ def put(file: Path, place: str) -> None:
 
 @contextmanager
 def explained(place: str) -> Iterator[None]:
-    """Raise InputError for what file systems say: no such scheme, no package for it, no access."""
+    """Raise InputError for errors of file systems: unknown scheme, missing package, no access."""
     try:
         yield
     except (OSError, ImportError, ValueError) as failed:

@@ -28,7 +28,7 @@ PAUSE = 0.5  # seconds between looks at how far the workers are
 
 @dataclass
 class RayProgress:
-    """How far a run is: shards that are done, and what is known of those that are not."""
+    """Progress of a run: the shards that are done, and what is known of those in progress."""
 
     shards: int
     done: list[Done] = field(default_factory=list)
@@ -41,7 +41,7 @@ class RayProgress:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a worker yet."""
+        """Whether a worker has started."""
         return bool(self.done or self.under_way)
 
     @property
@@ -64,17 +64,17 @@ Watch = Callable[[RayProgress], None]
 
 
 class Meter:
-    """What the workers have told: an actor of its own, so that they never wait for anybody."""
+    """Progress of the workers: an actor of its own, so that workers never wait."""
 
     def __init__(self) -> None:
         self.shards: dict[str, tuple[str, int, int]] = {}
 
     def seen(self, output: str, worker: str, records: int, tokens: int) -> None:
-        """Note how far a shard is."""
+        """Store the progress of a shard."""
         self.shards[output] = worker, records, tokens
 
     def all(self) -> dict[str, tuple[str, int, int]]:
-        """Return what is known of every shard that was begun."""
+        """Return the progress of every shard that was started."""
         return self.shards
 
 
@@ -126,7 +126,7 @@ def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> lis
 
 
 def _results(job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any) -> Iterator[str]:
-    """Yield what comes of every shard, as soon as it does."""
+    """Yield the result of every shard, as soon as it is done."""
     import logging
 
     import ray.data
@@ -151,7 +151,7 @@ def _results(job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any) -> 
 
 @contextmanager
 def _looking(meter: Any, progress: RayProgress, watch: Watch) -> Iterator[None]:
-    """Ask, now and then, how far the shards are that are under way."""
+    """Poll the progress of the shards."""
     import ray
 
     over = threading.Event()
@@ -171,7 +171,7 @@ def _looking(meter: Any, progress: RayProgress, watch: Watch) -> Iterator[None]:
 
 
 def _read(found: str) -> Done:
-    """Return what a worker sent. Raises the error that it sent instead."""
+    """Return the result that a worker sent. Raises the error that it sent instead."""
     raw = parse(found)
     if "error" in raw:
         raise getattr(errors, raw["kind"])(raw["error"], raw["hint"])
@@ -184,11 +184,12 @@ def _explained(failed: Exception) -> Exception:
     text = str(failed)
     if "No module named 'bertcli'" in text:
         return BertcliError(
-            "the workers of this cluster have no bertcli", "install the same version on every node"
+            "bertcli is not installed on the workers of this cluster",
+            "install the same version on every node",
         )
     if type(failed).__name__ in ("RayActorError", "ActorDiedError", "NodeDiedError"):
         return BertcliError(
             f"workers keep dying: {text.strip().split(chr(10))[0]}",
-            "out of memory? Give fewer --workers; a further run goes on where this one stopped",
+            "if memory is short, decrease --workers; the same command continues this run",
         )
     return failed

@@ -1,4 +1,4 @@
-"""Which files are read, and which one is made of each."""
+"""The shards of a run: which files are read, and which file is written for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMAS = 1000  # Parquet files whose fields are compared before anything starts
 
 
 class Shard(NamedTuple):
-    """A file to read and the file to make of it."""
+    """An input file and its output file."""
 
     source: str
     output: str
@@ -37,20 +37,22 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     files that do not go together.
     """
     if source.texts or "-" in source.paths:
-        raise UsageError("an engine with workers reads files", "name folders, globs or files: -i")
+        raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
     found = list(dict.fromkeys(name for path in source.paths for name in listed(path)))
     files = [name for name in found if name in source.paths or _is_data(name, source)]
     if not files:
         raise InputError(
-            f"{public(', '.join(source.paths))}: no file of records among {len(found)}",
-            f"known suffixes: {', '.join(FORMATS)}; --input-format reads any",
+            f"{public(', '.join(source.paths))}: none of {len(found)} files has a known suffix",
+            f"known: {', '.join(FORMATS)}; --input-format reads any file",
         )
     _alike(files, source)
     names = _names(files)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         same = [file for file, name in zip(files, names, strict=True) if name == twice[0]]
-        raise InputError(f"{' and '.join(same)} would both become {twice[0]}", "rename one of them")
+        raise InputError(
+            f"{' and '.join(same)} would both be written to {twice[0]}", "rename one of them"
+        )
     folder = output.rstrip("/")
     shards = [
         Shard(file, f"{folder}/{name}.{form}") for file, name in zip(files, names, strict=True)
@@ -95,7 +97,7 @@ def _make(folder: Path) -> None:
             raise PermissionError(13, "Permission denied")
     except OSError as failed:
         raise OutputError(
-            f"{folder}: cannot be written: {failed.strerror}", "name another folder with -o"
+            f"{folder}: cannot be written: {failed.strerror}", "give another folder with -o"
         ) from None
 
 
@@ -128,7 +130,9 @@ def _alike(files: Sequence[str], source: Source) -> None:
     formats = {source.format_of(file): file for file in reversed(files)}
     if len(formats) > 1:
         examples = " and ".join(f"{form} ({file})" for form, file in sorted(formats.items()))
-        raise InputError(f"the files have several formats: {examples}", "name one kind by a glob")
+        raise InputError(
+            f"the files have several formats: {examples}", "select one format with a glob"
+        )
     if "parquet" in formats:
         _same_fields([file for file in files if is_local(file)][:SCHEMAS], source)
 
@@ -144,4 +148,4 @@ def _same_fields(files: Sequence[str], source: Source) -> None:
             kinds.setdefault(kind, (file, ", ".join(table.names)))
     if len(kinds) > 1:
         said = "; ".join(f"{kind} in {file} (of {names})" for kind, (file, names) in kinds.items())
-        raise InputError(f"{wanted!r} differs between the files: {said}", "read them in two runs")
+        raise InputError(f"{wanted!r} differs between the files: {said}", "use a run for each")

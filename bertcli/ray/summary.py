@@ -1,4 +1,4 @@
-"""What a run over shards amounts to: in a file for all of them, and in words."""
+"""The result of a run over shards: its manifest, and messages."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
 
 
 def told(done: Sequence[Done], seconds: float) -> Iterator[str]:
-    """Say how much was done, how fast, and by which worker."""
+    """Describe how much was done, how fast, and by which worker."""
     new = [one for one in done if not one.passed_over]
     counts = totals(new)
-    passed = f", {len(done) - len(new)} were there already" if len(new) < len(done) else ""
+    passed = f", {len(done) - len(new)} already done" if len(new) < len(done) else ""
     yield f"{len(new)} of {len(done)} shards made{passed}: {_rates(counts, seconds)}"
     for worker in sorted({one.worker for one in new}):
         mine = [one for one in new if one.worker == worker]

@@ -1,4 +1,4 @@
-"""One shard, from where it lies to where it goes, by a worker that may be killed at any instant."""
+"""One shard, from its source to its output, by a worker that may be killed at any instant."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNTS = (*(one.name for one in fields(TokenCounts)), "skipped")
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a shard: a JSON value, as it travels from the worker to who asked for it."""
+    """The result of a shard: a JSON value, as it is sent by the worker."""
 
     shard: Shard
     counts: dict[str, int]
@@ -40,14 +40,14 @@ class Done:
 
 
 class DeadLetters:
-    """The records that were skipped, in a file beside the output that is there when one was."""
+    """Writes the records that were skipped to a file next to the output, if there are any."""
 
     def __init__(self, path: Path, names: tuple[str, str]) -> None:
         self.path, self.names = path, names
         self.path.unlink(missing_ok=True)
 
     def __call__(self, message: str) -> None:
-        """Note one."""
+        """Append one."""
         said = message.removeprefix("skipped: ").replace(*self.names)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"error": said}, ensure_ascii=False) + "\n")
@@ -115,7 +115,7 @@ class ShardWorker:
 
 
 def source_of(shard: Shard) -> dict[str, Any]:
-    """Return what tells whether the source of a shard has changed."""
+    """Return what identifies the contents of a shard's source."""
     found: dict[str, Any] = {"place": public(shard.source), "bytes": places.size(shard.source)}
     if places.is_local(shard.source):  # elsewhere it would have to be fetched
         with places.explained(shard.source):
@@ -154,6 +154,6 @@ def _refuse_unknown(shard: Shard) -> None:
         return
     if places.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
         raise OutputError(
-            f"{public(shard.output)}: exists already, and no manifest says what made it",
+            f"{public(shard.output)}: already exists, and has no manifest of such a run",
             "give --overwrite, or another folder",
         )

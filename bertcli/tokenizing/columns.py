@@ -81,7 +81,7 @@ class Layout:
         if cuts and pads and step and length and length % step:
             raise UsageError(
                 f"--max-length {length} is not a multiple of --pad-to-multiple-of {step}",
-                "texts cut to the one could not be padded to the other",
+                "texts truncated to the one cannot be padded to the other",
             )
 
 

@@ -62,6 +62,6 @@ def _row(record: Record, tokenizer: Tokenizer, how: DecodeSettings) -> dict[str,
         raise InputError(
             f"{record.where}: id {outside} is not in the vocabulary of "
             f"{tokenizer.vocabulary_size} tokens",
-            "are these ids of another model? name it with --model",
+            "if the ids are of another model, give it with --model",
         ) from None
     return row | carried(row, record)

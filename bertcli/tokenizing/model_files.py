@@ -83,7 +83,7 @@ def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int
             raise ModelError(
                 f"{path}: special token {token} is on line {index + 1} and on line "
                 f"{vocabulary[token] + 1}",
-                "each token may stand once: its line number is its id",
+                "each token may occur once: its line number is its id",
             )
     first = f"{twice[0][1]!r}, line {twice[0][0] + 1}"
     return vocabulary, [
@@ -110,8 +110,8 @@ def load(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
     if os.path.lexists(folder / "vocab.txt"):
         return _from_vocabulary(folder, settings)
     raise ModelError(
-        f"{folder}: there is no tokenizer in this folder",
-        "a model folder holds tokenizer.json, or vocab.txt",
+        f"{folder}: no tokenizer found in this folder",
+        "a model folder has tokenizer.json or vocab.txt",
     )
 
 
@@ -132,7 +132,7 @@ def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]
     except Exception as broken:  # tokenizers raises nothing narrower
         raise ModelError(
             f"{path}: not a tokenizer: {broken}",
-            "fetch the file again, or remove it to use vocab.txt",
+            "download it again, or remove it to use vocab.txt",
         ) from None
     for key, check_part in (
         ("pre_tokenizer", _check_pre_tokenizer),
@@ -291,7 +291,7 @@ def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
     if missing:
         raise ModelError(
             f"{folder}: the vocabulary has no {', '.join(missing)}",
-            "special_tokens_map.json or tokenizer_config.json may name others",
+            "name them in special_tokens_map.json or tokenizer_config.json",
         )
     try:
         core.model.tokenize(UNKNOWN)
@@ -300,7 +300,7 @@ def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
     if getattr(core.normalizer, "lowercase", False) and is_cased(core):
         return [
             f"{folder}: text is lower-cased, but the vocabulary has capital letters; "
-            "is do_lower_case in tokenizer_config.json right?"
+            "check do_lower_case in tokenizer_config.json"
         ]
     return []
 

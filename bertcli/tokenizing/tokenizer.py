@@ -109,7 +109,7 @@ class Tokenizer:
         special = core.num_special_tokens_to_add(False)
         if tokenizer.limit is not None and tokenizer.limit < special:
             raise ModelError(
-                f"{folder}: a limit of {tokenizer.limit} tokens has no room for the {special} "
+                f"{folder}: a limit of {tokenizer.limit} tokens leaves no room for the {special} "
                 "special tokens",
                 "correct model_max_length, max_seq_length or max_position_embeddings",
             )
@@ -205,7 +205,7 @@ class Tokenizer:
         if layout.max_length is not None:
             return layout.max_length
         if self.limit is None:
-            raise UsageError("this tokenizer has no limit of its own", "give --max-length")
+            raise UsageError("this tokenizer has no length limit", "give --max-length")
         return self.limit
 
     def padded_to(self, layout: Layout) -> int:
@@ -232,9 +232,11 @@ class Tokenizer:
         length = self.max_length(layout)
         room = self._room(length, layout, pair=False)
         if layout.stride and layout.stride >= room:
+            if not room:
+                raise UsageError(f"--max-length {length} leaves no room for text")
             raise UsageError(
-                f"--stride {layout.stride} is not smaller than the {room} tokens of a window",
-                f"--max-length {length} less special tokens leaves {room}",
+                f"--stride {layout.stride} must be less than the {room} tokens of a window",
+                f"--max-length {length} without special tokens is {room}",
             )
         return length
 
@@ -338,7 +340,7 @@ class Tokenizer:
             )
         except TooShortError as error:
             raise InputError(
-                f"{record.where}: cannot be cut to {limit} tokens: {error}",
+                f"{record.where}: cannot be truncated to {limit} tokens: {error}",
                 f"{error.way}, a larger --max-length, or --on-error skip",
             ) from None
         return [
@@ -360,7 +362,7 @@ class Tokenizer:
         special = self.core.num_special_tokens_to_add(pair) if layout.special_tokens else 0
         if length < special:
             raise UsageError(
-                f"--max-length {length} has no room for the {special} special tokens",
-                "give a larger one, or --no-special-tokens",
+                f"--max-length {length} leaves no room for the {special} special tokens",
+                "increase it, or use --no-special-tokens",
             )
         return length - special

@@ -76,7 +76,7 @@ def read(data: Instances, rows: Any) -> Columns:
         for worst in (int(found[name].max(initial=0)), int(found[name].min(initial=0))):
             if not 0 <= worst < data.vocab_size:
                 raise InputError(
-                    f"{data.folder}: {name} holds {worst}, and the vocabulary has "
+                    f"{data.folder}: {name} contains {worst}, but the vocabulary has "
                     f"{data.vocab_size} tokens",
                     "prepare the instances again",
                 )

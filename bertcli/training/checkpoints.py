@@ -84,19 +84,19 @@ class Checkpoints:
     def check(self, *, resume: bool, overwrite: bool) -> None:
         """Raise OutputError when something is there that must not be written over."""
         if self.folder.exists() and not self.folder.is_dir():
-            raise OutputError(f"{self.folder}: not a folder", "name a folder for --output")
+            raise OutputError(f"{self.folder}: not a folder", "give a folder with --output")
         there = [path.name for path in self.folder.glob("[!.]*")]
         ours = LOG in there or bool(self.steps())
         if there and not (resume or overwrite):
-            go_on = "--resume goes on with it, " if ours else ""
+            go_on = "--resume continues the run, " if ours else ""
             raise OutputError(
-                f"{self.folder}: the folder is there already",
-                f"{go_on}--overwrite begins anew, or name another folder",
+                f"{self.folder}: folder exists already",
+                f"{go_on}--overwrite starts again, or give another folder",
             )
         if there and not ours and not overwrite:
             raise OutputError(
-                f"{self.folder}: there is no run in this folder to go on with",
-                "name the folder of the run, or an empty one",
+                f"{self.folder}: no run to resume in this folder",
+                "give the folder of the run, or an empty one",
             )
 
     def sweep(self) -> None:
@@ -158,17 +158,17 @@ class Checkpoints:
             reason = getattr(failed, "strerror", None) or failed
             cause = str(failed.__cause__ or failed)  # safetensors gives no number
             if any(os.strerror(number) in cause for number in FULL):
-                hint = "make room, then run the same command with --resume"
+                hint = "free disk space, then run the same command with --resume"
             elif isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
-                hint = "make the folder above it first"
+                hint = "create its parent folder first"
             else:
-                hint = "mend that, then run the same command with --resume" if self.last() else ""
+                hint = "fix it, then run the same command with --resume" if self.last() else ""
             raise OutputError(f"{self.folder}: {what}: {reason}; {self.kept()}", hint) from None
 
     def kept(self) -> str:
         """Say what there is to go on from."""
         last = self.last()
-        return f"the last good checkpoint is {last.name}" if last else "there is no checkpoint"
+        return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
 
 
 def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, tokenizer: Path) -> None:
@@ -205,7 +205,7 @@ def read_state(folder: Path) -> State:
     except BadJsonError as bad:
         raise damaged(path, bad) from None
     if not isinstance(raw, dict) or raw.get("version") != VERSION:
-        raise damaged(path, "another version of bertcli wrote it")
+        raise damaged(path, "written by another version of bertcli")
     found = JsonObject(raw, f"{path}: cannot be read", OutputError, damaged(path, "").hint)
     step = NAME.fullmatch(folder.name)
     state = State(
@@ -218,7 +218,7 @@ def read_state(folder: Path) -> State:
         made_with=dict(found.object("made_with")),
     )
     if step and int(step[1]) != state.step:
-        raise found.bad("step", f"{step[1]}, as in the name of the folder")
+        raise found.bad("step", f"{step[1]}, as in the folder's name")
     return state
 
 
@@ -230,6 +230,6 @@ def damaged(path: Path, why: object) -> OutputError:
     """Return the error of a checkpoint that cannot be gone on from."""
     return OutputError(
         f"{path}: cannot be read: {why}",
-        f"remove {path.parent} to go on from the checkpoint before, or begin again with "
+        f"remove {path.parent} to resume from the checkpoint before it, or start again with "
         "--overwrite",
     )

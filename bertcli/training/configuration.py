@@ -21,7 +21,7 @@ SIZES = {
 }
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
-MEND = f"correct it, or give --config one of {', '.join(SIZES)}"
+FIX = f"fix it, or give --config one of {', '.join(SIZES)}"
 WEIGHT_TO_ADAM = 4  # a weight, its gradient, and the two numbers that Adam remembers of it
 ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
 
@@ -47,15 +47,15 @@ def read(name: str, data: Instances) -> BertConfig:
     else:
         if not os.path.isfile(name):
             raise ModelError(
-                f"--config {name}: there is no such file",
+                f"--config {name}: file not found",
                 f"give a config.json, or one of {', '.join(SIZES)}",
             )
         try:
             config, said = BertConfig.from_file(Path(name)), set(read_object(Path(name)))
         except ModelError as bad:
-            raise ModelError(str(bad), MEND) from None
+            raise ModelError(str(bad), FIX) from None
         if said.isdisjoint(SHAPE):  # it would be bert-base, by default
-            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}", MEND)
+            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}", FIX)
     if "vocab_size" not in said:
         config = replace(config, vocab_size=data.vocab_size)
     if "pad_token_id" not in said:
@@ -72,11 +72,11 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
     size, tokens = config.vocab_size, data.vocab_size
     if not tokens <= size < tokens + ROUNDING:
         raise ModelError(
-            f"{source}: vocab_size {size} is not that of the instances: "
-            f"their tokenizer has {tokens} tokens",
-            "leave vocab_size out of it, or prepare with the other tokenizer"
+            f"{source}: vocab_size {size} does not match the instances: their tokenizer has "
+            f"{tokens} tokens",
+            "remove vocab_size, or prepare the instances with the other tokenizer"
             if given
-            else "prepare with this model's tokenizer (-m)",
+            else "prepare the instances with this model's tokenizer (-m)",
         )
     if data.max_length > config.max_position_embeddings:
         raise ModelError(
@@ -86,16 +86,16 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
         )
     if config.type_vocab_size < 2:
         raise ModelError(
-            f"{source}: type_vocab_size {config.type_vocab_size}: a pair needs 2", MEND
+            f"{source}: type_vocab_size {config.type_vocab_size}, but sentence pairs need 2", FIX
         )
     for key in ("is_decoder", "add_cross_attention", "extra_embeddings"):
         if getattr(config, key):
-            raise ModelError(f"{source}: {key} is not for pretraining", "leave it out")
+            raise ModelError(f"{source}: {key} is not supported in pretraining", "remove it")
     if config.hidden_size % config.num_attention_heads:
         raise ModelError(
             f"{source}: hidden_size {config.hidden_size} is not a multiple of "
             f"num_attention_heads {config.num_attention_heads}",
-            MEND,
+            FIX,
         )
 
 
@@ -122,7 +122,7 @@ def refuse_other(data: Instances, other: Instances) -> None:
     """Raise InputError when held-out instances are not of the same tokenizer."""
     if data.vocab_size != other.vocab_size:
         raise InputError(
-            f"{other.folder}: made with {other.vocab_size} tokens, and {data.folder} with "
-            f"{data.vocab_size}",
+            f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
+            f"{data.folder} has {data.vocab_size}",
             "prepare both with the same tokenizer",
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 GROUP = 4096  # rows of a Parquet file that are unpacked together
-AGAIN = "make the folder again with bertcli pretrain prepare"
+AGAIN = "run bertcli pretrain prepare again"
 
 
 def row_type(length: int, predictions: int) -> np.dtype[Any]:
@@ -138,7 +138,7 @@ class ParquetRows:
 def open_rows(path: Path, rows: int, kind: np.dtype[Any]) -> SafetensorsRows | ParquetRows:
     """Open a file by its suffix. Raises InputError when it has not so many rows of this type."""
     if not path.is_file():
-        raise InputError(f"{path}: the index names it, and it is not there", AGAIN)
+        raise InputError(f"{path}: not found, but listed in the index", AGAIN)
     return (ParquetRows if path.suffix == ".parquet" else SafetensorsRows)(path, rows, kind)
 
 
@@ -149,4 +149,4 @@ def _parts(rows: int, kind: np.dtype[Any]) -> list[tuple[str, tuple[int, ...], n
 
 
 def _unlike(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> InputError:
-    return InputError(f"{path}: the index wants {name} as {dtype.name} {list(shape)}", AGAIN)
+    return InputError(f"{path}: expected {name} as {dtype.name} {list(shape)}", AGAIN)

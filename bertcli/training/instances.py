@@ -79,8 +79,8 @@ class Masker:
         special, mask = tokenizer.special_ids(), tokenizer.roles["mask_token"]
         if mask not in special:
             raise ModelError(
-                f"the vocabulary has no {mask}, which stands for a token to predict",
-                "choose another --model, or make one with bertcli pretrain vocab",
+                f"the vocabulary has no {mask}, which masks the tokens to predict",
+                "choose another --model, or train a vocabulary with bertcli pretrain vocab",
             )
         core = tokenizer.core
         added = {id for id, token in core.get_added_tokens_decoder().items() if token.special}
@@ -92,7 +92,7 @@ class Masker:
             if id not in outside and not _UNUSED.fullmatch(token)
         )
         if not words:
-            raise ModelError("the vocabulary has special tokens only", "choose another --model")
+            raise ModelError("the vocabulary has only special tokens", "choose another --model")
         pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
         return cls(special[mask], words, pieces, masked_lm_prob, max_predictions, whole_word)
 

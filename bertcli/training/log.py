@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bertcli.training.loop import Step
 
-MOVE = "move the log away; the run goes on with a new one"
+MOVE = "move the log away; the run continues with a new one"
 LOG, PLOT = "log.jsonl", "loss.svg"
 SUMMED = ("mlm_loss", "nsp_loss", "grad_norm")  # of the steps since the last line
 

@@ -80,12 +80,12 @@ class TrainingOptions:
         """Return the learning rates of a run over so many rows; UsageError without a step."""
         steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
         if not steps:
-            raise UsageError("there is no step to train", "give more --steps or --epochs")
+            raise UsageError("no steps to train", "increase --steps or --epochs")
         warmup = steps // 10 if self.warmup_steps is None else self.warmup_steps
         if warmup >= steps:
             raise UsageError(
-                f"--warmup-steps {warmup} leaves nothing of the {steps} steps to decay in",
-                "give fewer, or more --steps or --epochs",
+                f"--warmup-steps {warmup} leaves none of the {steps} steps for the decay",
+                "decrease it, or increase --steps or --epochs",
             )
         return Schedule(self.learning_rate, warmup, steps, self.lr_power)
 

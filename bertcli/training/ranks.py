@@ -40,8 +40,9 @@ class Ranks:
                 distributed.all_reduce(tensor)
             except RuntimeError as lost:
                 raise BertcliError(
-                    f"process {self.index} lost the others: {str(lost).splitlines()[0]}",
-                    "look at the message of the process that ended first",
+                    f"process {self.index} lost its connection to the others: "
+                    f"{str(lost).splitlines()[0]}",
+                    "see the message of the process that ended first",
                 ) from None
         return tensor
 
@@ -60,8 +61,8 @@ def joined(name: str) -> Iterator[Ranks]:
     here = devices(_own(name) if count > 1 else name)
     if len(here) > 1:
         raise UsageError(
-            f"--device {name}: a process trains on one device",
-            "start one a GPU: torchrun --nproc-per-node 2 -m bertcli pretrain run ...",
+            f"--device {name}: each process trains on one device",
+            "start one process per GPU: torchrun --nproc-per-node 2 -m bertcli pretrain run ...",
         )
     if count == 1:
         yield Ranks(here[0])

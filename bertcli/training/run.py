@@ -64,7 +64,9 @@ class TrainingRun:
         self.checkpoints.check(resume=job.resume, overwrite=job.overwrite)
         self.data = _open(job.data, ranks)
         if any(shard["file"].endswith(".parquet") for shard in self.data.index["shards"]):
-            self.notes.append("instances in Parquet are slow to take at random: see prepare -f")
+            self.notes.append(
+                "random access to instances in Parquet is slow; safetensors is fast (prepare -f)"
+            )
         self.plots = ranks.first and self._can_plot()
         self.rows, self.held = self._parted()
         self.config = self._config()
@@ -106,7 +108,7 @@ class TrainingRun:
         try:
             require_matplotlib(f"drawing {PLOT}")
         except BertcliError as error:
-            self.notes.append(f"{error}: {error.hint}; this run leaves {LOG} only")
+            self.notes.append(f"{error}: {error.hint}; only {LOG} is written")
             return False
         return True
 
@@ -121,8 +123,8 @@ class TrainingRun:
             return rows, None
         if (self.data.index["options"].get("dupe_factor") or 1) > 1:
             self.notes.append(
-                "what is held out has texts, masked in other places, that are trained on as well "
-                "(dupe_factor): --eval-dir judges by other texts"
+                "held-out instances share texts with the training instances (dupe_factor); "
+                "use --eval-dir to evaluate on other texts"
             )
         return rows, HeldOut(self.data, last, commonest_word(self.data, rows))
 
@@ -161,7 +163,7 @@ class TrainingRun:
         state = read_state(last)
         refuse_changes(str(last), state.fingerprint, self.fingerprint)
         if state.step == self.schedule.steps:
-            self.notes.append(f"the run is finished: {last.name} is its last step")
+            self.notes.append(f"the run is complete: {last.name} is its last step")
         now = as_json(self._made_with())
         differ = [
             f"{key} {was}, now {now[key]}"
@@ -170,8 +172,8 @@ class TrainingRun:
         ]
         if differ:
             self.notes.append(
-                f"the run began with {'; '.join(differ)}: the numbers go on the same up to "
-                "rounding, and dropout may hit other places"
+                f"the run was started with {'; '.join(differ)}: results may differ by "
+                "rounding and by dropout"
             )
         return state
 
@@ -241,9 +243,9 @@ class TrainingRun:
             if not out_of_memory(full):
                 raise
             raise ModelError(
-                f"step {number + 1}: no memory left on {self.ranks.device}: "
+                f"step {number + 1}: out of memory on {self.ranks.device}: "
                 f"{str(full).split('. ')[0]}; {self.checkpoints.kept()}",
-                "--gradient-accumulation-steps 2 or --gradient-checkpointing need less",
+                "use --gradient-accumulation-steps 2 or --gradient-checkpointing",
             ) from None
 
     def _due(self, step: int, every: int | None) -> bool:
@@ -300,7 +302,7 @@ def _open(folder: Path, ranks: Ranks) -> Instances:
     if ranks.first:
         data.verify()
     if not len(data):
-        raise InputError(f"{folder}: there is not one instance in it")
+        raise InputError(f"{folder}: no instances found")
     return data
 
 

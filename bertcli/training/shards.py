@@ -83,16 +83,14 @@ class Instances:
         for shard in self.index["shards"]:
             path = self.folder / shard["file"]
             if sha256(path) != shard["sha256"]:
-                raise InputError(f"{path}: is not the file that the index speaks of", AGAIN)
+                raise InputError(f"{path}: changed since the index was written", AGAIN)
 
 
 def _read_index(path: Path) -> dict[str, Any]:
     """Return an index that can be worked with, or raise InputError."""
     raw = read_bytes(path, InputError, AGAIN)
     if raw is None:
-        raise InputError(
-            f"{path}: there are no instances here", "make them with bertcli pretrain prepare"
-        )
+        raise InputError(f"{path}: no instances found", "create them with bertcli pretrain prepare")
     where = f"{path}: not an index of instances"
     try:
         found = parse(raw)
@@ -102,14 +100,14 @@ def _read_index(path: Path) -> dict[str, Any]:
         raise InputError(where, AGAIN)
     index = JsonObject(found, where, InputError, AGAIN)
     if (version := _needed(index, "version")) != VERSION:
-        raise InputError(f"{path}: version {version}, and this one reads {VERSION}", AGAIN)
+        raise InputError(f"{path}: version {version} is not supported, only {VERSION}", AGAIN)
     for name in NUMBERS:
         _needed(index, name)
     for shard in index.list_of_objects("shards"):
         _needed(shard, "rows")
         file = shard.text("file") or ""
         if Path(file).name != file or "\0" in file or not file or shard.text("sha256") is None:
-            raise shard.bad("file", "the name of a file here, and its sha256")
+            raise shard.bad("file", "a file name, and its sha256")
     options = index.object("options")
     options.whole("dupe_factor")
     return {**found, "shards": found.get("shards") or [], "options": dict(options)}

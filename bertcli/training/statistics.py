@@ -71,23 +71,23 @@ class Statistics:
         found = self.summary()
         yield (
             f"{found['instances']:,} instances, {found['tokens']:,} tokens; "
-            f"B is random in {found['random_next_share']:.1%}"
+            f"second sentence random in {found['random_next_share']:.1%} of the pairs"
         )
         yield (
-            f"{found['predicted_share']:.1%} of the tokens are to be predicted: "
-            f"{found['mask_share']:.1%} [MASK], {found['random_token_share']:.1%} another token, "
-            f"{found['kept_share']:.1%} themselves"
+            f"{found['predicted_share']:.1%} of the tokens masked: "
+            f"{found['mask_share']:.1%} [MASK], {found['random_token_share']:.1%} random token, "
+            f"{found['kept_share']:.1%} unchanged"
         )
         lengths = ", ".join(f"{name} {length}" for name, length in found["length"].items())
-        yield f"lengths: {lengths}; {found['padding_share']:.1%} is padding"
+        yield f"lengths: {lengths}; {found['padding_share']:.1%} padding"
 
     def warnings(self) -> Iterator[str]:
         """Yield what looks as if the corpus was not meant so."""
         share = self.random_next / self.instances if self.instances else 0
         if share > MOSTLY:
             yield (
-                f"B is random in {share:.0%} of the pairs: many sentences fill a sequence alone, "
-                "so nothing is left that follows them; give one sentence a line"
+                f"second sentence random in {share:.0%} of the pairs, as many sentences fill "
+                "a sequence alone; give one sentence per line"
             )
 
     def _quantile(self, share: float) -> int:

@@ -104,10 +104,10 @@ class WordCounts:
         """Return in words what a vocabulary of these words is like."""
         whole = self.within(token for token in tokens if len(token) == 1)
         left = 1 - sum(whole.values()) / self.counts.total()
-        said = f"{len(tokens):,} tokens from {len(self.counts):,} different words"
+        said = f"{len(tokens):,} tokens from {len(self.counts):,} distinct words"
         if len(tokens) < self.options.size:
-            said += f", fewer than {self.options.size:,}: the corpus has no more"
-        return said + (f"; {left:.2%} of all words have characters beyond them" if left else "")
+            said += f", fewer than {self.options.size:,}: the corpus has too few words"
+        return said + (f"; {left:.2%} of all words have other characters" if left else "")
 
 
 def train(words: WordCounts) -> list[str]:
@@ -130,7 +130,7 @@ def train(words: WordCounts) -> list[str]:
             "give a larger one, a smaller --limit-alphabet, or --no-unused",
         )
     if not whole:
-        raise InputError("there is no word in the corpus", "give files of text")
+        raise InputError("no words in the corpus", "give files of text")
     core = Core(models.WordPiece(unk_token=ROLES["unk_token"]))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(

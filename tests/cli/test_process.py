@@ -170,10 +170,10 @@ BAD_INPUT = {
     "tokenizer of something else": tokenizer_of_something_else,
     "broken tokenizer_config.json": broken_config,
     "no model": lambda _: (["-m", "./none", "a"], "model folder './none' does not exist", 1),
-    "no room": lambda _: (["a", "--max-length", "1"], "--max-length 1 has no room for", 2),
+    "no room": lambda _: (["a", "--max-length", "1"], "--max-length 1 leaves no room for", 2),
     "stride": lambda _: (
         ["a", "--max-length", "8", "--stride", "6", "--overflowing"],
-        "--stride 6 is not smaller than the 6 tokens of a window",
+        "--stride 6 must be less than the 6 tokens of a window",
         2,
     ),
     "ragged array": lambda _: (["a", "a b", "-f", "npy"], "record 2 has 4 tokens", 1),

@@ -522,8 +522,8 @@ def test_windows_of_padding():
         (["a", "-f", "table", "-o", "x"], "a table cannot be written to a file"),
         (["a", "-f", "npy", "--tokens"], "npy cannot hold tokens"),
         (["a", "-f", "npz", "--sequence-ids"], "npz cannot hold tokens"),
-        (["a", "--max-length", "1"], "--max-length 1 has no room for"),
-        (["a", "--max-length", "7", "--stride", "5", "--overflowing"], "--stride 5 is not smaller"),
+        (["a", "--max-length", "1"], "--max-length 1 leaves no room for"),
+        (["a", "--max-length", "7", "--stride", "5", "--overflowing"], "--stride 5 must be less"),
         (
             ["a", "--max-length", "10", "--pad-to-multiple-of", "4", "--padding", "--truncation"],
             "--max-length 10 is not a multiple of --pad-to-multiple-of 4",

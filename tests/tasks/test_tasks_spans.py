@@ -204,7 +204,7 @@ def test_contexts_without_answers(models):
     assert said == "stdin:1: there is no context"
     long = "word " * 80
     said = bad("answer", "--question", long, "--context", "a", "-m", folder).error
-    assert "cannot be cut to 64 tokens" in said
+    assert "cannot be truncated to 64 tokens" in said
     given = ("answer", "--question", "word " * 40, "--context", long, "-m", folder)
     assert "use a smaller --stride" in bad(*given).hint
     assert good(*given, "--stride", 4).rows[0]["answer"]

@@ -243,7 +243,7 @@ def test_windows_share_what_is_the_same_in_all(pair):
 def test_the_message_names_the_record(pair):
     layout = Layout(max_length=5, truncation="only_first")
     record = Record("a", "one two three four five", file="pairs.tsv", line=7)
-    with pytest.raises(InputError, match=r"pairs\.tsv:7: cannot be cut to 5 tokens: only_first"):
+    with pytest.raises(InputError, match=r":7: cannot be truncated to 5 tokens: only_first"):
         pair.ours.encode([record], layout)
     skipped = []
     kept = pair.ours.encode([record, Record("a", "b")], layout, skip=skipped.append)
@@ -256,17 +256,17 @@ def test_the_message_names_the_record(pair):
 def test_no_room_for_the_special_tokens_of_a_pair(pair, truncation, overflowing):
     """Transformers leaves the whole text there, or drops both without a word."""
     layout = Layout(max_length=2, truncation=truncation, overflowing=overflowing)
-    with pytest.raises(UsageError, match="--max-length 2 has no room for the 3 special tokens"):
+    with pytest.raises(UsageError, match="--max-length 2 leaves no room for the 3 special tokens"):
         pair.ours.encode([Record("a", "b")], layout)
 
 
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (Layout(max_length=1, truncation="only_first"), "--max-length 1 has no room for the 2"),
-        (Layout(max_length=8, truncation="only_first", stride=6), "--stride 6 is not smaller"),
-        (Layout(truncation="longest_first"), "no limit of its own"),
-        (Layout(padding="max_length"), "no limit of its own"),
+        (Layout(max_length=1, truncation="only_first"), "--max-length 1 leaves no room for the 2"),
+        (Layout(max_length=8, truncation="only_first", stride=6), "--stride 6 must be less"),
+        (Layout(truncation="longest_first"), "no length limit"),
+        (Layout(padding="max_length"), "no length limit"),
     ],
 )
 def test_a_layout_that_cannot_be(pair, layout, message):

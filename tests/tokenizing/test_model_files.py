@@ -257,7 +257,7 @@ def test_a_cased_vocabulary_alone_is_not_lower_cased(tmp_path, vocabulary):
 
 def test_a_cased_vocabulary_lower_cased_on_purpose_warns(tmp_path):
     ours = Tokenizer.load(write(tmp_path, "cased", tokenizer_config={"do_lower_case": True}))
-    assert "is do_lower_case in tokenizer_config.json right?" in ours.warnings[0]
+    assert "check do_lower_case in tokenizer_config.json" in ours.warnings[0]
     assert ours.core.encode("THE", add_special_tokens=False).tokens == ["the"]
 
 
@@ -341,7 +341,7 @@ def test_a_vocabulary_that_is_not_text(tmp_path):
 
 
 def test_no_tokenizer_at_all(tmp_path):
-    with pytest.raises(ModelError, match="no tokenizer in this folder") as failed:
+    with pytest.raises(ModelError, match="no tokenizer found in this folder") as failed:
         Tokenizer.load(tmp_path)
     assert str(tmp_path) in str(failed.value)
 
@@ -587,7 +587,7 @@ def test_odd_settings_that_mean_nothing_to_a_tokenizer(tmp_path):
 def test_a_limit_without_room(tmp_path):
     folder = write(tmp_path, [*ROLES, "a"], tokenizer_config={"model_max_length": 1})
     error = bad("tokenize", "-m", folder, "a", "--truncation").error
-    assert error == f"{folder}: a limit of 1 tokens has no room for the 2 special tokens"
+    assert error == f"{folder}: a limit of 1 tokens leaves no room for the 2 special tokens"
 
 
 def test_the_file_that_counts_is_named(tmp_path):

@@ -164,9 +164,11 @@ def test_the_index_says_what_is_there(place):
 def test_what_is_said(place, tmp_path):
     done = prepare(place, "corpus.txt", "-o", tmp_path / "a")
     said = done.err.splitlines()
-    assert re.match(r"note: \d+ instances, [\d,]+ tokens; B is random in 5\d\.\d%$", said[0])
-    assert re.match(r"note: 1\d\.\d% of the tokens are to be predicted: [78]\d\.\d% \[MA", said[1])
-    assert re.match(r"note: lengths: min \d+, p1 .* max 48; \d+\.\d% is padding$", said[2])
+    assert re.match(
+        r"note: \d+ instances, [\d,]+ tokens; second .* random in 5\d\.\d% of the pairs$", said[0]
+    )
+    assert re.match(r"note: 1\d\.\d% of the tokens masked: [78]\d\.\d% \[MA", said[1])
+    assert re.match(r"note: lengths: min \d+, p1 .* max 48; \d+\.\d% padding$", said[2])
     assert len(said) == 3
 
 
@@ -290,7 +292,7 @@ def test_special_tokens_in_the_text_are_text(place, tmp_path):
 def test_sentences_that_fill_sequences_alone_are_warned_of(place, tmp_path):
     text = "\n\n".join(" ".join(document) for document in CORPUS)
     done = prepare(place, "-o", tmp_path / "a", stdin=text)
-    assert "warning: B is random in 100% of the pairs: many sentences fill" in done.err
+    assert "warning: second sentence random in 100% of the pairs, as many" in done.err
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -343,14 +345,14 @@ def test_too_few_documents(place, tmp_path):
 def test_a_vocabulary_without_a_mask(place, tmp_path):
     write_tokenizer(tmp_path / "t", [token for token in TOKENS if token != "[MASK]"])
     done = refused(place, "corpus.txt", "-m", tmp_path / "t", "-o", tmp_path / "a")
-    assert done.error == "the vocabulary has no [MASK], which stands for a token to predict"
+    assert done.error == "the vocabulary has no [MASK], which masks the tokens to predict"
     assert "pretrain vocab" in done.hint
 
 
 def test_a_vocabulary_without_words(place, tmp_path):
     write_tokenizer(tmp_path / "t", SPECIAL)
     done = refused(place, "corpus.txt", "-m", tmp_path / "t", "-o", tmp_path / "a")
-    assert done.error == "the vocabulary has special tokens only"
+    assert done.error == "the vocabulary has only special tokens"
 
 
 def test_sequences_beyond_the_limit(place, tmp_path):
@@ -418,19 +420,19 @@ def test_wrong_usage(place):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda folder: (folder / "instances.json").unlink(), "there are no instances here"),
+        (lambda folder: (folder / "instances.json").unlink(), "no instances found"),
         (lambda folder: (folder / "instances.json").write_text("[]"), "not an index of instances"),
-        (lambda folder: edited(folder, version=9), "version 9, and this one reads 1"),
+        (lambda folder: edited(folder, version=9), "version 9 is not supported, only 1"),
         (lambda folder: edited(folder, max_length=-1), "not an index of instances"),
         (lambda folder: edited(folder, options={"dupe_factor": "x"}), "not an index of instances"),
         (lambda folder: edited(folder, shards=[{}]), "shards.0.rows: expected a whole number"),
         (lambda folder: edited(folder, shards=7), "shards: expected a list of objects"),
         (lambda folder: edited(folder, vocab_size=1e300), "vocab_size: expected a whole number"),
         (lambda folder: (folder / "instances.json").write_text("[" * 99999), "nested too deeply"),
-        (lambda folder: edited(folder, max_length=47), "the index wants input_ids as int32"),
-        (lambda folder: (folder / SHARD).unlink(), "the index names it, and it is not there"),
+        (lambda folder: edited(folder, max_length=47), "expected input_ids as int32"),
+        (lambda folder: (folder / SHARD).unlink(), "not found, but listed in the index"),
         (lambda folder: (folder / SHARD).write_bytes(b"x" * 99), "header"),
-        (lambda folder: flipped(folder / SHARD), "is not the file that the index speaks of"),
+        (lambda folder: flipped(folder / SHARD), "changed since the index was written"),
     ],
 )
 def test_folders_that_are_broken(place, tmp_path, change, said):

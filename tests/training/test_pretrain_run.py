@@ -171,7 +171,7 @@ def test_without_matplotlib_a_run_is_whole_but_for_its_picture(place, whole, mon
     assert done.code == 0
     assert done.err.splitlines()[0] == (
         "note: drawing loss.svg needs matplotlib: pip install 'bertcli[plots]'; "
-        "this run leaves log.jsonl only"
+        "only log.jsonl is written"
     )
     assert not (place / "undrawn" / "loss.svg").exists()
     assert same(whole[0], place / "undrawn")
@@ -258,7 +258,7 @@ def test_interrupted_and_resumed(place, whole, tmp_path, monkeypatch, number):
     stop_at(monkeypatch, number, KeyboardInterrupt())
     done = call(*argv(place, tmp_path / "out"))
     assert done.code == 130
-    last = f"the last good checkpoint is checkpoint-{number - 1}" if number > 2 else "no checkpoint"
+    last = f"the last checkpoint is checkpoint-{number - 1}" if number > 2 else "no checkpoint"
     assert last in done.err.splitlines()[-1] and "--resume" in done.err.splitlines()[-1]
     assert not (tmp_path / "out" / "model.safetensors").exists()
     monkeypatch.undo()
@@ -374,7 +374,7 @@ def foreign(place):
 
 def too_small_a_vocabulary(place):
     config_file(place / "bad.json", vocab_size=300)
-    return {"config": place / "bad.json"}, "vocab_size 300 is not that of the instances: their"
+    return {"config": place / "bad.json"}, "vocab_size 300 does not match the instances: their"
 
 
 def too_large_a_vocabulary(place):
@@ -388,7 +388,7 @@ def too_few_positions(place):
 
 
 def no_config(place):
-    return {"config": place / "nowhere.json"}, "nowhere.json: there is no such file"
+    return {"config": place / "nowhere.json"}, "nowhere.json: file not found"
 
 
 def config_is_no_json(place):
@@ -413,7 +413,7 @@ def too_large_for_this_machine(place):
 
 def a_decoder(place):
     config_file(place / "bad.json", is_decoder=True)
-    return {"config": place / "bad.json"}, "is_decoder is not for pretraining"
+    return {"config": place / "bad.json"}, "is_decoder is not supported in pretraining"
 
 
 def output_is_a_file(place):
@@ -428,12 +428,12 @@ def output_is_in_no_folder(place):
 def output_is_there(place):
     (place / "there").mkdir(exist_ok=True)
     (place / "there" / "thesis.tex").write_text("")
-    return {"out": place / "there"}, "the folder is there already"
+    return {"out": place / "there"}, "folder exists already"
 
 
 def nothing_to_resume(place):
     output_is_there(place)
-    return {"out": place / "there", "more": ["--resume"]}, "there is no run in this folder"
+    return {"out": place / "there", "more": ["--resume"]}, "no run to resume in this folder"
 
 
 def a_shard_is_damaged(place):
@@ -442,11 +442,11 @@ def a_shard_is_damaged(place):
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    return {"data": place / "damaged"}, "is not the file that the index speaks of"
+    return {"data": place / "damaged"}, "changed since the index was written"
 
 
 def init_is_no_pretraining(place):
-    return {"more": ["--init", place / "data"]}, "there is no config.json in this folder"
+    return {"more": ["--init", place / "data"]}, "no config.json in this folder"
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_what_cannot_be_trained(place, tmp_path, case):
     ("more", "said"),
     [
         (["--device", "cuda:7"], "device 'cuda:7' is not there"),
-        (["--warmup-steps", 6], "--warmup-steps 6 leaves nothing of the 6 steps"),
+        (["--warmup-steps", 6], "--warmup-steps 6 leaves none of the 6 steps"),
         (["--resume", "--overwrite"], "--resume cannot be combined with --overwrite"),
     ],
 )
@@ -508,7 +508,7 @@ def test_a_finished_run_says_so(place, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "out")
     done = call(*argv(place, tmp_path / "out", "--resume"))
     assert (done.code, done.out) == (0, "")
-    assert "note: the run is finished: checkpoint-6 is its last step" in done.err
+    assert "note: the run is complete: checkpoint-6 is its last step" in done.err
     assert same(tmp_path / "out", whole[0])
 
 
@@ -516,12 +516,12 @@ def test_hints_are_about_what_was_given(place, tmp_path):
     for case in (config_is_no_json, heads_do_not_fit):
         given = argv(place, tmp_path / "out")
         given[given.index("--config") + 1] = case(place)[0]["config"]
-        assert bad(*given).hint == "correct it, or give --config one of " + ", ".join(SIZES)
+        assert bad(*given).hint == "fix it, or give --config one of " + ", ".join(SIZES)
     assert bad(*argv(place, Path("/proc/none"))).hint == "choose another place"
     shutil.copytree(place / "data", tmp_path / "data")
     given = argv(place, tmp_path / "out", "--epochs", 0)
     del given[given.index("--steps") : given.index("--steps") + 2]
-    assert bad(*given, code=2).error == "there is no step to train"
+    assert bad(*given, code=2).error == "no steps to train"
 
 
 def test_config_or_init(place, tmp_path):
@@ -534,11 +534,11 @@ def test_a_loss_that_is_no_number(place, tmp_path):
     done = call(*argv(place, tmp_path / "out", *more))
     error, hint = done.err.splitlines()[-2:]
     assert done.code == 1 and error.startswith("error: step 3: the loss is nan")
-    assert error.endswith("the last good checkpoint is checkpoint-2")
+    assert error.endswith("the last checkpoint is checkpoint-2")
     assert "--learning-rate" in hint
 
 
-@pytest.mark.parametrize("call_of", ["put_moments", "sync"])
+@pytest.mark.parametrize("call_of", ["put_moments", "put_folder"])
 def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, monkeypatch, call_of):
     module = "bertcli.training.run" if call_of == "put_moments" else "bertcli.training.checkpoints"
     real, left = getattr(checkpoints, call_of), [1]
@@ -553,8 +553,8 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, mon
     done = call(*argv(place, tmp_path / "out"))
     error, hint = done.err.splitlines()[-2:]
     assert done.code == 1 and "checkpoint-4 cannot be written: No space left on device" in error
-    assert error.endswith("the last good checkpoint is checkpoint-2")
-    assert "make room" in hint and "--resume" in hint
+    assert error.endswith("the last checkpoint is checkpoint-2")
+    assert "free disk space" in hint and "--resume" in hint
     assert not list((tmp_path / "out").glob(".making*"))
     monkeypatch.undo()
     assert call(*argv(place, tmp_path / "out", "--resume")).code == 0
@@ -584,11 +584,11 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(place, whole, tmp_path,
     ("change", "message"),
     [
         ({"step": -1}, "step: expected a whole number"),
-        ({"step": 2}, "step: expected 6, as in the name of the folder"),
+        ({"step": 2}, "step: expected 6, as in the folder's name"),
         ({"log_bytes": "x"}, "log_bytes: expected a whole number"),
         ({"window": []}, "window: expected an object"),
         ({"scaler": {"scale": "x"}}, "scaler.scale: expected a number"),
-        ({"version": 9}, "another version of bertcli wrote it"),
+        ({"version": 9}, "written by another version of bertcli"),
     ],
 )
 def test_a_state_of_other_types_is_named(place, whole, tmp_path, change, message):

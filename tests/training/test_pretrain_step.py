@@ -160,7 +160,7 @@ def test_learning_rates_are_those_of_transformers(power):
 def test_steps_follow_from_epochs():
     assert TrainingOptions(epochs=2.5, batch_size=10).schedule(99) == Schedule(1e-4, 2, 25)
     assert TrainingOptions(steps=100).schedule(5) == Schedule(1e-4, 10, 100)
-    with pytest.raises(UsageError, match="--warmup-steps 8 leaves nothing of the 8 steps"):
+    with pytest.raises(UsageError, match="--warmup-steps 8 leaves none of the 8 steps"):
         TrainingOptions(steps=8, warmup_steps=8).schedule(5)
 
 
@@ -230,5 +230,5 @@ def test_interval_of_a_share():
 
 def test_ids_outside_the_vocabulary_are_refused(tmp_path):
     data = Instances.open(prepared(tmp_path / "data", rows=5, shards=1, vocab_size=120))
-    with pytest.raises(InputError, match=r"holds \d+, and the vocabulary has 120 tokens"):
+    with pytest.raises(InputError, match=r"contains \d+, but the vocabulary has 120 tokens"):
         read(data, np.arange(5))

@@ -1,4 +1,4 @@
-"""`--engine ray`, for the commands that have it: from patterns of files to a folder of files."""
+"""`--engine ray`: from folders and globs of files to a folder of files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from bertcli.ray.worker import Done
     from bertcli.records.source import Source
 
-# How a job is made: from the model, how files are read, the format, and what a worker has.
+# Makes a job from the model, the source, the output format and the resources of a worker.
 MakeJob = Callable[["Model", "Source", str, "Pool"], "ShardJob"]
 
-LATE = 60.0  # seconds without a worker that a user should know of
+LATE = 60.0  # seconds without a worker before a warning
 FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
 
@@ -39,7 +39,7 @@ def on_ray(
     engine: EngineOptions,
     console: Console,
 ) -> None:
-    """Run a job on every file of the input, by workers, and say what became of it."""
+    """Run a job on every input file, on the workers of a cluster, and report the result."""
     from bertcli.ray.cluster import connected
     from bertcli.ray.jobs import Model
     from bertcli.ray.locations import is_local, local_path
@@ -78,7 +78,7 @@ def place_of(output: OutputOptions) -> str:
 
 @contextmanager
 def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
-    """Yield what shows people how far a run is, and warns when no worker begins."""
+    """Yield a function that shows progress, and warns when no worker starts."""
     begun, late = monotonic(), LATE
 
     def look(now: RayProgress) -> None:
@@ -86,8 +86,8 @@ def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
         if not now.begun and monotonic() - begun > late:
             late = inf
             console.warn(
-                f"no worker has begun in {LATE:.0f} seconds; the cluster may be busy with other "
-                "work (ray status tells)"
+                f"no worker has started in {LATE:.0f} seconds; the cluster may be busy (see "
+                "ray status)"
             )
 
     if not console.watched:
@@ -115,7 +115,7 @@ def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
 
 
 def _close(done: list[Done], console: Console) -> None:
-    """Warn of what a user should know; exit with 1 when records were skipped."""
+    """Warn of truncated and skipped records; exit with 1 when records were skipped."""
     from bertcli.ray.shards import DEAD
     from bertcli.ray.summary import totals
     from bertcli.tokenizing.run import TokenCounts

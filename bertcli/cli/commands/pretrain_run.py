@@ -82,7 +82,5 @@ def _train(run: "TrainingRun", console: Console) -> None:
             for event in run.events():
                 show(event)
         except KeyboardInterrupt:
-            console.note(
-                f"interrupted: {run.checkpoints.kept()}; the same command with --resume goes on"
-            )
+            console.note(f"interrupted; {run.checkpoints.kept()}; continue with --resume")
             raise
