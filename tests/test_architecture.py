@@ -227,6 +227,8 @@ def test_broad_excepts_are_few_and_have_a_reason():
 ONE_HOME = {
     "os.replace": "files/atomic",
     "os.fsync": "files/system_calls",
+    "json.loads": "files/typed_json",
+    "os.open": "files/system_calls",
     "import filelock": "files/lock",
     "import pyarrow": "files/arrow",
     b"\x93NUMPY": "files/npy",
@@ -237,7 +239,7 @@ ONE_HOME = {
     "pthread_sigmask": "files/system_calls",
     "sched_getaffinity": "files/system_calls",
 }
-NOWHERE = ["os.rename", "os.fork", "import fcntl", "shutil.move", "sys.platform"]
+NOWHERE = ["os.rename", "os.fork", "json.load", "import fcntl", "shutil.move", "sys.platform"]
 
 
 def words_of(path):

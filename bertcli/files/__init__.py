@@ -1,8 +1,13 @@
 """Bytes and formats, which know nothing of BERT. Imports only `errors`.
 
-`streams` opens what is read (files, stdin, gz and zst) and cuts it into lines; `writers` makes what
-is written, whole or not at all. `typed_json` is the only reader of JSON from outside, `printable`
-the only filter between text from outside and a terminal. The other modules are formats:
-`npy`, `parquet`, `safetensors`, `zips`, `pickles` and `torch_save`, `tables`, `id_arrays`.
+- In: `streams` opens files, stdin, gz and zst and cuts them into lines; `typed_json` is the only
+  reader of JSON, `pickles` and `torch_save` read what is never run.
+- Out: `writers` has a writer for each format; `atomic` makes files and folders that are there whole
+  or not at all, `lock` keeps other runs away, `system_calls` has what not every system has.
+- Formats: `tables` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow), `npy`, `zips`,
+  `safetensors`; `stored_arrays` reads an array of any of these, `id_arrays` writes token ids.
+- Names: `side_files` beside an output, `same_file` against reading what is written, `addresses`;
+  `printable` is the only filter between text from outside and a terminal.
+
 Begin with `streams` and `writers`.
 """

@@ -145,6 +145,24 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
 
 
 @contextmanager
+def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Compress for a name ending in .gz or .zst; no time stamp, so equal rows give equal bytes."""
+    match path.suffix.lower():
+        case ".gz":
+            import gzip
+
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream:
+                yield stream  # type: ignore[misc]
+        case ".zst":
+            import zstandard
+
+            with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream:
+                yield stream
+        case _:
+            yield file
+
+
+@contextmanager
 def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
     """Yield the path of a file that can be read anywhere: stdin and packed files are copied."""
     if path != "-" and Path(path).suffix.lower() not in PACKED:

@@ -77,6 +77,17 @@ def parse(text: str | bytes, *, unique: bool = False) -> Any:
     return value
 
 
+def parse_own(text: str | bytes) -> Any:
+    """Return the value of a JSON text that this program itself wrote, and nobody else since."""
+    return json.loads(text)
+
+
+def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is read back after this was written as JSON: tuples become lists."""
+    result: dict[str, Any] = json.loads(json.dumps(value))
+    return result
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -26,7 +26,7 @@ from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.atomic import FULL, whole_file
 from bertcli.files.printable import printable
 from bertcli.files.same_file import refuse_inputs, refuse_stdout
-from bertcli.files.streams import PACKED
+from bertcli.files.streams import PACKED, packed
 from bertcli.files.tables import Numbers, Written
 
 Row = dict[str, Any]
@@ -244,24 +244,6 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     with whole_file(target, mode) as file:  # what replaces a private file is private
         yield Output(file)
-
-
-@contextmanager
-def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Compress for a name ending in .gz or .zst; no time stamp, so equal rows give equal bytes."""
-    match path.suffix.lower():
-        case ".gz":
-            import gzip
-
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream:
-                yield stream  # type: ignore[misc]
-        case ".zst":
-            import zstandard
-
-            with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream:
-                yield stream
-        case _:
-            yield file
 
 
 def drop_stdout() -> None:

@@ -14,14 +14,14 @@ from typing import Any
 from bertcli.errors import BertcliError, OutputError
 from bertcli.files.addresses import public
 from bertcli.files.side_files import beside, manifest_beside
-from bertcli.files.typed_json import BadJsonError, JsonObject, parse
+from bertcli.files.typed_json import BadJsonError, JsonObject, as_json, parse
 from bertcli.hub import sha256
 from bertcli.ray import locations as places
 from bertcli.ray.jobs import ShardJob, ShardWork
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.journal import MOST, Files, as_json, refuse_changes
+from bertcli.vectors.journal import MOST, Files, refuse_changes
 
 MANIFEST = ".manifest.json"
 COUNTS = (*(one.name for one in fields(TokenCounts)), "skipped")

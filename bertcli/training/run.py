@@ -22,6 +22,7 @@ from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.scan import require_weights
 from bertcli.errors import BertcliError, InputError, ModelError, OutputError, out_of_memory
 from bertcli.files.lock import locked
+from bertcli.files.typed_json import as_json
 from bertcli.hub import sha256
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
@@ -43,7 +44,7 @@ from bertcli.training.objective import HeldOut, commonest_word
 from bertcli.training.options import TrainingJob, TrainingOptions
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import INDEX, Instances
-from bertcli.vectors.journal import as_json, refuse_changes
+from bertcli.vectors.journal import refuse_changes
 
 
 class Event(NamedTuple):

@@ -34,7 +34,7 @@ from bertcli.errors import OutputError
 from bertcli.files.atomic import whole_file
 from bertcli.files.side_files import beside
 from bertcli.files.system_calls import OWNER
-from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
+from bertcli.files.typed_json import BadJsonError, JsonObject, as_json, parse, read_bytes
 
 VERSION = 3  # of the journal and of the partial files
 SHOWN = 60  # characters of a value in a message
@@ -166,12 +166,6 @@ def put_json(path: Path, value: Any, mode: int | None = None) -> None:
 
 def _making(path: Path) -> Path:
     return beside(path, ".tmp")
-
-
-def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is read back after this was written as JSON: tuples become lists."""
-    result: dict[str, Any] = json.loads(json.dumps(value))
-    return result
 
 
 def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

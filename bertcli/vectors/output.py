@@ -29,7 +29,7 @@ from bertcli.errors import OutputError, PrecisionError
 from bertcli.files.atomic import explained, move
 from bertcli.files.lock import locked
 from bertcli.files.system_calls import sync_folder
-from bertcli.files.typed_json import BadJsonError, parse, read_bytes
+from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes
 from bertcli.files.versions import __version__
 from bertcli.hub import sha256
 from bertcli.vectors.formats import (
@@ -45,7 +45,6 @@ from bertcli.vectors.journal import (
     BEGIN_AGAIN,
     Files,
     Journal,
-    as_json,
     put_json,
     refuse_changes,
 )

@@ -12,11 +12,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.files.tables import TableHeader, Written, fields_of
+from bertcli.files.typed_json import parse_own
 from bertcli.files.writers import writer_of
 from bertcli.vectors.spool import START, STOP, Row, Rows
 
@@ -46,7 +46,7 @@ class VectorText(Written):
     @property
     def numbers(self) -> list[int]:
         """The numbers, read back."""
-        found: list[int] = json.loads(self.json)
+        found: list[int] = parse_own(self.json)
         return found
 
     def __len__(self) -> int:

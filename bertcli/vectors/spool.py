@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
 from bertcli.files.system_calls import opener, sync
+from bertcli.files.typed_json import parse_own
 from bertcli.files.writers import to_json
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 
@@ -231,7 +231,7 @@ class Rows:
     def metas(self) -> Iterator[list[Row]]:
         """Yield the other fields of the records."""
         with open(self.files.metas, "rb") as file:
-            metas = map(json.loads, file)
+            metas = map(parse_own, file)
             if self.many:
                 yield from _within(metas, self.step)
                 return
