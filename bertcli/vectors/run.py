@@ -139,6 +139,7 @@ class EmbedRun:
                 for items in self.embedder.embedded(window):
                     self._write(sink, items, digest)
                     yield items
+                inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
                 self._commit(sink, digest)
             if digest.records <= run.start:  # no window was new, so nothing was compared yet
                 self._same_input(digest, state)

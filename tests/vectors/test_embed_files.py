@@ -291,16 +291,19 @@ def test_an_input_that_changed_behind_the_committed_rows_is_refused(tmp_path, te
 
 
 def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path, texts):
-    out, commit = tmp_path / "s.npy", Sink.commit
+    """As soon as the next window is to be committed, not at the end of a long run."""
+    out, commit, commits = tmp_path / "s.npy", Sink.commit, []
     changes = iter([lambda: os.utime(texts), lambda: flipped(texts, -3)])
 
     def changing(self, state):
         commit(self, state)
+        commits.append(state["records"])
         next(changes, lambda: None)()
 
     with mock.patch.object(Sink, "commit", changing):
         done = bad(*SET, "-i", texts, "-o", out)
     assert done.error == f"{out}: input changed while it was read: {texts}"
+    assert commits == [2, 4]
     flipped(texts, -3)
     os.utime(texts)  # the bytes count, not the time
     good(*SET, "-i", texts, "-o", out, "--resume")
