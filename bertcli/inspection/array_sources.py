@@ -1,4 +1,4 @@
-"""Files of vectors as blocks of rows: NPY, NPZ, safetensors, JSON lines and Parquet.
+"""Files of vectors as blocks of rows: NPY, NPZ, safetensors, JSON lines, CSV and Parquet.
 
 A block is a numpy array [rows, width] of at most a few megabytes.
 """
@@ -9,7 +9,9 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from csv import reader as table_of
 from dataclasses import dataclass, field
+from io import StringIO
 from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -22,8 +24,11 @@ from bertcli.files.streams import blocks as line_blocks
 from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import BadJsonError, parse
 from bertcli.files.zips import open_zip
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 
-ROWS = 256  # vectors of JSON lines that are measured together
+LONGEST_HEADER = 1 << 16  # bytes of the names of the columns of CSV
+ROWS = 256  # vectors of JSON that are measured together
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 CUT_OFF = "fetch or write the file again"
 LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
@@ -86,21 +91,63 @@ def safetensors(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
 
 def jsonl(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
+    with open_bytes(str(path)) as stream:
+        yield from _of_records(_objects(stream, path), fields)
+
+
+def csv(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the lists of numbers in the cells of CSV, which are JSON there."""
+    yield from _of_records(_csv_rows(path), fields)
+
+
+def _objects(stream: IO[bytes], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place of each line of JSON, and what it holds."""
+    for block in line_blocks(stream, str(path)):
+        for number, line in enumerate(block.lines, block.number):
+            if line.strip():
+                yield (where := f"{path}:{number}"), _object(line, where)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place of each row of CSV, and its cells by the names in the header."""
+    with open_bytes(str(path)) as stream:
+        head = stream.read(LONGEST_HEADER).decode("utf-8-sig", "replace")
+    columns = next(table_of(StringIO(head, newline="")), [])
+    if not columns:
+        raise InputError(f"{path}: the file has no header", CUT_OFF)
+    last = columns[-1]  # an empty cell is no text in the column of ids alone
+    source = Source(paths=(str(path),), format="csv", text_field=last, keep="*", single=True)
+    for records in Reader(source).blocks():
+        for record in records:
+            cells = {last: record.text, "id": record.id, **(record.extra or {})}
+            yield record.where, {name: _cell(cells[name]) for name in columns}
+
+
+def _cell(text: Any) -> Any:
+    """Return the number, list or object that a cell holds; a text that is none of them, as it is.
+
+    An empty cell is None.
+    """
+    try:
+        return parse(text) if text and text[0] in "[{-0123456789" else text or None
+    except BadJsonError:
+        return text
+
+
+def _of_records(
+    records: Iterable[tuple[str, dict[str, Any]]], fields: FileFields
+) -> Iterator[ArrayPart]:
     waiting: dict[str, list[list[float]]] = {}
     fields.records = 0
-    with open_bytes(str(path)) as stream:
-        for block in line_blocks(stream, str(path)):
-            for number, line in enumerate(block.lines, block.number):
-                if not line.strip():
-                    continue
-                fields.records += 1
-                for name, value in _object(line, f"{path}:{number}").items():
-                    vectors = [] if name in SPANS else _vectors(value)
-                    if any(map(_overflows, vectors)):
-                        raise InputError(f"{path}:{number}: field {name!r} holds too large numbers")
-                    _note_kind(fields, name, value, numeric=bool(vectors))
-                    if vectors:
-                        yield from _together(waiting, name, vectors)
+    for where, record in records:
+        fields.records += 1
+        for name, value in record.items():
+            vectors = [] if name in SPANS else _vectors(value)
+            if any(map(_overflows, vectors)):
+                raise InputError(f"{where}: field {name!r} holds too large numbers")
+            _note_kind(fields, name, value, numeric=bool(vectors))
+            if vectors:
+                yield from _together(waiting, name, vectors)
     for name, rows in waiting.items():
         if rows:
             yield _measured(name, rows)

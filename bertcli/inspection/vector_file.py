@@ -23,6 +23,7 @@ from bertcli.inspection.array_sources import (
     UNREADABLE,
     ArrayPart,
     FileFields,
+    csv,
     jsonl,
     npy,
     npz,
@@ -39,6 +40,7 @@ SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
     ".safetensors": safetensors,
     ".jsonl": jsonl,
     ".ndjson": jsonl,
+    ".csv": csv,
     ".parquet": parquet,
 }
 NUMPY_NAMES = {  # what safetensors and Arrow call a type -> what numpy does, and the manifest
@@ -52,6 +54,7 @@ FILE_SUFFIXES = (
     *SOURCES,
     *(f".jsonl{end}" for end in PACKED),
     *(f".ndjson{end}" for end in PACKED),
+    *(f".csv{end}" for end in PACKED),
 )
 
 
@@ -126,7 +129,7 @@ def suffix_of(path: Path) -> str:
     name = path.name.lower()
     packed = next((end for end in PACKED if name.endswith(end)), "")
     suffix = Path(name.removesuffix(packed)).suffix
-    return suffix if not packed or SOURCES.get(suffix) is jsonl else packed
+    return suffix if not packed or SOURCES.get(suffix) in (jsonl, csv) else packed
 
 
 def recorded_sha256(manifest: Mapping[str, Any]) -> str | None:

@@ -56,10 +56,14 @@ def write(path, vectors):
             )
             content = lines.encode()
             path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        case ".csv" | ".csv.gz":
+            rows = "".join(f'{at},"{json.dumps(row.tolist())}"\n' for at, row in enumerate(vectors))
+            content = f"id,embedding\n{rows}".encode()
+            path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 
 
-FORMS = ["npy", "npz", "safetensors", "parquet", "jsonl", "jsonl.gz"]
+FORMS = ["npy", "npz", "safetensors", "parquet", "jsonl", "jsonl.gz", "csv", "csv.gz"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -201,7 +205,7 @@ def test_manifest_is_shown_and_compared(tmp_path, capsys):
         assert len(report(capsys, path)["warnings"]) == 1
 
 
-@pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "parquet", "jsonl", "jsonl.gz"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "uint8", "binary", "ubinary"])
 def test_what_embed_has_written_has_no_warnings(form, precision, tmp_path, capsys):
     path = tmp_path / f"out.{form}"
@@ -309,8 +313,8 @@ def test_json_lines_that_are_none(tmp_path, capsys):
 
 def test_names_that_lead_nowhere(tmp_path, capsys):
     assert "no such file" in fails(capsys, tmp_path / "nothing.npy")
-    (tmp_path / "x.csv").write_text("a\n")
-    assert "does not know this kind" in fails(capsys, tmp_path / "x.csv")
+    (tmp_path / "x.tsv").write_text("a\n")
+    assert "does not know this kind" in fails(capsys, tmp_path / "x.tsv")
     (tmp_path / "loop.npy").symlink_to("loop.npy")
     assert "loop.npy" in fails(capsys, tmp_path / "loop.npy")
 

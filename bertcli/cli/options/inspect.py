@@ -34,7 +34,7 @@ class TargetOptions:
         typer.Argument(
             metavar="[MODEL|FILE]",
             help="A folder, a hub id, or a file of vectors: "
-            ".npy .npz .safetensors .jsonl .parquet (default: --model).",
+            ".npy .npz .safetensors .jsonl .csv .parquet (default: --model).",
             autocompletion=_complete,
         ),
     ] = None
