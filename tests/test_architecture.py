@@ -230,6 +230,7 @@ ONE_HOME = {
     "json.loads": "files/typed_json",
     "os.open": "files/system_calls",
     "import filelock": "files/lock",
+    "import csv": "files/delimited",
     "import pyarrow": "files/arrow",
     b"\x93NUMPY": "files/npy",
     "O_NOFOLLOW": "files/system_calls",

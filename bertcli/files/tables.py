@@ -1,14 +1,10 @@
-"""Tables, whose rows all have the same fields: what CSV, TSV and Parquet share; CSV and TSV."""
+"""Rows of tables, as their makers say them: what CSV, TSV, Parquet and arrays share."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, Any, TypeAlias, overload
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias, overload
 
 from bertcli.errors import OutputError
 
@@ -84,51 +80,3 @@ def refuse_new(rows: Sequence[Row], known: Sequence[str]) -> None:
                 f"field {name!r} appears after the table was begun with {', '.join(known)}",
                 "write JSONL, where each line may have its own fields",
             )
-
-
-@contextmanager
-def delimited(file: IO[bytes], *, tabs: bool) -> Iterator[Any]:
-    """CSV, quoted where needed, or TSV, never quoted; lists are JSON in their cell."""
-    known: list[str] = []
-    line = _tsv if tabs else _csv()
-
-    def write(rows: Sequence[Row]) -> None:
-        found = []
-        if rows and not known:
-            known.extend(fields_of(rows))
-            found.append(line(known))
-        refuse_new(rows, known)
-        found += [line([_cell(row.get(name)) for name in known]) for row in lines_of(rows)]
-        file.write("".join(found).encode())
-        file.flush()
-
-    yield write
-
-
-def _csv() -> Callable[[Sequence[Any]], str]:
-    """Return what makes a line of cells. Only its end is changed: a cell may hold CR and LF."""
-    text = io.StringIO()
-    table = csv.writer(text)
-
-    def line(cells: Sequence[Any]) -> str:
-        text.seek(0)
-        text.truncate()
-        table.writerow(cells)
-        return text.getvalue().removesuffix("\r\n") + "\n"
-
-    return line
-
-
-def _tsv(cells: Sequence[Any]) -> str:
-    texts = ["" if cell is None else str(cell) for cell in cells]
-    if any(end in text for text in texts for end in "\t\r\n"):
-        raise OutputError(
-            "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
-        )
-    return "\t".join(texts) + "\n"
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, list | tuple | dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return value

@@ -82,9 +82,9 @@ def writer_of(form: str) -> Format:
         case "finished":
             return finished
         case "csv" | "tsv":
-            from bertcli.files.tables import delimited
+            from bertcli.files.delimited import delimited_writer
 
-            return lambda file: delimited(file, tabs=form == "tsv")
+            return lambda file: delimited_writer(file, tabs=form == "tsv")
         case "parquet":
             from bertcli.files.parquet import rows_writer
 
