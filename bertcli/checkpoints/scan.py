@@ -20,8 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
-from bertcli.files.torch_save import AGAIN
-from bertcli.files.typed_json import TEXT, is_regular, is_text, read_object, read_objects
+from bertcli.files.typed_json import AGAIN, TEXT, is_regular, is_text, read_object, read_objects
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 CONFIGS = ("config.json", "bert_config.json")

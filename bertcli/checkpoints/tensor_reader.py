@@ -13,7 +13,7 @@ from bertcli.checkpoints.names import transposed
 from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.files.safetensors import open_safetensors
-from bertcli.files.torch_save import AGAIN
+from bertcli.files.typed_json import AGAIN
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

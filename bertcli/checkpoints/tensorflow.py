@@ -16,7 +16,8 @@ from pathlib import Path
 from bertcli.checkpoints.scan import refuse_placeholder
 from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.errors import ModelError
-from bertcli.files.torch_save import AGAIN, BYTES
+from bertcli.files.torch_save import BYTES
+from bertcli.files.typed_json import AGAIN
 
 FOOTER = 48  # bytes: two handles, padding, MAGIC
 MAGIC = bytes.fromhex("57fb808b247547db")

@@ -19,8 +19,8 @@ from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
 from bertcli.errors import ModelError
 from bertcli.files.pickles import Tensor
 from bertcli.files.safetensors import read_header
-from bertcli.files.torch_save import AGAIN, BYTES, read_torch
-from bertcli.files.typed_json import is_regular
+from bertcli.files.torch_save import BYTES, read_torch
+from bertcli.files.typed_json import AGAIN, is_regular
 
 
 class StoredTensor(NamedTuple):

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
 from bertcli.files.npy import read_blocks, read_header
-from bertcli.files.safetensors import NUMPY_OF, open_safetensors
+from bertcli.files.safetensors import AGAIN, NUMPY_OF, open_safetensors
 from bertcli.files.streams import PACKED, open_bytes, size_on_disk, unreadable
 from bertcli.files.zips import open_zip
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
-
-AGAIN = "fetch or write the file again"
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 from bertcli.errors import ModelError
 from bertcli.files.pickles import AsksToRun, BadPickle, Storage, Tensor, kind_of, read_pickle
+from bertcli.files.typed_json import AGAIN
 from bertcli.files.zips import open_zip
 
-AGAIN = "download the file again: this copy is incomplete or damaged"
 ZIP = b"PK\x03\x04"  # how torch.save has begun its files since torch 1.6
 LARGEST = 1 << 25  # bytes of what describes the tensors
 DEPTH = 4  # dicts in dicts; a dict may hold itself

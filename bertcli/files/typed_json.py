@@ -25,6 +25,7 @@ LARGEST_FILE = 256 << 20  # bytes; the largest tokenizer.json in use has about 3
 LARGEST_NUMBER = 10**9  # of any count; what is larger is a mistake, and overflows torch's numbers
 MOST = 1.7e308  # of any number: the largest float, nearly
 SHOWN = 60  # characters of a value in a message
+AGAIN = "download the file again: this copy is incomplete or damaged"
 HINT = "correct the file, or fetch it again"
 
 KINDS = {
