@@ -213,7 +213,7 @@ def _to_stream(
     batches, progress = embedder.embed(run), _progress(embedder)
     with console.follow(progress, reader, lambda: run.tally, beside_output=output.on_terminal):
         if form == "table":
-            from bertcli.cli.display.token_vectors import show_vectors
+            from bertcli.cli.display.tables import show_vectors
 
             show_vectors([item for batch in batches for item in batch])
         else:

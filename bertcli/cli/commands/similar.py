@@ -111,7 +111,7 @@ def similar(
     embedder = _open(model, corpus, compute, console, reuse=reuse)
     search = _searched(embedder, query, corpus, reader, console, reuse=reuse)
     if form == "table":
-        from bertcli.cli.display.search import show_matches
+        from bertcli.cli.display.tables import show_matches
 
         show_matches(search.rows())
     else:

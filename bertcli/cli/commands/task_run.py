@@ -56,7 +56,7 @@ def write(
     )
     if form == "table":
         from bertcli.cli.display.screen import drawing
-        from bertcli.cli.display.tasks import results_table
+        from bertcli.cli.display.tables import results_table
 
         with drawing() as draw:
             for batch in batches:

@@ -1,8 +1,8 @@
-"""What people see on a terminal, drawn with Rich."""
+"""Results as tables on a terminal: tokens, statistics, vectors, task results, searches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,7 +15,12 @@ from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bertcli.embedding.embedder import Embedded
+    from bertcli.embedding.token_vectors import TokenVectors
+    from bertcli.tasks.results import Result
+    from bertcli.vectors.agreement import Comparison
 
 TABLE_COLUMNS = (
     "input_ids",
@@ -26,6 +31,35 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
+MOST = 40  # tokens or words of a text that are drawn
+HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
+HEADED: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
+
+
+def table(*names: str, right: Iterable[str] = (), wrap: bool = True, **look: Any) -> Table:
+    """Return a table with these columns; those in ``right`` are aligned right.
+
+    Long cells are folded, or cut off without ``wrap``.
+    """
+    drawn = Table(box=SIMPLE_HEAD, **look)
+    for name in names:
+        drawn.add_column(
+            name,
+            justify="right" if name in right else "left",
+            overflow="fold" if wrap else "ellipsis",
+            no_wrap=not wrap,
+        )
+    return drawn
+
+
+def pairs(rows: Iterable[tuple[str, str]], *, right: bool = False) -> Table:
+    """Return names beside their values."""
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(style="dim")
+    drawn.add_column(justify="right" if right else "left", overflow="fold")
+    for name, value in rows:
+        drawn.add_row(name, value)
+    return drawn
 
 
 def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer) -> None:
@@ -38,24 +72,16 @@ def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer) -> N
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
     """Draw one record, a token a row."""
-    title = shown(encoded)
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for name, justify in (
-        ("#", "right"),
-        ("id", "right"),
-        ("token", "left"),
-        ("type", "right"),
-        ("mask", "right"),
-        ("span", "right"),
-        ("special", "left"),
-    ):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    columns = ("#", "id", "token", "type", "mask", "span", "special")
+    drawn = table(
+        *columns, right=("#", "id", "type", "mask", "span"), title=shown(encoded), **HEADED
+    )
     names = {token: role.removesuffix("_token") for role, token in tokenizer.roles.items()}
     for at, (index, kind, mask, special, token, span) in enumerate(
         zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
     ):
         known = token in names and (special or index in tokenizer.special_ids().values())
-        table.add_row(
+        drawn.add_row(
             str(at),
             str(index),
             plain(token, "cyan" if known else ""),
@@ -66,33 +92,27 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
             style="" if mask else "dim",
         )
     if encoded.cut:
-        table.caption = f"{encoded.cut} tokens were cut"
-    return table
+        drawn.caption = f"{encoded.cut} tokens dropped"
+    return drawn
 
 
 def ids_table(tokens: Sequence[str], ids: Sequence[int]) -> Table:
     """Draw tokens beside their ids."""
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("token", overflow="fold")
-    table.add_column("id", justify="right", overflow="fold")
+    drawn = table("token", "id", right=("id",))
     for token, index in zip(tokens, ids, strict=True):
-        table.add_row(token, str(index))
-    return table
+        drawn.add_row(token, str(index))
+    return drawn
 
 
 def stats_view(summary: dict[str, Any]) -> Group:
     """Draw a corpus summary: numbers, a histogram of lengths, the commonest unknown words."""
-    numbers = Table.grid(padding=(0, 2))
-    numbers.add_column(style="dim")
-    numbers.add_column(justify="right")
-    for name in ("texts", "tokens", "words", "pieces_per_word"):
-        numbers.add_row(name.replace("_", " "), f"{summary[name]:,}")
-    for name, value in summary["length"].items():
-        numbers.add_row(f"length {name}", f"{value:,}")
+    names = ("texts", "tokens", "words", "pieces_per_word")
+    rows = [(name.replace("_", " "), f"{summary[name]:,}") for name in names]
+    rows += [(f"length {name}", f"{value:,}") for name, value in summary["length"].items()]
     share = f"{summary['longer']:,} ({summary['longer_share']:.2%})"
-    numbers.add_row(f"longer than {summary['max_length']}", share)
-    numbers.add_row("unknown words", f"{summary['unknown']:,} ({summary['unknown_share']:.2%})")
-    parts: list[RenderableType] = [numbers]
+    rows.append((f"longer than {summary['max_length']}", share))
+    rows.append(("unknown words", f"{summary['unknown']:,} ({summary['unknown_share']:.2%})"))
+    parts: list[RenderableType] = [pairs(rows, right=True)]
     if summary["histogram"]:
         parts += [Text(), _histogram(summary["histogram"])]
     if summary["unknown_words"]:
@@ -102,34 +122,32 @@ def stats_view(summary: dict[str, Any]) -> Group:
 
 
 def _histogram(bars: Sequence[dict[str, int]]) -> Table:
-    table = Table.grid(padding=(0, 1))
-    table.add_column(justify="right", style="dim")
-    table.add_column()
-    table.add_column(justify="right")
+    drawn = Table.grid(padding=(0, 1))
+    drawn.add_column(justify="right", style="dim")
+    drawn.add_column()
+    drawn.add_column(justify="right")
     most = max(bar["texts"] for bar in bars)
     for bar in bars:
         width = round(BAR * bar["texts"] / most)
         low, high = bar["from"], bar["to"]
         label = str(low) if low == high else f"{low}-{high}"
-        table.add_row(label, Text("█" * width, style="cyan"), f"{bar['texts']:,}")
-    return table
+        drawn.add_row(label, Text("█" * width, style="cyan"), f"{bar['texts']:,}")
+    return drawn
 
 
 def vector_view(items: Sequence[Embedded]) -> Group:
-    """Draw shapes, norms and first values of vectors, and how alike a few texts are."""
+    """Draw shapes, norms and first values of vectors, and the similarity of a few texts."""
     import numpy as np
 
-    table = Table(box=SIMPLE_HEAD)
-    for name, justify in (("text", "left"), ("tokens", "right"), ("norm", "right"), ("", "left")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    drawn = table("text", "tokens", "norm", "", right=("tokens", "norm"), wrap=False)
     for encoded, vector, _ in items:
         flat = vector.reshape(-1)
         first = " ".join(f"{value:+.4f}" for value in flat[:4])
         norm = f"{np.linalg.norm(flat):.4f}"
-        table.add_row(_short(encoded), str(encoded.length), norm, f"{first} ...")
+        drawn.add_row(_short(encoded), str(encoded.length), norm, f"{first} ...")
     shape = " x ".join(map(str, (len(items), *items[0].vector.shape)))
     alike = [_similarity(items)] if 2 <= len(items) <= 10 else []
-    return Group(table, Text(f"shape {shape}, float32", style="dim"), *alike)
+    return Group(drawn, Text(f"shape {shape}, float32", style="dim"), *alike)
 
 
 def _similarity(items: Sequence[Embedded]) -> Table:
@@ -137,14 +155,12 @@ def _similarity(items: Sequence[Embedded]) -> Table:
 
     vectors = np.stack([item.vector.reshape(-1) for item in items])
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    table = Table(title="cosine similarity", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("")
-    for number in range(1, len(items) + 1):
-        table.add_column(str(number), justify="right")
+    numbers = [str(number) for number in range(1, len(items) + 1)]
+    drawn = table("", *numbers, right=numbers, title="cosine similarity", title_justify="left")
     for number, (item, row) in enumerate(zip(items, vectors @ vectors.T, strict=True), 1):
         cells = [Text(f"{value:.2f}", style=_warmth(value)) for value in row]
-        table.add_row(plain(f"{number} {_short(item.encoded)}"), *cells)
-    return table
+        drawn.add_row(plain(f"{number} {_short(item.encoded)}"), *cells)
+    return drawn
 
 
 def _warmth(cosine: float) -> str:
@@ -161,3 +177,130 @@ def shown(encoded: Encoded) -> Text:
     """Return the text and its pair."""
     parts = (encoded.record.text, encoded.record.pair)
     return plain(" | ".join(str(part) for part in parts if part is not None))
+
+
+def show_vectors(items: Sequence[Embedded]) -> None:
+    """Draw the vectors of texts, or of their tokens or words."""
+    with drawing() as draw:
+        if items and items[0].pieces is None:
+            draw(vector_view(items))
+        else:
+            for picture in token_vector_views(items):
+                draw(picture)
+
+
+def token_vector_views(items: Sequence[Embedded]) -> Iterator[Group]:
+    """Yield a table of the tokens or words of each text, and the shape of their vectors."""
+    for encoded, vectors, pieces in items:
+        if pieces is None:
+            continue
+        drawn = _token_table(pieces, vectors)
+        drawn.title = shown(encoded)
+        more = len(vectors) - drawn.row_count
+        shape = " x ".join(map(str, vectors.shape))
+        said = f"shape {shape}, float32" + (f"; {more} more {pieces.name}" if more else "")
+        yield Group(drawn, Text(said, style="dim"))
+
+
+def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> Table:
+    import numpy as np
+
+    columns = ("#", pieces.name[:-1], "span", "norm", "")
+    drawn = table(*columns, right=("#", "span", "norm"), wrap=False, **HEADED)
+    rows = zip(pieces.texts, pieces.offsets, pieces.sequences, vectors, strict=True)
+    for number, (text, (start, stop), sequence, vector) in enumerate(rows):
+        if number == MOST:
+            break
+        flat = vector.reshape(-1)
+        first = " ".join(f"{value:+.4f}" for value in flat[:4])
+        span = "" if sequence is None else f"{start}-{stop}"
+        drawn.add_row(str(number), text, span, f"{np.linalg.norm(flat):.4f}", f"{first} ...")
+    return drawn
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    """Draw results, one item per row; the text is in the row of its first item."""
+    from bertcli.tasks.results import flat_rows
+
+    rows = [list(flat_rows(result)) for result in results]
+    names = dict.fromkeys(name for some in rows for line in some for name in line)
+    columns = [name for name in names if name not in HIDDEN]
+    numbers = {name for some in rows for line in some for name in line if _number(line[name])}
+    drawn = table("text", *columns, right=numbers)
+    for result, some in zip(results, rows, strict=True):
+        text = _text(result)
+        for line in some or [{}]:
+            drawn.add_row(text, *(_cell(line.get(name)) for name in columns))
+            text = Text()
+    return drawn
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _cell(value: Any) -> Text:
+    if value is None:
+        return Text()
+    return plain(f"{value:.4f}" if isinstance(value, float) else str(value))
+
+
+def _text(result: Result) -> Text:
+    record = result.record
+    parts = [part for part in (record.text, record.pair) if part is not None]
+    words = [" ".join(part) if isinstance(part, list) else part for part in parts]
+    return plain(" | ".join(words))
+
+
+def show_comparison(found: Comparison) -> None:
+    """Draw a comparison."""
+    with drawing() as draw:
+        for picture in comparison_view(found):
+            draw(picture)
+
+
+def show_matches(rows: Sequence[dict[str, Any]]) -> None:
+    """Draw the results of a search."""
+    with drawing() as draw:
+        for picture in matches_view(rows):
+            draw(picture)
+
+
+def comparison_view(found: Comparison) -> Iterator[RenderableType]:
+    """Draw the differences of two files, and their worst rows."""
+    kinds = [*found.dtype, "", ""]
+    rows = [("a", f"{found.a}  {kinds[0]}"), ("b", f"{found.b}  {kinds[1]}")]
+    rows.append(("shape", " x ".join(map(str, found.shape))))
+    rows.append(("identical", "yes" if found.identical else "no"))
+    for name in ("max_abs", "mean_abs", "cosine_min", "cosine_mean"):
+        value = getattr(found, name)
+        rows.append((name.replace("_", " "), "-" if value is None else _shown(name, value)))
+    numbers = pairs(rows)
+    if found.not_finite:
+        numbers.add_row("NaN or infinite", f"{found.not_finite:,} rows", style="red")
+    yield numbers
+    if found.worst and not found.identical:
+        worst = Table("row", "max abs", "cosine", box=SIMPLE_HEAD, title="worst rows")
+        for row in found.worst:
+            worst.add_row(
+                f"{row.row}", _shown("max_abs", row.max_abs), _shown("cosine", row.cosine)
+            )
+        yield worst
+
+
+def matches_view(rows: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
+    """Draw the nearest texts of each query, the nearest first."""
+    for query in dict.fromkeys(row["query"] for row in rows):
+        drawn = table(
+            "score", "row", "id", "text", right=("score", "row", "id"), title=plain(query), **HEADED
+        )
+        for row in rows:
+            if row["query"] == query:
+                name = "" if row.get("id") is None else str(row["id"])
+                score = f"{row['score']:.4f}"
+                drawn.add_row(score, str(row["row"]), name, str(row["text"]))
+        yield drawn
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.9f}" if name.startswith("cosine") else f"{value:.6g}"
