@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.groups import flag, number
 from bertcli.cli.options.task import QuestionOptions, StrideOptions, TaskFileOptions, TopK
 
 
@@ -16,12 +15,10 @@ class AnswerOptions:
     """Which answers are given."""
 
     top_k: TopK = 1
-    max_answer_length: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum tokens of an answer.")
-    ] = 15
+    max_answer_length: Annotated[int, number("Maximum tokens of an answer.")] = 15
     no_answer: Annotated[
         bool,
-        typer.Option("--no-answer", help="Allow an empty answer, where the context has none."),
+        flag("--no-answer", "Allow an empty answer, where the context has none."),
     ] = False
 
 

@@ -8,6 +8,7 @@ import typer
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.groups import flag, number
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import CutOptions
 from bertcli.errors import UsageError
@@ -21,9 +22,7 @@ class LabelOptions:
 
     top_k: Annotated[
         int | None,
-        typer.Option(
-            "--top-k", "-k", metavar="N", min=1, help="The N most likely labels, as a list."
-        ),
+        number("The N most likely labels, as a list.", "--top-k", "-k"),
     ] = None
     threshold: Annotated[
         float | None,
@@ -37,9 +36,7 @@ class LabelOptions:
         Literal["top", "all"],
         typer.Option(help="all: also the score of every label, in the model's order."),
     ] = "top"
-    logits: Annotated[
-        bool, typer.Option("--logits", help="Raw scores, without softmax or sigmoid.")
-    ] = False
+    logits: Annotated[bool, flag("--logits", "Raw scores, without softmax or sigmoid.")] = False
 
     def __post_init__(self) -> None:
         if self.scores == "all" and not (self.top_k is None and self.threshold is None):

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, OutputOptions
+from bertcli.cli.options.groups import number
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,16 @@ class PairOptions:
     b: Annotated[str, typer.Argument(metavar="B", help="Vectors of the same texts.")]
     tolerance: Annotated[
         float | None,
-        typer.Option(
+        number(
+            "Fail (exit code 1) if a value differs by more.",
+            low=0,
             metavar="X",
-            min=0,
-            help="Fail (exit code 1) if a value differs by more.",
             envvar="BERTCLI_TOLERANCE",
         ),
     ] = None
     worst: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Number of rows to show, largest differences first."),
+        number("Number of rows to show, largest differences first."),
     ] = 5
 
 

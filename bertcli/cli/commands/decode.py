@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
-from bertcli.cli.options.groups import INPUT, record
+from bertcli.cli.options.groups import INPUT, flag, record
 from bertcli.cli.options.inputs import KeepFields, MaxRecordBytes, OnError, source_paths
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
@@ -64,17 +64,15 @@ class IdOptions:
 class DecodeOptions:
     """How ids are shown."""
 
-    as_: Annotated[
-        Literal["text", "tokens"], typer.Option("--as", help="What to convert ids to.")
-    ] = "text"
+    as_: Annotated[Literal["text", "tokens"], flag("--as", "What to convert ids to.")] = "text"
     skip_special_tokens: Annotated[
-        bool, typer.Option("--skip-special-tokens", help="Omit [CLS], [SEP], [PAD], ...")
+        bool, flag("--skip-special-tokens", "Omit [CLS], [SEP], [PAD], ...")
     ] = False
     clean_up: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--clean-up/--no-clean-up",
-            help="Remove spaces before punctuation and in contractions (default: as the model "
+            "Remove spaces before punctuation and in contractions (default: as the model "
             "specifies, as in transformers).",
         ),
     ] = None

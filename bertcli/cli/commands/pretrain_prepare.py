@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
-from bertcli.cli.options.groups import OUTPUT, record
+from bertcli.cli.options.groups import OUTPUT, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
@@ -21,43 +21,32 @@ class InstanceOptions:
 
     PANEL: ClassVar = "Instances"
 
-    max_length: Annotated[
-        int, typer.Option(metavar="N", min=5, help="Sequence length, special tokens included.")
-    ] = 128
+    max_length: Annotated[int, number("Sequence length, special tokens included.", low=5)] = 128
     short_seq_prob: Annotated[
         float,
-        typer.Option(
-            metavar="P",
-            min=0,
-            max=1,
-            help="Share of sequences with a random, shorter target length.",
+        number(
+            "Share of sequences with a random, shorter target length.", low=0, high=1, metavar="P"
         ),
     ] = 0.1
     masked_lm_prob: Annotated[
         float,
-        typer.Option(
-            metavar="P",
-            min=0,
-            max=1,
-            help="Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay "
+        number(
+            "Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay "
             "unchanged.",
+            low=0,
+            high=1,
+            metavar="P",
         ),
     ] = 0.15
     max_predictions: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Maximum number of tokens to predict per sequence."),
+        number("Maximum number of tokens to predict per sequence."),
     ] = 20
     dupe_factor: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Passes over the corpus, each with other pairs and masks.",
-        ),
+        number("Passes over the corpus, each with other pairs and masks."),
     ] = 5
-    whole_word: Annotated[
-        bool, typer.Option("--whole-word", help="Mask all tokens of a word, or none.")
-    ] = False
+    whole_word: Annotated[bool, flag("--whole-word", "Mask all tokens of a word, or none.")] = False
     seed: Annotated[
         int,
         typer.Option(
@@ -80,7 +69,7 @@ class ShardOptions:
 
     PANEL: ClassVar = OUTPUT
 
-    shard_size: Annotated[int, typer.Option(metavar="N", min=1, help="Instances per file.")] = 32768
+    shard_size: Annotated[int, number("Instances per file.")] = 32768
     format: Annotated[
         Literal["safetensors", "parquet"],
         typer.Option("--format", "-f", help="Format of the files."),

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertcli.cli.options.common import ConsoleOptions
-from bertcli.cli.options.groups import record
+from bertcli.cli.options.groups import flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
@@ -20,41 +18,32 @@ class VocabularyOptions:
 
     size: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, help="Number of tokens, special and unused tokens included."
-        ),
+        number("Number of tokens, special and unused tokens included."),
     ] = 30522
     min_frequency: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Minimum number of occurrences of a token."),
+        number("Minimum number of occurrences of a token."),
     ] = 2
     limit_alphabet: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Maximum number of different characters, the most frequent ones; Chinese "
-            "needs more.",
+        number(
+            "Maximum number of different characters, the most frequent ones; Chinese needs more."
         ),
     ] = 1000
     cased: Annotated[
         bool,
-        typer.Option("--cased/--uncased", help="Keep case and accents, or remove both."),
+        flag("--cased/--uncased", "Keep case and accents, or remove both."),
     ] = False
     unused: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--unused/--no-unused",
-            help="Reserve ids 1 to 99, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
+            "Reserve ids 1 to 99, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
         ),
     ] = True
     max_length: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Maximum sequence length of the model (model_max_length).",
-        ),
+        number("Maximum sequence length of the model (model_max_length)."),
     ] = 512
 
     def record(self) -> "WordPieceOptions":

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.display.console import Console, stdout_is_terminal
-from bertcli.cli.options.groups import MODEL, OUTPUT
+from bertcli.cli.options.groups import MODEL, OUTPUT, flag
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ ROWS = ("table", "jsonl", "csv", "tsv", "parquet")  # formats of what is written
 
 # Options that several groups have.
 SpecialTokens = Annotated[
-    bool, typer.Option("--special-tokens/--no-special-tokens", help="Add [CLS] and [SEP].")
+    bool, flag("--special-tokens/--no-special-tokens", "Add [CLS] and [SEP].")
 ]
 ParseSpecial = Annotated[
     bool,
@@ -99,9 +99,7 @@ class OutputOptions:
             "JSONL in a pipe.",
         ),
     ] = "auto"
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (
-        False
-    )
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
     @property
     def on_terminal(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ParseSpecial, SpecialTokens
-from bertcli.cli.options.groups import COMPUTE, LAYOUT, OUTPUT, record
+from bertcli.cli.options.groups import COMPUTE, LAYOUT, OUTPUT, flag, number, record
 from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
 from bertcli.errors import UsageError
 
@@ -36,7 +36,7 @@ class VectorOptions:
     ] = "auto"
     token_vectors: Annotated[
         bool,
-        typer.Option("--token-vectors", help="One vector per token, special tokens included."),
+        flag("--token-vectors", "One vector per token, special tokens included."),
     ] = False
     word_vectors: Annotated[
         Literal["first", "last", "mean", "max"] | None,
@@ -58,19 +58,15 @@ class VectorOptions:
     ] = "mean"
     normalize: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--normalize/--no-normalize",
-            help="Scale vectors to length 1 (default: as the model specifies; off for tokens and "
+            "Scale vectors to length 1 (default: as the model specifies; off for tokens and "
             "words).",
         ),
     ] = None
     dim: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Keep the first N dimensions, before normalization (Matryoshka).",
-        ),
+        number("Keep the first N dimensions, before normalization (Matryoshka)."),
     ] = None
     precision: Annotated[
         Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
@@ -104,10 +100,9 @@ class LengthOptions:
 
     max_length: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=2,
-            help="Truncate texts to N tokens (default: the model's limit).",
+        number(
+            "Truncate texts to N tokens (default: the model's limit).",
+            low=2,
             envvar="BERTCLI_MAX_LENGTH",
         ),
     ] = None
@@ -119,9 +114,7 @@ class LengthOptions:
             envvar="BERTCLI_ON_TRUNCATE",
         ),
     ] = "warn"
-    stride: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Tokens shared by neighbouring windows.")
-    ] = 0
+    stride: Annotated[int, number("Tokens shared by neighbouring windows.", low=0)] = 0
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
 
@@ -150,25 +143,13 @@ class ComputeOptions:
     ] = "auto"
     threads: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="CPU threads, over all processes (default: all cores).",
-            envvar="BERTCLI_THREADS",
-        ),
+        number("CPU threads, over all processes (default: all cores).", envvar="BERTCLI_THREADS"),
     ] = None
     batch_tokens: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Tokens per batch; halved when memory runs out.",
-            envvar="BERTCLI_BATCH_TOKENS",
-        ),
+        number("Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"),
     ] = None
-    window: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Records that are sorted by length together.")
-    ] = 4096
+    window: Annotated[int, number("Records that are sorted by length together.")] = 4096
 
 
 @dataclass(frozen=True)
@@ -177,9 +158,9 @@ class VectorFileOptions:
 
     PANEL: ClassVar = OUTPUT
 
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False
+    resume: Annotated[bool, flag("--resume", "Resume an interrupted run.")] = False
     manifest: Annotated[
-        bool, typer.Option("--manifest/--no-manifest", help="Write a manifest next to the output.")
+        bool, flag("--manifest/--no-manifest", "Write a manifest next to the output.")
     ] = True
 
 

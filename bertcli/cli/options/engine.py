@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
+from bertcli.cli.options.groups import number
 from bertcli.errors import UsageError
 from bertcli.files.system_calls import usable_cores
 
@@ -38,11 +39,11 @@ class EngineOptions:
     ] = None
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Ray workers (default: as many as fit)."),
+        number("Ray workers (default: as many as fit)."),
     ] = None
     cpus_per_worker: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="CPUs, and threads, per Ray worker."),
+        number("CPUs, and threads, per Ray worker."),
     ] = None
 
     def pool(self) -> "Pool":
@@ -64,9 +65,7 @@ class EmbedEngineOptions(EngineOptions):
 
     gpus_per_worker: Annotated[
         float | None,
-        typer.Option(
-            metavar="N", min=0, help="GPUs per Ray worker (default: 1 if the cluster has any)."
-        ),
+        number("GPUs per Ray worker (default: 1 if the cluster has any).", low=0),
     ] = None
 
     def pool(self) -> "Pool":
@@ -82,11 +81,10 @@ class TokenizeEngineOptions(EngineOptions):
 
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Processes for a large input, for JSONL and counts (default: one per core, at "
+        number(
+            "Processes for a large input, for JSONL and counts (default: one per core, at "
             "most 8; none for a small input); with --engine ray, Ray workers.",
+            low=0,
             envvar="BERTCLI_WORKERS",
         ),
     ] = None

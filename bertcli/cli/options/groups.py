@@ -19,6 +19,7 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
+import typer
 from typer.models import OptionInfo
 
 if TYPE_CHECKING:
@@ -31,6 +32,23 @@ R = TypeVar("R", bound="Group")
 # Panels that several groups share.
 MODEL, INPUT, OUTPUT = "Model", "Input", "Output"
 LAYOUT, COMPUTE = "Length and special tokens", "Computation"
+
+
+def number(
+    about: str,
+    *names: str,
+    low: float = 1,
+    high: float | None = None,
+    metavar: str = "N",
+    envvar: str | None = None,
+) -> Any:
+    """Return an option that takes a number from ``low`` to ``high``."""
+    return typer.Option(*names, metavar=metavar, min=low, max=high, help=about, envvar=envvar)
+
+
+def flag(name: str, about: str) -> Any:
+    """Return an option of this name alone."""
+    return typer.Option(name, help=about)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

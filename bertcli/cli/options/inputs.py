@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.groups import INPUT, record
+from bertcli.cli.options.groups import INPUT, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
@@ -48,11 +48,8 @@ OnError = Annotated[
 ]
 MaxRecordBytes = Annotated[
     int,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Maximum size of a record in bytes, after decompression.",
-        envvar="BERTCLI_MAX_RECORD_BYTES",
+    number(
+        "Maximum size of a record in bytes, after decompression.", envvar="BERTCLI_MAX_RECORD_BYTES"
     ),
 ]
 Encoding = Annotated[str, typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING")]
@@ -129,9 +126,9 @@ class InputOptions:
     null: Null = False
     pre_split: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--pre-split",
-            help="Texts are already split into words: JSON lists, or separated by white space.",
+            "Texts are already split into words: JSON lists, or separated by white space.",
         ),
     ] = False
     on_error: OnError = "fail"

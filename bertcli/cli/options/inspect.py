@@ -3,11 +3,12 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
 from bertcli.cli.options.common import ModelOptions
+from bertcli.cli.options.groups import flag
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, known_models
 from bertcli.inspection import FILE_SUFFIXES
@@ -19,10 +20,6 @@ FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_F
 
 def _complete(incomplete: str) -> list[str]:
     return [name for name in known_models() if name.startswith(incomplete)]
-
-
-def _view(name: str, about: str) -> Any:
-    return typer.Option(name, help=about)
 
 
 @dataclass(frozen=True)
@@ -65,15 +62,15 @@ class ViewOptions:
 
     PANEL: ClassVar = "Instead of the summary"
 
-    json: Annotated[bool, _view("--json", "All of it as one JSON object.")] = False
-    tree: Annotated[bool, _view("--tree", "The modules, with shapes and parameters.")] = False
-    tensors: Annotated[bool, _view("--tensors", "Name, shape, type and bytes of each tensor.")] = (
+    json: Annotated[bool, flag("--json", "All of it as one JSON object.")] = False
+    tree: Annotated[bool, flag("--tree", "The modules, with shapes and parameters.")] = False
+    tensors: Annotated[bool, flag("--tensors", "Name, shape, type and bytes of each tensor.")] = (
         False
     )
-    config: Annotated[bool, _view("--config", "The config.")] = False
-    tokenizer: Annotated[bool, _view("--tokenizer", "The tokenizer.")] = False
+    config: Annotated[bool, flag("--config", "The config.")] = False
+    tokenizer: Annotated[bool, flag("--tokenizer", "The tokenizer.")] = False
     verify: Annotated[
-        bool, _view("--verify", "Load everything, check hashes and that all numbers are finite.")
+        bool, flag("--verify", "Load everything, check hashes and that all numbers are finite.")
     ] = False
 
     def some(self) -> bool:
@@ -119,9 +116,7 @@ class AttentionOptions:
             help="A page to explore (.html), a figure (.svg, .png, .pdf), or the numbers (.json).",
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = (
-        False
-    )
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
     def check(self, views: ViewOptions, file: Path | None) -> None:
         """Refuse options that mean nothing together, before anything is read."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.groups import INPUT, OUTPUT, record
+from bertcli.cli.options.groups import INPUT, OUTPUT, flag, record
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -72,6 +72,6 @@ class FolderOptions:
             "--output", "-o", metavar="DIR", help="Output folder. Written completely or not at all."
         ),
     ]
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote.")
-    ] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Replace a folder that this command wrote.")] = (
+        False
+    )

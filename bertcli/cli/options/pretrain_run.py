@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options.groups import COMPUTE, MODEL, OUTPUT
+from bertcli.cli.options.groups import COMPUTE, MODEL, OUTPUT, flag, number
 from bertcli.errors import UsageError
 
-Beta = Annotated[float, typer.Option(metavar="X", min=0, max=0.9999, help="Coefficient of AdamW.")]
+Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, metavar="X")]
 
 
 @dataclass(frozen=True)
@@ -70,56 +70,41 @@ class OptimizerOptions:
 
     epochs: Annotated[
         float,
-        typer.Option(
-            metavar="X",
-            min=0,
-            help="Passes over the instances, unless --steps is given.",
-        ),
+        number("Passes over the instances, unless --steps is given.", low=0, metavar="X"),
     ] = 3.0
-    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Optimizer steps.")] = None
+    steps: Annotated[int | None, number("Optimizer steps.")] = None
     batch_size: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Instances per step, over all processes and accumulation steps.",
-        ),
+        number("Instances per step, over all processes and accumulation steps."),
     ] = 32
     learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0, help="Peak learning rate, after the warm-up.")
+        float, number("Peak learning rate, after the warm-up.", low=0, metavar="X")
     ] = 1e-4
     warmup_steps: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Steps in which the learning rate rises from 0 (default: a tenth of all steps).",
+        number(
+            "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
         ),
     ] = None
     lr_power: Annotated[
         float,
-        typer.Option(metavar="X", min=0, help="Power of the polynomial decay to 0; 1 is linear."),
+        number("Power of the polynomial decay to 0; 1 is linear.", low=0, metavar="X"),
     ] = 1.0
     weight_decay: Annotated[
         float,
-        typer.Option(
-            metavar="X", min=0, help="Weight decay of AdamW; biases and LayerNorm are excluded."
-        ),
+        number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X"),
     ] = 0.01
     adam_beta1: Beta = 0.9
     adam_beta2: Beta = 0.999
-    adam_epsilon: Annotated[
-        float, typer.Option(metavar="X", min=0, help="Coefficient of AdamW.")
-    ] = 1e-6
+    adam_epsilon: Annotated[float, number("Coefficient of AdamW.", low=0, metavar="X")] = 1e-6
     max_grad_norm: Annotated[
-        float, typer.Option(metavar="X", min=0, help="Clip gradients to this norm; 0: never.")
+        float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")
     ] = 1.0
     seed: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Random seed of initial weights, order of instances and dropout.",
+        number(
+            "Random seed of initial weights, order of instances and dropout.",
+            low=0,
             envvar="BERTCLI_SEED",
         ),
     ] = 0
@@ -133,11 +118,11 @@ class EvaluationOptions:
 
     eval_fraction: Annotated[
         float,
-        typer.Option(
+        number(
+            "Fraction of the instances, from the end, to hold out for evaluation; 0: none.",
+            low=0,
+            high=0.9,
             metavar="X",
-            min=0,
-            max=0.9,
-            help="Fraction of the instances, from the end, to hold out for evaluation; 0: none.",
         ),
     ] = 0.05
     eval_dir: Annotated[
@@ -149,13 +134,9 @@ class EvaluationOptions:
     ] = None
     eval_every: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Steps between evaluations (default: only at the end)."
-        ),
+        number("Steps between evaluations (default: only at the end)."),
     ] = None
-    log_every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Steps between lines of the log.")
-    ] = 10
+    log_every: Annotated[int, number("Steps between lines of the log.")] = 10
 
 
 @dataclass(frozen=True)
@@ -164,18 +145,12 @@ class SavingOptions:
 
     PANEL: ClassVar = OUTPUT
 
-    save_every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")
-    ] = 500
-    keep: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Number of checkpoints to keep.")
-    ] = 2
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the last checkpoint, if any.")
-    ] = False
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start again and replace an existing run.")
-    ] = False
+    save_every: Annotated[int, number("Steps between checkpoints.")] = 500
+    keep: Annotated[int, number("Number of checkpoints to keep.")] = 2
+    resume: Annotated[bool, flag("--resume", "Resume from the last checkpoint, if any.")] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Start again and replace an existing run.")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
@@ -205,25 +180,16 @@ class DeviceOptions:
     ] = "auto"
     threads: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="CPU threads (default: all cores).",
-            envvar="BERTCLI_THREADS",
-        ),
+        number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS"),
     ] = None
     gradient_accumulation_steps: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Split each batch into N parts: the same step with less memory.",
-        ),
+        number("Split each batch into N parts: the same step with less memory."),
     ] = 1
     gradient_checkpointing: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--gradient-checkpointing",
-            help="Recompute activations in the backward pass: the same step with less memory.",
+            "Recompute activations in the backward pass: the same step with less memory.",
         ),
     ] = False

@@ -7,7 +7,7 @@ import typer
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ParseSpecial
-from bertcli.cli.options.groups import INPUT, LAYOUT, record
+from bertcli.cli.options.groups import INPUT, LAYOUT, number, record
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -27,16 +27,13 @@ from bertcli.records.source import Source
 
 MaxLength = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        min=3,
-        help="Maximum tokens of a text or window (default: the model's limit).",
+    number(
+        "Maximum tokens of a text or window (default: the model's limit).",
+        low=3,
         envvar="BERTCLI_MAX_LENGTH",
     ),
 ]
-TopK = Annotated[
-    int, typer.Option("--top-k", "-k", metavar="N", min=1, help="Number of results, best first.")
-]
+TopK = Annotated[int, number("Number of results, best first.", "--top-k", "-k")]
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class StrideOptions:
     max_length: MaxLength = None
     stride: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Split long texts into windows that share N tokens."),
+        number("Split long texts into windows that share N tokens.", low=0),
     ] = None
     parse_special: ParseSpecial = True
 

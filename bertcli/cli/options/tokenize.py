@@ -1,12 +1,12 @@
 """The options of `bertcli tokenize` alone."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.options.common import ParseSpecial, SpecialTokens
-from bertcli.cli.options.groups import LAYOUT, record
+from bertcli.cli.options.groups import LAYOUT, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.tokenizing.columns import Layout, strategies
 
@@ -17,10 +17,6 @@ Truncation = Literal[
 Side = Literal["left", "right"]
 
 
-def _flag(name: str, about: str) -> Any:
-    return typer.Option(name, help=about)
-
-
 @dataclass(frozen=True)
 class FieldOptions:
     """Which fields a record has."""
@@ -28,29 +24,27 @@ class FieldOptions:
     PANEL: ClassVar = "Fields"
 
     token_type_ids: Annotated[
-        bool, _flag("--token-type-ids/--no-token-type-ids", "0 for the text, 1 for its pair.")
+        bool, flag("--token-type-ids/--no-token-type-ids", "0 for the text, 1 for its pair.")
     ] = True
     attention_mask: Annotated[
-        bool, _flag("--attention-mask/--no-attention-mask", "1 for tokens, 0 for padding.")
+        bool, flag("--attention-mask/--no-attention-mask", "1 for tokens, 0 for padding.")
     ] = True
-    tokens: Annotated[bool, _flag("--tokens", "The tokens.")] = False
+    tokens: Annotated[bool, flag("--tokens", "The tokens.")] = False
     offset_mapping: Annotated[
-        bool, _flag("--offsets", "Start and end of each token in its text.")
+        bool, flag("--offsets", "Start and end of each token in its text.")
     ] = False
     offset_unit: Annotated[
         Literal["char", "byte", "utf16"], typer.Option(help="Unit of the offsets.")
     ] = "char"
-    word_ids: Annotated[bool, _flag("--word-ids", "The word that each token belongs to.")] = False
-    sequence_ids: Annotated[bool, _flag("--sequence-ids", "0 for the text, 1 for its pair.")] = (
-        False
-    )
+    word_ids: Annotated[bool, flag("--word-ids", "The word that each token belongs to.")] = False
+    sequence_ids: Annotated[bool, flag("--sequence-ids", "0 for the text, 1 for its pair.")] = False
     special_tokens_mask: Annotated[
-        bool, _flag("--special-tokens-mask", "1 for [CLS], [SEP] and [PAD].")
+        bool, flag("--special-tokens-mask", "1 for [CLS], [SEP] and [PAD].")
     ] = False
-    length: Annotated[bool, _flag("--length", "The number of tokens.")] = False
-    text: Annotated[bool, _flag("--text", "The text and its pair.")] = False
+    length: Annotated[bool, flag("--length", "The number of tokens.")] = False
+    text: Annotated[bool, flag("--text", "The text and its pair.")] = False
     overflowing: Annotated[
-        bool, _flag("--overflowing", "One record per window of a text that is too long.")
+        bool, flag("--overflowing", "One record per window of a text that is too long.")
     ] = False
 
     def columns(self) -> tuple[str, ...]:
@@ -84,10 +78,8 @@ class LayoutOptions:
 
     max_length: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Truncate or pad to N tokens; alone, it turns on truncation. Default: the model's "
+        number(
+            "Truncate or pad to N tokens; alone, it turns on truncation. Default: the model's "
             "limit.",
             envvar="BERTCLI_MAX_LENGTH",
         ),
@@ -114,20 +106,16 @@ class LayoutOptions:
         ),
     ] = None
     padding_side: Annotated[Side | None, typer.Option(help="Side to pad (default: right).")] = None
-    pad_to_multiple_of: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Pad to a multiple of N.")
-    ] = None
+    pad_to_multiple_of: Annotated[int | None, number("Pad to a multiple of N.")] = None
     stride: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=0, help="Tokens shared by neighbouring windows (--overflowing)."
-        ),
+        number("Tokens shared by neighbouring windows (--overflowing).", low=0),
     ] = 0
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
     window: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Records that --padding longest pads together."),
+        number("Records that --padding longest pads together."),
     ] = 10_000
 
     def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
@@ -145,12 +133,12 @@ class ModeOptions:
     PANEL: ClassVar = "Other output"
 
     from_tokens: Annotated[
-        bool, _flag("--from-tokens", "The arguments are tokens; print their ids.")
+        bool, flag("--from-tokens", "The arguments are tokens; print their ids.")
     ] = False
-    count: Annotated[bool, _flag("--count", "Print only the number of tokens.")] = False
+    count: Annotated[bool, flag("--count", "Print only the number of tokens.")] = False
     stats: Annotated[
         bool,
-        _flag(
+        flag(
             "--stats", "Print one summary: lengths, unknown words, texts that would be truncated."
         ),
     ] = False
