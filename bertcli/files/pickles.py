@@ -10,7 +10,6 @@ is expanded. Source of the opcodes: pickletools; of the names: torch/_weights_on
 
 from __future__ import annotations
 
-import pickletools
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -95,9 +94,11 @@ class Other:
 
 def read_pickle(file: IO[bytes]) -> Any:
     """Return what a pickle describes, and leave the file behind it. Raises BadPickle."""
+    from pickletools import genops  # loaded by hardly any command
+
     machine = _Machine()
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        for count, (opcode, argument, _) in enumerate(genops(file)):
             if count == OPCODES:
                 raise BadPickle(f"it has more than {OPCODES:,} opcodes")
             if opcode.name == "STOP":

@@ -9,19 +9,18 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from csv import reader as table_of
 from dataclasses import dataclass, field
-from io import StringIO
 from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bertcli.errors import InputError
+from bertcli.files.delimited import DelimitedRows
 from bertcli.files.npy import read_blocks, read_header
 from bertcli.files.safetensors import NUMPY_OF
 from bertcli.files.safetensors import read_header as read_safetensors
+from bertcli.files.streams import LineDecoder, open_bytes
 from bertcli.files.streams import blocks as line_blocks
-from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import BadJsonError, parse
 from bertcli.files.zips import open_zip
 from bertcli.records.reader import Reader
@@ -111,8 +110,9 @@ def _objects(stream: IO[bytes], path: Path) -> Iterator[tuple[str, dict[str, Any
 def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place of each row of CSV, and its cells by the names in the header."""
     with open_bytes(str(path)) as stream:
-        head = stream.read(LONGEST_HEADER).decode("utf-8-sig", "replace")
-    columns = next(table_of(StringIO(head, newline="")), [])
+        decode = LineDecoder(str(path), "utf-8", "replace")
+        rows = DelimitedRows(stream, decode, LONGEST_HEADER, lambda _: None, tabs=False)
+        _, columns = next(rows, (1, []))
     if not columns:
         raise InputError(f"{path}: the file has no header", CUT_OFF)
     last = columns[-1]  # an empty cell is no text in the column of ids alone
