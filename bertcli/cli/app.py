@@ -38,7 +38,7 @@ GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
 USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typer refuses
 
-# Options that may stand without a value, and the value that they then have.
+# Options that may be given without a value, and the value that they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
 
 
@@ -149,7 +149,7 @@ def _of_the_system(failed: OSError) -> tuple[str, str]:
     except OSError:
         _drop_stdout()
         return f"stdout cannot be written: {said}", ""
-    return f"the system says: {said}", "BERTCLI_DEBUG=1 shows what was being done"
+    return f"system error: {said}", "set BERTCLI_DEBUG=1 for the traceback"
 
 
 def _drop_stdout() -> None:
@@ -159,7 +159,7 @@ def _drop_stdout() -> None:
 
 
 def _failed(message: str, hint: str, code: int) -> int:
-    """Show an error, which is empty when nobody listens any more, and return its exit code."""
+    """Show an error and return its exit code; the message is empty when stderr is closed."""
     if message:
         say("error", message)
     if hint:
@@ -168,7 +168,7 @@ def _failed(message: str, hint: str, code: int) -> int:
 
 
 def _misused(wrong: Any) -> int:
-    """Show in a line what Typer's parser refuses; without any argument it has shown the help."""
+    """Show an error of Typer's parser in a line; without arguments it has shown the help."""
     message = " ".join(wrong.format_message().split())
     if not message:
         return 2
@@ -177,7 +177,7 @@ def _misused(wrong: Any) -> int:
 
 
 def with_values(argv: Sequence[str]) -> list[str]:
-    """Give the options that may stand alone their value when the next argument is an option."""
+    """Add the default value of options given without one, when an option follows."""
     found: list[str] = []
     for at, argument in enumerate(argv):
         if argument == "--":

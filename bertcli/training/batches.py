@@ -1,4 +1,4 @@
-"""Which rows a step trains on, and rows as one batch. Plain arrays: nothing here needs torch.
+"""The rows that a step trains on, and rows as one batch, in numpy arrays. Does not import torch.
 
 Letters as in the model: `B` rows, `L` their length, `T` tokens of all of them; `M` masked tokens.
 """
@@ -20,22 +20,22 @@ Columns = dict[str, Any]  # an array [B, ...] a column of the rows
 
 
 class Batch(NamedTuple):
-    """Rows one after the other, and what is to be predicted."""
+    """Concatenated rows, and the tokens to predict."""
 
     ids: Any  # [T]; padded: [B * width]
     types: Any  # as ids
     lengths: Any  # [B]
     starts: Any  # [B] place of each row's first token among ids
     masked: Any  # [M] places among ids
-    words: Any  # [M] what stood there
+    words: Any  # [M] the original tokens
     follows: Any  # [B] 0 when the second sentence follows the first, 1 when it is a random one
     width: int  # 0 when nothing is padded
 
 
 class Order:
-    """The order of rows: every epoch in an order of its own, one after the other without a gap.
+    """The order of rows: each epoch is shuffled on its own, and batches may span two epochs.
 
-    A function of the seed and the step alone: there is nothing to save, or to go back to.
+    A function of the seed and the step alone, so there is no state to save.
     """
 
     def __init__(self, rows: Any, batch_size: int, seed: int) -> None:
@@ -50,7 +50,7 @@ class Order:
         for epoch in range(places[0] // count, places[-1] // count + 1):
             inside = places[places // count == epoch] % count
             parts.append(self._epoch(epoch)[inside])
-        self.shuffled = {epoch: self.shuffled[epoch]}  # the others are behind us
+        self.shuffled = {epoch: self.shuffled[epoch]}  # earlier ones are not needed again
         return np.concatenate(parts)
 
     def _epoch(self, epoch: int) -> Any:
@@ -60,7 +60,7 @@ class Order:
 
 
 def held_out(count: int, fraction: float) -> tuple[Any, Any]:
-    """Part the rows into those to train on and the last ones, which are held out.
+    """Split the rows into those to train on and the last ones, which are held out.
 
     The last ones, not random ones: copies of a text that are masked in other places are neighbours.
     """
@@ -70,7 +70,7 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
 
 
 def read(data: Instances, rows: Any) -> Columns:
-    """Read rows; InputError when an id is none of the vocabulary."""
+    """Read rows; InputError when an id is not in the vocabulary."""
     found: Columns = data.rows(rows)
     for name in ("input_ids", "masked_lm_ids"):
         for worst in (int(found[name].max(initial=0)), int(found[name].min(initial=0))):
@@ -84,14 +84,14 @@ def read(data: Instances, rows: Any) -> Columns:
 
 
 def parts(found: Columns, count: int) -> list[Columns]:
-    """Deal rows out to so many parts of about as many tokens each, the longest rows first."""
+    """Split rows into this number of parts with about the same number of tokens."""
     longest_first = np.argsort(-found["lengths"].astype(np.int64), kind="stable")
     dealt = (longest_first[part::count] for part in range(count))
     return [{name: column[some] for name, column in found.items()} for some in dealt]
 
 
 def collate(found: Columns, *, padded: bool) -> Batch:
-    """Make rows one batch."""
+    """Return rows as one batch."""
     ids, lengths = found["input_ids"], found["lengths"].astype(np.int64)
     width = 0
     if padded:
@@ -115,6 +115,6 @@ def collate(found: Columns, *, padded: bool) -> Batch:
 
 
 def in_batches(rows: Any, size: int) -> Iterator[Any]:
-    """Yield rows in batches of this size, the last one perhaps smaller."""
+    """Yield rows in batches of this size; the last one may be smaller."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]

@@ -1,11 +1,11 @@
-"""Where a run stands, on the disk: written whole or not at all, the last few kept.
+"""Checkpoints of a run: written completely or not at all, the last few kept.
 
     CKPT/checkpoint-500/model.safetensors, config.json, tokenizer files: a model like any other
-    CKPT/checkpoint-500/optimizer.safetensors   what AdamW remembers
+    CKPT/checkpoint-500/optimizer.safetensors   the moments of AdamW
     CKPT/checkpoint-500/training_state.json     everything else
 
-A checkpoint is made under a hidden name, synced, and renamed; one that goes is renamed first. So
-whatever has the name of a checkpoint is one. Nothing in it is a pickle.
+A checkpoint is written under a hidden name, synced and renamed; one to be removed is renamed first.
+So every folder with the name of a checkpoint is complete. Nothing in it is a pickle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAKING, GOING = ".making-", ".going-"
 
 @dataclass(frozen=True)
 class State:
-    """All of a run that is neither weights nor moments.
+    """The state of a run besides weights and moments.
 
     Data order and dropout follow from the seed and the step alone, so no state of a random
     generator is needed.
@@ -66,23 +66,23 @@ class Checkpoints:
     keep: int = 2
 
     def steps(self) -> list[int]:
-        """Return the steps that there are checkpoints of, the last one at the end."""
+        """Return the steps of the checkpoints, in ascending order."""
         if not self.folder.is_dir():
             return []
         named = (NAME.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted(int(match[1]) for match in named if match)
 
     def path(self, step: int) -> Path:
-        """Return where the checkpoint of a step is."""
+        """Return the path of the checkpoint of a step."""
         return self.folder / f"checkpoint-{step}"
 
     def last(self) -> Path | None:
-        """Return the last checkpoint, if there is one."""
+        """Return the last checkpoint, if any."""
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
     def check(self, *, resume: bool, overwrite: bool) -> None:
-        """Raise OutputError when something is there that must not be written over."""
+        """Raise OutputError when the folder has files that must not be overwritten."""
         if self.folder.exists() and not self.folder.is_dir():
             raise OutputError(f"{self.folder}: not a folder", "give a folder with --output")
         there = [path.name for path in self.folder.glob("[!.]*")]
@@ -100,16 +100,16 @@ class Checkpoints:
             )
 
     def sweep(self) -> None:
-        """Remove what a killed run was writing, or removing, or had still to remove."""
+        """Remove what a killed run left half written or half removed."""
         for path in self.folder.glob(".*"):
             if path.name.startswith((MAKING, GOING, ".saving-")):
                 shutil.rmtree(path)
         self._drop()
 
     def write(self, state: State, fill: Callable[[Path], None]) -> Path:
-        """Make the checkpoint of a step from what `fill` puts into a folder, then drop old ones.
+        """Write the checkpoint of a step, whose files `fill` writes to a folder; remove old ones.
 
-        OutputError, which names the last good one, when there is no room or the disk fails.
+        Raises OutputError, which names the last checkpoint, when the disk is full or fails.
         """
         target = self.path(state.step)
         making = self.folder / f"{MAKING}{target.name}"
@@ -124,14 +124,14 @@ class Checkpoints:
         return target
 
     def clear(self) -> None:
-        """Remove what an earlier run left: the model first, which is whole no longer."""
+        """Remove what an earlier run left, the model first, as it is no longer complete."""
         for name in ("config.json", "model.safetensors", PLOT):
             (self.folder / name).unlink(missing_ok=True)
         for step in self.steps():
             self._remove(step)
 
     def publish(self, fill: Callable[[Path], None]) -> None:
-        """Put the files that `fill` makes into the folder itself, config.json as the last one."""
+        """Move the files that `fill` writes into the folder itself, config.json last."""
         with (
             self.explained("the model cannot be written"),
             scratch_folder(self.folder / f"{MAKING}result") as making,
@@ -151,7 +151,7 @@ class Checkpoints:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Turn what the system refuses into an OutputError that says from where to go on."""
+        """Turn system errors into an OutputError that names the checkpoint to resume from."""
         try:
             yield
         except (OSError, SafetensorError, OutputError) as failed:
@@ -166,13 +166,13 @@ class Checkpoints:
             raise OutputError(f"{self.folder}: {what}: {reason}; {self.kept()}", hint) from None
 
     def kept(self) -> str:
-        """Say what there is to go on from."""
+        """Describe what can be resumed from."""
         last = self.last()
         return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
 
 
 def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, tokenizer: Path) -> None:
-    """Write a model with its tokenizer, which bertcli and transformers both load."""
+    """Write a model with its tokenizer, for bertcli and transformers."""
     for name in TOKENIZER_FILES:
         if name != "config.json" and (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)
@@ -180,7 +180,7 @@ def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, token
 
 
 def put_moments(folder: Path, kept: Mapping[str, Tensor]) -> None:
-    """Write what the optimizer remembers."""
+    """Write the moments of the optimizer."""
     target = folder / OPTIMIZER
     save_file({name: one.contiguous() for name, one in kept.items()}, target)
     # safetensors makes files that only their owner may read.
@@ -198,7 +198,7 @@ def read_moments(folder: Path) -> dict[str, Tensor]:
 
 
 def read_state(folder: Path) -> State:
-    """Read where a checkpoint stands; OutputError when it is none of this version."""
+    """Read the state of a checkpoint; OutputError when it has another version."""
     path = folder / STATE
     try:
         raw = parse(read_bytes(path, OutputError) or b"")
@@ -227,7 +227,7 @@ def _numbers(found: JsonObject) -> dict[str, float]:
 
 
 def damaged(path: Path, why: object) -> OutputError:
-    """Return the error of a checkpoint that cannot be gone on from."""
+    """Return the error of a checkpoint that cannot be resumed from."""
     return OutputError(
         f"{path}: cannot be read: {why}",
         f"remove {path.parent} to resume from the checkpoint before it, or start again with "

@@ -1,4 +1,4 @@
-"""Which BERT is trained: a config.json, a named size, or an existing checkpoint's. No torch."""
+"""The config to train: a config.json, a named size, or that of a checkpoint. No torch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read(name: str, data: Instances) -> BertConfig:
             config, said = BertConfig.from_file(Path(name)), set(read_object(Path(name)))
         except ModelError as bad:
             raise ModelError(str(bad), FIX) from None
-        if said.isdisjoint(SHAPE):  # it would be bert-base, by default
+        if said.isdisjoint(SHAPE):  # the defaults are those of bert-base
             raise ModelError(f"{name}: names none of {', '.join(SHAPE)}", FIX)
     if "vocab_size" not in said:
         config = replace(config, vocab_size=data.vocab_size)
@@ -67,7 +67,7 @@ def read(name: str, data: Instances) -> BertConfig:
 def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> None:
     """Raise ModelError when a config cannot be trained on these instances.
 
-    It was ``given`` by the user, or is that of a model.
+    ``given``: by the user; else it is the config of a model.
     """
     size, tokens = config.vocab_size, data.vocab_size
     if not tokens <= size < tokens + ROUNDING:
@@ -108,7 +108,7 @@ def refuse_too_large(config: BertConfig, source: str, numbers: int) -> None:
     needed = numbers * 4 * weights
     try:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # this system does not say
+    except (AttributeError, OSError, ValueError):  # not known on this system
         return
     if needed > there:
         raise ModelError(

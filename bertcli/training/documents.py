@@ -1,10 +1,10 @@
-"""A corpus as documents of tokenized sentences, in a file: memory is that of the longest document.
+"""A corpus as documents of tokenized sentences, in a file; memory is that of the longest document.
 
-A text file has a sentence a line and blank lines between documents. A record of another format is a
-document: its text has a sentence a line, or is a list of sentences.
+A text file has one sentence per line and blank lines between documents. In other formats a record
+is a document: text with one sentence per line, or a list of sentences.
 
-The file holds int32: for each document the number of its sentences, their lengths, their ids. In
-memory there is the place of each document, 8 bytes.
+The file holds int32: for each document the number of its sentences, their lengths, their ids. The
+offset of each document is kept in memory, 8 bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ITEM = array("i").itemsize
 
 
 def sentences(reader: Reader) -> Iterator[list[Record]]:
-    """Yield the sentences of a corpus as they come in; a blank one ends a document."""
+    """Yield the sentences of a corpus as they are read; a blank one ends a document."""
     source = reader.source
     lined = {
         "stdin" if path == "-" else path: source.format_of(path) == "txt" for path in source.paths
@@ -75,7 +75,7 @@ class Documents:
         self.file = path.open("x+b", buffering=0)
         self.starts = array("q", [0])  # in items, of each document and of the end
         self.tokens = self.sentences = 0
-        self.lengths = array("i")  # of the sentences of the document that is being written
+        self.lengths = array("i")  # of the sentences of the document being written
         self.ids = array("i")
         self.waiting = bytearray()
 
@@ -106,7 +106,7 @@ class Documents:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what waits."""
+        """Write the buffer."""
         left = memoryview(self.waiting)
         while left:
             left = left[self.file.write(left) :]
@@ -124,9 +124,9 @@ class Documents:
         return found
 
     def stretch(self, number: int, tokens: int, choose: Callable[[int], int]) -> list[int]:
-        """Return the ids of sentences in a row: at least one, and on until there are ``tokens``.
+        """Return the ids of consecutive sentences: at least one, up to about ``tokens`` ids.
 
-        ``choose`` names the first sentence, given how many there are. Only these are read.
+        ``choose`` selects the first sentence, given their number. Only these are read.
         """
         start = self.starts[number]
         count = self._read(start, 1)[0]

@@ -6,8 +6,8 @@ Letters: `n` rows, `L` the length, `P` the most predictions. A row is one instan
     token_type_ids        uint8 [n, L]  0 up to the first [SEP], 1 up to the second, then 0
     lengths               int32 [n]     tokens; the attention mask is arange(L) < length
     masked_lm_positions   int32 [n, P]  ascending, then 0
-    masked_lm_ids         int32 [n, P]  what stood there, then 0
-    masked_lm_counts      int32 [n]     how many of both count
+    masked_lm_ids         int32 [n, P]  the original tokens, then 0
+    masked_lm_counts      int32 [n]     number of positions in use
     next_sentence_labels  uint8 [n]     0: B follows A, 1: B is from another document
 """
 
@@ -75,7 +75,7 @@ WRITERS: dict[str, Callable[[IO[bytes], Array], None]] = {
 
 
 class SafetensorsRows:
-    """A safetensors file, mapped into memory: only the pages that are read are there."""
+    """A memory-mapped safetensors file: only the pages that are read are loaded."""
 
     def __init__(self, path: Path, rows: int, kind: np.dtype[Any]) -> None:
         import numpy as np
@@ -91,13 +91,13 @@ class SafetensorsRows:
             self.columns[name] = np.memmap(path, dtype, "r", tensor.start, shape)
 
     def fill(self, found: Array, here: Array, numbers: Array) -> None:
-        """Put rows into those of ``found`` that ``here`` marks."""
+        """Copy rows to those of ``found`` that the mask ``here`` selects."""
         for name, column in self.columns.items():
             found[name][here] = column[numbers]
 
 
 class ParquetRows:
-    """A Parquet file, of which the group of rows that was read last is kept."""
+    """A Parquet file; the last group of rows read is cached."""
 
     def __init__(self, path: Path, rows: int, kind: np.dtype[Any]) -> None:
         from bertcli.files.parquet import opened
@@ -110,7 +110,7 @@ class ParquetRows:
             raise InputError(f"{path}: {there} rows of {', '.join(names)}, not {rows}", AGAIN)
 
     def fill(self, found: Array, here: Array, numbers: Array) -> None:
-        """Put rows into those of ``found`` that ``here`` marks."""
+        """Copy rows to those of ``found`` that the mask ``here`` selects."""
         import numpy as np
 
         places = np.flatnonzero(here)
@@ -136,7 +136,7 @@ class ParquetRows:
 
 
 def open_rows(path: Path, rows: int, kind: np.dtype[Any]) -> SafetensorsRows | ParquetRows:
-    """Open a file by its suffix. Raises InputError when it has not so many rows of this type."""
+    """Open a file by its suffix. Raises InputError unless it has these rows of this type."""
     if not path.is_file():
         raise InputError(f"{path}: not found, but listed in the index", AGAIN)
     return (ParquetRows if path.suffix == ".parquet" else SafetensorsRows)(path, rows, kind)

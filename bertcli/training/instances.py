@@ -53,20 +53,20 @@ class Masked(NamedTuple):
 
     ids: list[int]
     positions: list[int]
-    labels: list[int]  # what stood at the positions
+    labels: list[int]  # the original tokens
 
 
 @dataclass(frozen=True)
 class Masker:
     """Masks sequences of one vocabulary.
 
-    A random token is any but the special and the unused ones, which no text has: they would tell
-    that something was replaced. (Google's code takes any.)
+    A random token is never a special or unused one: no text has these, so they would reveal the
+    replacement. (Google's code allows any.)
     """
 
     mask_id: int
-    replacements: Sequence[int]  # what a random token is drawn from
-    continuing: frozenset[int]  # pieces that continue a word
+    replacements: Sequence[int]  # candidates for a random token
+    continuing: frozenset[int]  # tokens that continue a word
     masked_lm_prob: float = 0.15
     max_predictions: int = 20
     whole_word: bool = False
@@ -112,7 +112,7 @@ class Masker:
     def _chosen(
         self, ids: Sequence[int], segments: Sequence[range], wanted: int, rng: Random
     ) -> list[int]:
-        """Choose positions by chance; a word that is too long for the rest is left alone."""
+        """Choose random positions; a word longer than what is left to choose is skipped."""
         if not self.whole_word:
             return [*islice(drawn(rng, [*chain.from_iterable(segments)]), wanted)]
         chosen: list[int] = []
@@ -124,7 +124,7 @@ class Masker:
         return chosen
 
     def _words(self, ids: Sequence[int], part: range) -> Iterator[range]:
-        """Yield the positions of each word; what a segment begins with is one in any case."""
+        """Yield the positions of each word; the first token of a segment always starts one."""
         start = part.start
         for at in part[1:]:
             if ids[at] not in self.continuing:
@@ -172,8 +172,7 @@ def pairs(
 ) -> Iterator[Pair]:
     """Yield the pairs of one document, which together use all of its sentences.
 
-    ``other`` returns a stretch of another document, at least one sentence and, if it has them, so
-    many tokens.
+    ``other`` returns sentences of another document: at least one, up to about this many tokens.
     """
     room = options.max_length - SPECIAL
     target, at = _target(room, options, rng), 0
@@ -187,21 +186,24 @@ def pairs(
         a = [*chain.from_iterable(document[at:middle])]
         is_random = alone or rng.random() < 0.5
         if is_random:
-            b, at = other(target - len(a), rng), middle  # what B would have been comes again
+            b, at = (
+                other(target - len(a), rng),
+                middle,
+            )  # the sentences that B did not use come again
         else:
             b, at = [*chain.from_iterable(document[middle:end])], end
         yield Pair(*truncated(a, b, room, rng), is_random)
 
 
 def _target(room: int, options: PrepareOptions, rng: Random) -> int:
-    """Return the length that the pairs of a document aim at: mostly all there is room for."""
+    """Return the target length of the pairs of a document: mostly the maximum."""
     return between(rng, 2, room) if rng.random() < options.short_seq_prob else room
 
 
 def truncated(
     a: Sequence[int], b: Sequence[int], room: int, rng: Random
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Cut tokens off the longer segment, at its front or end by chance, until both fit."""
+    """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
     spans = [[0, len(a)], [0, len(b)]]
     sizes = [len(a), len(b)]
     while sum(sizes) > room:

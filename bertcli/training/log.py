@@ -26,21 +26,21 @@ SUMMED = ("mlm_loss", "nsp_loss", "grad_norm")  # of the steps since the last li
 
 
 class LogWindow:
-    """Sums over the steps since the last line; they go into checkpoints, so as not to be lost."""
+    """Sums over the steps since the last line; checkpoints store them."""
 
     def __init__(self, sums: Mapping[str, float]) -> None:
         self.sums = dict(sums)
         self.lr = 0.0
 
     def add(self, step: Step, seconds: float) -> None:
-        """Count a step in."""
+        """Add a step."""
         said = {**step._asdict(), "seconds": seconds, "steps": 1}
         for name in (*SUMMED, "tokens", "seconds", "steps"):
             self.sums[name] = self.sums.get(name, 0) + said[name]
         self.lr = step.lr
 
     def close(self, epoch: float) -> dict[str, Any]:
-        """Return the line of these steps, means and the last learning rate, and begin again."""
+        """Return the line of these steps, means and the last learning rate, and reset the sums."""
         sums, self.sums = self.sums, {}
         means = {name: sums[name] / sums["steps"] for name in SUMMED}
         norm = means.pop("grad_norm")
@@ -55,21 +55,21 @@ class LogWindow:
 
 
 class Log:
-    """Appends lines to a file that may be cut back to where a checkpoint was made."""
+    """Appends lines to a file, truncated to its size at the last checkpoint."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
         is_regular(path, OutputError, MOVE, inf)
         self.file = path.open("ab")
         there = self.file.seek(0, os.SEEK_END)
-        self.file.truncate(min(size, there))  # what a killed run wrote after its last checkpoint
+        self.file.truncate(min(size, there))  # drops what was written after the last checkpoint
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append a line, for others to read at once."""
+        """Append a line and flush it."""
         self.file.write(json.dumps(line).encode() + b"\n")
         self.file.flush()
 
     def sync(self) -> int:
-        """Put all lines on the disk and return how many bytes they are."""
+        """Sync all lines to disk; return the size in bytes."""
         sync(self.file)
         return self.file.seek(0, os.SEEK_END)
 
@@ -79,7 +79,7 @@ class Log:
 
 
 def read(path: Path) -> Iterator[JsonObject]:
-    """Yield the lines of a log that are whole. Raises OutputError for one that is no object."""
+    """Yield the complete lines of a log. Raises OutputError for a line that is not an object."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -95,7 +95,7 @@ def read(path: Path) -> Iterator[JsonObject]:
 
 
 SIZE = 7.5, 4.2  # inches
-MOST = 1000  # points of a curve: more than there are pixels to tell them apart
+MOST = 1000  # points of a curve, more than its pixels
 Points = Sequence[tuple[float, float]]
 
 
@@ -109,7 +109,7 @@ class Curve(NamedTuple):
 
 
 def plot(log: Path, form: str = "svg") -> bytes:
-    """Draw the losses of a log over its steps, those on what was held out as dots.
+    """Draw the losses of a log over its steps, held-out losses as dots.
 
     Return the file: svg, png or pdf.
     """
@@ -134,7 +134,7 @@ def _points(lines: Sequence[JsonObject], name: str) -> Points:
 
 
 def thinned(points: Points, most: int = MOST) -> Points:
-    """Return at most so many points, each the mean of its neighbours."""
+    """Return at most ``most`` points, each the mean of neighbouring points."""
     size = ceil(len(points) / most)
     if size < 2:
         return points

@@ -18,12 +18,12 @@ from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import Instances
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW remembers of each weight, in torch's words
-ALIGNED = 16  # floats: each gradient begins at 64 bytes, as an allocation of its own would
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, per weight, as torch names them
+ALIGNED = 16  # floats: each gradient is aligned to 64 bytes, as a tensor of its own would be
 
 
 class Gradients:
-    """The gradients of all weights as one tensor: to be summed over processes, and measured."""
+    """The gradients of all weights in one tensor, for sums over processes and norms."""
 
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
         kept = list(weights)
@@ -33,7 +33,7 @@ class Gradients:
             weight.grad = room[: weight.numel()].view_as(weight)
 
     def clear(self) -> None:
-        """Begin a step."""
+        """Set all gradients to zero."""
         self.flat.zero_()
 
     def clip(self, most: float) -> Tensor:
@@ -68,7 +68,7 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
 
 
 def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Return what the optimizer remembers, by moment and weight."""
+    """Return the moments of the optimizer, by moment and weight name."""
     return {
         f"{moment}.{name}": optimizer.state[weight][moment]
         for name, weight in model.named_parameters()
@@ -80,7 +80,7 @@ def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]
 def remember(
     model: nn.Module, optimizer: torch.optim.AdamW, kept: Mapping[str, Tensor], updates: int
 ) -> None:
-    """Give an optimizer what `moments` returned after so many updates."""
+    """Restore what `moments` returned after this number of updates."""
     for name, weight in model.named_parameters():
         if f"{MOMENTS[0]}.{name}" in kept:
             state = {
@@ -93,7 +93,7 @@ def remember(
 
 
 class Step(NamedTuple):
-    """What one optimizer step was like."""
+    """The results of one optimizer step."""
 
     step: int  # counted from 1
     mlm_loss: float
@@ -132,7 +132,7 @@ class Training:
             model.bert.encoder.call = recomputing
 
     def step(self, number: int) -> Step:
-        """Do the step of this number, from 0; FloatingPointError when its loss is no number."""
+        """Run a step, numbered from 0; FloatingPointError when its loss is not finite."""
         found = read(self.data, self.order.batch(number))
         rows, masked = len(found["lengths"]), max(int(found["masked_lm_counts"].sum()), 1)
         rate = self.schedule.at(number)
@@ -150,13 +150,13 @@ class Training:
         return Step(number + 1, mlm, nsp, rate, norm, int(found["lengths"].sum()))
 
     def _own(self, found: Columns) -> list[Columns]:
-        """Return the parts of a batch that are this process's, those without a row left out."""
+        """Return the parts of a batch for this process, without empty parts."""
         ranks = self.ranks
         dealt = parts(found, ranks.count * self.options.gradient_accumulation_steps)
         return [part for part in dealt[ranks.index :: ranks.count] if len(part["lengths"])]
 
     def _seed(self, number: int, part: int) -> int:
-        """Mix what names a part of a step into one number, far from that of any other part."""
+        """Return the random seed of a part of a step."""
         mixed = self.options.seed
         for value in (number, self.ranks.index, part):
             mixed = (mixed * 6364136223846793005 + value + 1442695040888963407) % 2**63
@@ -189,6 +189,6 @@ class Training:
 
     @property
     def updates(self) -> int:
-        """How often the optimizer has moved the weights."""
+        """Number of optimizer updates so far."""
         states = self.optimizer.state.values()
         return int(next((state["step"].item() for state in states), 0))

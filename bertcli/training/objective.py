@@ -1,4 +1,4 @@
-"""What pretraining predicts, masked words and next sentences: the losses, and the evaluation.
+"""The objective of pretraining, masked words and next sentences: the losses, and the evaluation.
 
 Only the masked tokens go through the decoder: it is as wide as the vocabulary, and six tokens of
 seven are not predicted. Source: BERT, section 3.1 and appendix A.2; the loss is that of
@@ -24,7 +24,7 @@ from bertcli.training.shards import Instances
 
 
 class Predicted(NamedTuple):
-    """Logits beside what is right. `M` masked tokens, `B` rows, `V` words of the vocabulary."""
+    """Logits with their targets. `M` masked tokens, `B` rows, `V` words of the vocabulary."""
 
     word_logits: Tensor  # [M, V]
     words: Tensor  # [M]
@@ -39,7 +39,7 @@ class Predicted(NamedTuple):
 
 
 def predict(model: BertForPreTraining, batch: Batch, device: torch.device) -> Predicted:
-    """Run the model over a batch."""
+    """Run the model on a batch."""
 
     def there(array: Any) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
@@ -60,13 +60,16 @@ def predict(model: BertForPreTraining, batch: Batch, device: torch.device) -> Pr
     )
 
 
-SAMPLE, BLOCK = 100_000, 1000  # rows that the commonest word is counted in, and at a time
+SAMPLE, BLOCK = (
+    100_000,
+    1000,
+)  # rows in which the most frequent token is counted, in all and at a time
 Z = 1.96  # of a confidence interval of 95 %
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows that no step trains on, and the word that is best guessed where nothing is known."""
+    """Rows that no step trains on, and the most frequent masked token."""
 
     data: Instances
     rows: Any
@@ -75,7 +78,7 @@ class HeldOut:
     def evaluate(
         self, model: BertForPreTraining, ranks: Ranks, batch_size: int, dtype: torch.dtype
     ) -> dict[str, Any]:
-        """Return losses, accuracies and what they are to be compared with.
+        """Return losses, accuracies and baselines.
 
         `unigram_accuracy` is that of always guessing the commonest word, `commoner_label_accuracy`
         that of always giving the same answer about the second sentence.

@@ -1,4 +1,4 @@
-"""What a training run is told: folders, numbers and the learning rate. Does not import torch."""
+"""Options of a training run: folders, numbers and learning rates. Does not import torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Schedule:
         return float(self.peak * left**self.power)
 
 
-# What a resumed run may change: its numbers stay the same, but for rounding and dropout's places.
+# What a resumed run may change: results stay the same, except for rounding and dropout.
 FREE = (
     "gradient_accumulation_steps",
     "gradient_checkpointing",
@@ -52,7 +52,7 @@ class TrainingOptions:
     """
 
     steps: int | None = None
-    epochs: float = 3.0  # of use only without steps
+    epochs: float = 3.0  # used only without steps
     batch_size: int = 32
     learning_rate: float = 1e-4
     warmup_steps: int | None = None  # a tenth of the steps
@@ -73,11 +73,11 @@ class TrainingOptions:
     keep: int = 2
 
     def numbers(self) -> dict[str, Any]:
-        """Return what decides the numbers, for a resumed run to be compared with."""
+        """Return the options that decide the results, which a resumed run must not change."""
         return {name: value for name, value in asdict(self).items() if name not in FREE}
 
     def schedule(self, rows: int) -> Schedule:
-        """Return the learning rates of a run over so many rows; UsageError without a step."""
+        """Return the learning rates for this number of rows; UsageError without steps."""
         steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
         if not steps:
             raise UsageError("no steps to train", "increase --steps or --epochs")
@@ -92,12 +92,12 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The folders of a run, and what becomes of one that was there before."""
+    """The folders of a run, and what to do with an existing output."""
 
     data: Path
     output: Path
     config: str | None = None  # a file, or a name of configuration.SIZES
-    init: Path | None = None  # a folder of weights to begin with, in place of a config
-    eval_dir: Path | None = None  # in place of the options' eval_fraction
+    init: Path | None = None  # a model folder to start from, instead of a config
+    eval_dir: Path | None = None  # instead of eval_fraction
     resume: bool = False
     overwrite: bool = False

@@ -16,7 +16,7 @@ from bertcli.inference.devices import devices
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which process of how many this is, and where it computes."""
+    """The rank of this process, the number of processes, and the device."""
 
     device: torch.device
     index: int = 0
@@ -30,11 +30,11 @@ class Ranks:
 
     @property
     def silent(self) -> bool:
-        """Whether another process on this machine speaks of what all of them find."""
+        """Whether another process on this machine reports errors that all of them have."""
         return self.local > 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Replace a tensor by the sum over all processes; BertcliError when one of them is gone."""
+        """Replace a tensor by the sum over all processes; BertcliError when one of them died."""
         if self.count > 1:
             try:
                 distributed.all_reduce(tensor)
@@ -47,13 +47,13 @@ class Ranks:
         return tensor
 
     def wait(self) -> None:
-        """Go on when all processes are here."""
+        """Wait for all processes."""
         self.sum(torch.zeros(1, device=self.device))
 
 
 @contextmanager
 def joined(name: str) -> Iterator[Ranks]:
-    """Join the processes that torchrun started; without it there is one.
+    """Join the processes that torchrun started; without torchrun there is one.
 
     `name` is a device; with several processes auto and cuda are each one's own GPU.
     """

@@ -1,10 +1,10 @@
-"""A whole run: begin or go on, train, evaluate, keep checkpoints, leave a model.
+"""A training run: start or resume, train, evaluate, write checkpoints and the model.
 
-    CKPT/config.json, model.safetensors, tokenizer files    the result, there when it is whole
-    CKPT/log.jsonl, loss.svg                                how it went
-    CKPT/checkpoint-STEP/                                   what --resume goes on from
+    CKPT/config.json, model.safetensors, tokenizer files    the result, written when complete
+    CKPT/log.jsonl, loss.svg                                the log
+    CKPT/checkpoint-STEP/                                   for --resume
 
-With several processes each of them reads, and the first alone writes.
+With several processes all of them read, and only the first writes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bertcli.vectors.journal import refuse_changes
 
 
 class Event(NamedTuple):
-    """Something to show: a `step`, a line of the `log`, an `evaluation` or a `checkpoint`."""
+    """An event to show: a `step`, a line of the `log`, an `evaluation` or a `checkpoint`."""
 
     kind: str
     step: int
@@ -56,7 +56,7 @@ class Event(NamedTuple):
 
 
 class TrainingRun:
-    """A run that is ready to begin, or to go on; `events` trains."""
+    """A run that is ready to start or resume; `events` trains."""
 
     def __init__(self, job: TrainingJob, options: TrainingOptions, ranks: Ranks) -> None:
         self.job, self.options, self.ranks = job, options, ranks
@@ -78,12 +78,12 @@ class TrainingRun:
         self._remember()
 
     def events(self) -> Iterator[Event]:
-        """Train to the end, saying what happens; the result is there when this is exhausted.
+        """Train, and yield what happens; the result is written when this is exhausted.
 
         ModelError, naming the last good checkpoint, when the loss is no number any more or memory
         runs out; OutputError when something cannot be written.
         """
-        self.ranks.wait()  # all of them have looked at the folder before anything is put there
+        self.ranks.wait()  # all processes have checked the folder before anything is written
         with ExitStack() as stack:
             log = self._take(stack) if self.ranks.first else None
             window = LogWindow(self.state.window)
@@ -105,7 +105,7 @@ class TrainingRun:
     # --- before the first step ---
 
     def _can_plot(self) -> bool:
-        """Tell whether the loss curve can be drawn; a run goes without it."""
+        """Return whether the loss curve can be drawn; it is optional."""
         try:
             require_matplotlib(f"drawing {PLOT}")
         except BertcliError as error:
@@ -114,7 +114,7 @@ class TrainingRun:
         return True
 
     def _parted(self) -> tuple[Any, HeldOut | None]:
-        """Return the rows to train on, and what is held out."""
+        """Return the rows to train on, and the held-out rows."""
         if self.job.eval_dir is not None:
             other, rows = _open(self.job.eval_dir, self.ranks), np.arange(len(self.data))
             configuration.refuse_other(self.data, other)
@@ -143,7 +143,7 @@ class TrainingRun:
         return config
 
     def _fingerprint(self) -> dict[str, Any]:
-        """Return what decides the numbers; files by their sha256."""
+        """Return what decides the results; files by their sha256."""
         init = self.job.init
         said = {
             "config": self.config.to_dict(),
@@ -191,7 +191,7 @@ class TrainingRun:
     def _model(self) -> BertForPreTraining:
         """Build the model: fresh, from `--init`, or from the last checkpoint.
 
-        Weights are copied, not mapped: where a tensor lies in memory decides its last bits.
+        Weights are copied, not mapped, as the address of a tensor can change the last bits.
         """
         torch.manual_seed(self.options.seed)
         model = BertForPreTraining(self.config)
@@ -212,7 +212,7 @@ class TrainingRun:
                 training.scaler.load_state_dict(dict(self.state.scaler))
 
     def _take(self, stack: ExitStack) -> Log:
-        """Make the folder this process's, and the log as long as it was at the checkpoint."""
+        """Lock the folder, and truncate the log to its size at the checkpoint."""
         output = self.job.output
         with self.checkpoints.explained("cannot be written"):
             output.mkdir(exist_ok=True)
@@ -250,7 +250,7 @@ class TrainingRun:
             ) from None
 
     def _due(self, step: int, every: int | None) -> bool:
-        """Tell whether something is to be done after this step; after the last one all is."""
+        """Return whether something is due after this step; after the last step, everything is."""
         return step == self.schedule.steps or bool(every and step % every == 0)
 
     def _after(self, step: int, window: LogWindow) -> Iterator[Event]:
@@ -287,7 +287,7 @@ class TrainingRun:
         put_moments(folder, moments(training.model, training.optimizer))
 
     def _finish(self) -> None:
-        """Put the model, and a picture of the log, where they are expected."""
+        """Write the model and the figure of the log to the output folder."""
 
         def fill(folder: Path) -> None:
             put_model(folder, self.training.model, self.config, self.data.folder)
@@ -298,7 +298,7 @@ class TrainingRun:
 
 
 def _open(folder: Path, ranks: Ranks) -> Instances:
-    """Open prepared instances; InputError when there are none, or not those that were written."""
+    """Open prepared instances; InputError when there are none, or their files were changed."""
     data = Instances.open(folder)
     if ranks.first:
         data.verify()

@@ -1,4 +1,4 @@
-"""Instances on the disk: a folder with an index, the tokenizer's files and shards.
+"""Instances on disk: a folder with an index, the tokenizer's files and shards.
 
 instances.json               the index: lengths, counts, options, files with their sha256
 instances-00000.safetensors  or .parquet, as `rows` describes them
@@ -35,7 +35,7 @@ NUMBERS = ("max_length", "max_predictions", "vocab_size", "pad_token_id")
 
 
 class Instances:
-    """The rows of a folder, read where they are asked for: the memory is that of the rows."""
+    """The rows of a folder, read on request; memory is that of the rows requested."""
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self.index = folder, index
@@ -64,7 +64,7 @@ class Instances:
     def rows(self, numbers: Sequence[int]) -> dict[str, Array]:
         """Return rows by their numbers, in that order, as one array a column.
 
-        Raises IndexError for a number that is not there.
+        Raises IndexError for a number out of range.
         """
         import numpy as np
 
@@ -79,7 +79,7 @@ class Instances:
         return columns(found)
 
     def verify(self) -> None:
-        """Read every file. Raises InputError when one is not what was written."""
+        """Check the sha256 of every file. Raises InputError when one was changed."""
         for shard in self.index["shards"]:
             path = self.folder / shard["file"]
             if sha256(path) != shard["sha256"]:
@@ -87,7 +87,7 @@ class Instances:
 
 
 def _read_index(path: Path) -> dict[str, Any]:
-    """Return an index that can be worked with, or raise InputError."""
+    """Return a valid index, or raise InputError."""
     raw = read_bytes(path, InputError, AGAIN)
     if raw is None:
         raise InputError(f"{path}: no instances found", "create them with bertcli pretrain prepare")

@@ -1,4 +1,4 @@
-"""What the instances of a run are like, in numbers."""
+"""Statistics of training instances."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from bertcli.training.instances import Instance
 
-MOSTLY = 0.75  # share of random pairs that is worth a warning; half of them are meant to be
+MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
 @dataclass
@@ -22,8 +22,8 @@ class Statistics:
     lengths: Counter[int] = field(default_factory=Counter)
     random_next: int = 0
     predictions: int = 0
-    masked: int = 0  # predictions where [MASK] stands
-    kept: int = 0  # where the token itself stands
+    masked: int = 0  # predictions replaced by [MASK]
+    kept: int = 0  # predictions left unchanged
 
     def add(self, found: Sequence[Instance]) -> None:
         """Count instances."""
@@ -40,7 +40,7 @@ class Statistics:
 
     @property
     def instances(self) -> int:
-        """How many there are."""
+        """The number of instances."""
         return self.lengths.total()
 
     def summary(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Statistics:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield it in words."""
+        """Yield the summary as messages."""
         found = self.summary()
         yield (
             f"{found['instances']:,} instances, {found['tokens']:,} tokens; "
@@ -82,7 +82,7 @@ class Statistics:
         yield f"lengths: {lengths}; {found['padding_share']:.1%} padding"
 
     def warnings(self) -> Iterator[str]:
-        """Yield what looks as if the corpus was not meant so."""
+        """Yield warnings about a corpus that is probably not as intended."""
         share = self.random_next / self.instances if self.instances else 0
         if share > MOSTLY:
             yield (

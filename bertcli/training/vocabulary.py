@@ -22,12 +22,12 @@ from bertcli.tokenizing.model_files import PREFIX, ROLES, normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 VOCABULARY, CONFIG, WHOLE = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
-OURS = (VOCABULARY, CONFIG, WHOLE)  # what the folder holds
+OURS = (VOCABULARY, CONFIG, WHOLE)  # files of the folder
 FREE = 99  # unused tokens: [UNK] is then 100, as in Google's vocabularies
-LONGEST = 100  # characters; WordPiece makes [UNK] of longer words
-RAW = 1 << 20  # different words kept before they are cut at punctuation
-REPEATS = 1000  # of a word, given to the trainer at a time
-SPECIAL = re.compile("|".join(map(re.escape, ROLES.values())))  # tokens already, where text has one
+LONGEST = 100  # characters; longer words become [UNK]
+RAW = 1 << 20  # distinct words collected before they are split at punctuation
+REPEATS = 1000  # of a word, in one text for the trainer
+SPECIAL = re.compile("|".join(map(re.escape, ROLES.values())))  # already tokens, not words
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class WordPieceOptions:
         return [ROLES["pad_token"], *free, *first]
 
     def settings(self) -> dict[str, Any]:
-        """Return what tokenizer_config.json says."""
+        """Return the contents of tokenizer_config.json."""
         return {
             "do_lower_case": not self.cased,
             "model_max_length": self.max_length,
@@ -61,7 +61,7 @@ class WordPieceOptions:
 
 @dataclass
 class WordCounts:
-    """How often each word occurs, as BERT cuts words: punctuation marks are words of their own."""
+    """Word counts, with words split as BERT does: each punctuation mark is a word."""
 
     options: WordPieceOptions
     counts: Counter[str] = field(default_factory=Counter)
@@ -101,7 +101,7 @@ class WordCounts:
         return {word: count for word, count in self.counts.items() if known.issuperset(word)}
 
     def said(self, tokens: Sequence[str]) -> str:
-        """Return in words what a vocabulary of these words is like."""
+        """Describe a vocabulary of these words."""
         whole = self.within(token for token in tokens if len(token) == 1)
         left = 1 - sum(whole.values()) / self.counts.total()
         said = f"{len(tokens):,} tokens from {len(self.counts):,} distinct words"

@@ -248,9 +248,9 @@ def test_help_into_a_pipe_that_closes_or_a_full_disk(tmp_path):
 @pytest.mark.parametrize(
     ("failed", "said"),
     [
-        (OSError(28, "No space left on device"), "the system says: No space left on device"),
-        (OSError("odd"), "the system says: odd"),
-        (TimeoutError(), "the system says: TimeoutError"),
+        (OSError(28, "No space left on device"), "system error: No space left on device"),
+        (OSError("odd"), "system error: odd"),
+        (TimeoutError(), "system error: TimeoutError"),
         (OSError(5, "Input/output error", "a.txt"), "a.txt: Input/output error"),
         (OSError(18, "Cross-device link", "a", None, "b"), "a to b: Cross-device link"),
         (OSError(9, "Bad file descriptor", 7), "file 7: Bad file descriptor"),

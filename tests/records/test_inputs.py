@@ -94,7 +94,7 @@ def test_a_field_that_an_array_cannot_hold_is_refused(tmp_path, form, argv):
     (tmp_path / "a.jsonl").write_text('{"text":"a","x":1}\n')
     given = ("-i", tmp_path / "a.jsonl", "--keep-fields", "x", "-f", form)
     done = bad(*argv, *given, "-o", tmp_path / f"out.{form}", code=2)
-    assert done.error == f"{form} holds arrays, and nowhere the fields of --keep-fields"
+    assert done.error == f"{form} cannot hold the fields of --keep-fields"
     assert done.hint == "use -f jsonl, csv or parquet"
 
 

@@ -1,4 +1,4 @@
-"""`bertcli answer`: where in a context the answer to a question stands."""
+"""`bertcli answer`: the answer to a question in a context."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,7 +12,7 @@ from bertcli.cli.options.task import QuestionOptions, StrideOptions, TaskFileOpt
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """Which answers are given."""
+    """The answers returned."""
 
     top_k: TopK = 1
     max_answer_length: Annotated[int, number("Maximum tokens of an answer.")] = 15

@@ -1,4 +1,4 @@
-"""`bertcli choose`: which of several continuations fits a prompt best."""
+"""`bertcli choose`: the continuation that fits a prompt best."""
 
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions

@@ -16,7 +16,7 @@ from bertcli.errors import UsageError
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """Which labels are given, and how they are scored."""
+    """The labels returned, and their scores."""
 
     PANEL: ClassVar = "Labels"
 

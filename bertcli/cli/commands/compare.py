@@ -1,4 +1,4 @@
-"""`bertcli compare`: how far apart the vectors of two files are."""
+"""`bertcli compare`: the differences between two files of vectors."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +11,7 @@ from bertcli.cli.options.groups import number
 
 @dataclass(frozen=True)
 class PairOptions:
-    """The two files, and how far apart they may be."""
+    """The two files, and the tolerance."""
 
     a: Annotated[
         str,

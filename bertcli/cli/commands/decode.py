@@ -20,7 +20,7 @@ FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
 @dataclass(frozen=True)
 class IdOptions:
-    """Where the ids come from."""
+    """Where ids are read from."""
 
     PANEL: ClassVar = INPUT
 
@@ -62,7 +62,7 @@ class IdOptions:
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How ids are shown."""
+    """How ids are decoded."""
 
     as_: Annotated[Literal["text", "tokens"], flag("--as", "What to convert ids to.")] = "text"
     skip_special_tokens: Annotated[

@@ -139,7 +139,7 @@ def _job(
     form: str,
     pool: Pool,
 ) -> ShardJob:
-    """Return what a worker is told."""
+    """Return the job of a worker."""
     from bertcli.ray.jobs import EmbedJob
 
     return record(

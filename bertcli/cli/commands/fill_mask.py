@@ -1,4 +1,4 @@
-"""`bertcli fill-mask`: the words that may stand where a mask is."""
+"""`bertcli fill-mask`: predictions for masked words."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,7 +15,7 @@ from bertcli.errors import UsageError
 
 @dataclass(frozen=True)
 class WordOptions:
-    """Which words are given."""
+    """The words predicted."""
 
     top_k: TopK = 5
     targets: Annotated[

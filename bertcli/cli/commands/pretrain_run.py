@@ -65,7 +65,7 @@ def pretrain_run(
 
 @contextmanager
 def _speaking(ranks: "Ranks") -> Iterator[None]:
-    """Let one process a machine say what is wrong where all of them find it."""
+    """Let only one process per machine report an error that all of them have."""
     try:
         yield
     except BertcliError as error:

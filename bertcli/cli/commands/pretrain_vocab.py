@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VocabularyOptions:
-    """What the vocabulary shall be like."""
+    """Size and contents of the vocabulary."""
 
     size: Annotated[
         int,

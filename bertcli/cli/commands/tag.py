@@ -1,4 +1,4 @@
-"""`bertcli tag`: names, places and the like in texts, with their spans."""
+"""`bertcli tag`: entities in texts, such as names and places."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ from bertcli.cli.options.task import StrideOptions
 
 @dataclass(frozen=True)
 class EntityOptions:
-    """What an entity is."""
+    """How entities are found."""
 
     aggregation: Annotated[
         Literal["none", "simple", "first", "average", "max"],

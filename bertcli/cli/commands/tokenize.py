@@ -1,4 +1,4 @@
-"""`bertcli tokenize`: texts to token ids, and all else that a tokenizer knows of them."""
+"""`bertcli tokenize`: texts to token ids and other fields of the tokenizer."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _job(
     form: str,
     pool: Pool,
 ) -> ShardJob:
-    """Return what a worker is told."""
+    """Return the job of a worker."""
     from bertcli.ray.jobs import TokenizeJob
 
     if mode.from_tokens or mode.count or mode.stats:
@@ -132,7 +132,7 @@ def _job(
 def _layout(
     layout: LayoutOptions, fields: FieldOptions, mode: ModeOptions, columns: tuple[str, ...]
 ) -> Layout:
-    if mode.stats:  # of the texts as they are: --max-length only says where they would be cut
+    if mode.stats:  # without truncation: --max-length only sets the limit that is reported
         return Layout(columns, special_tokens=layout.special_tokens)
     return layout.layout(fields, columns)
 

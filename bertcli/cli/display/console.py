@@ -27,7 +27,7 @@ STEP = 64  # items between two looks at the clock
 
 
 def stdout_is_terminal() -> bool:
-    """Tell whether people see stdout; it may also be closed, and is None then."""
+    """Return whether stdout is a terminal; closed, it is None."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -40,27 +40,27 @@ def say(kind: str, message: str) -> None:
 
 
 class Console:
-    """Writes notes and warnings, unless it is quiet; an empty one is nothing to say."""
+    """Writes notes and warnings, unless quiet; empty messages are ignored."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
 
     def note(self, message: str) -> None:
-        """Say something that is worth knowing."""
+        """Write a note."""
         self._write("note", message)
 
     def warn(self, message: str) -> None:
-        """Say something that may be wrong."""
+        """Write a warning."""
         self._write("warning", message)
 
     def detail(self, message: str) -> None:
-        """Say something for those who asked with --verbose."""
+        """Write a note, with --verbose only."""
         if self.verbose:
             self._write("note", message)
 
     @property
     def watched(self) -> bool:
-        """Whether somebody sees progress, and wants to."""
+        """Whether progress is shown: stderr is a terminal, and not quiet."""
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         return terminal and not self.quiet
 

@@ -1,4 +1,4 @@
-"""Rich, without what text from outside could do to it: no markup, no codes for the terminal."""
+"""Rich, safe for untrusted text: no markup, no escape codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from bertcli.files.printable import printable
 from bertcli.files.writers import open_output
 
-PIPED = 100  # columns where nobody says how many there are
+PIPED = 100  # columns, if the width is unknown
 
 Draw = Callable[[RenderableType], None]
 

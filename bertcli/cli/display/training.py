@@ -1,4 +1,4 @@
-"""How a training goes: a live picture on a terminal, lines elsewhere, all on stderr."""
+"""The progress of a training run, on stderr: a live view on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bertcli.training.run import Event, TrainingRun
 
-HISTORY = 2000  # losses kept for the curve; beyond, every second one goes
+HISTORY = 2000  # losses kept for the curve; beyond, every second one is dropped
 CURVE_WIDTH, CURVE_HEIGHT = 72, 8  # characters at most
 FRAMES = 4  # a second
 # Bits of a braille character: the rows of its left and of its right column, from the top.
@@ -28,7 +28,7 @@ Show = Callable[["Event"], None]
 
 @contextmanager
 def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
-    """Give what shows the events of a run."""
+    """Yield a function that shows the events of a run."""
     if console.quiet:
         yield lambda event: None
         return
@@ -41,7 +41,7 @@ def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
 
 
 class TrainingProgress:
-    """What has been seen of a run so far."""
+    """The progress of a run so far."""
 
     def __init__(self, steps: int, done: int) -> None:
         self.steps, self.first, self.step = steps, done, done
@@ -52,7 +52,7 @@ class TrainingProgress:
         self.held: dict[str, Any] = {}
 
     def see(self, event: Event) -> None:
-        """Take an event in."""
+        """Add an event."""
         self.step = event.step
         if event.kind == "step":
             self._add(event.values["mlm_loss"] + event.values["nsp_loss"])
@@ -62,7 +62,7 @@ class TrainingProgress:
             self.held = dict(event.values)
 
     def line(self, event: Event) -> str:
-        """Describe an event in a line; an empty one for those that are not worth one."""
+        """Describe an event in a line; empty for events that are not shown."""
         at = f"step {event.step:,}/{self.steps:,}"
         if event.kind == "log":
             return f"{at}  {training_line(event.values)}  {self.left()} left"
@@ -71,14 +71,14 @@ class TrainingProgress:
         return f"{at}  checkpoint: {event.values['path']}" if event.kind == "checkpoint" else ""
 
     def write(self, event: Event) -> None:
-        """Take an event in, and write its line."""
+        """Add an event, and write its line."""
         self.see(event)
         if line := self.line(event):
             sys.stderr.write(f"{printable(line)}\n")
             sys.stderr.flush()
 
     def left(self) -> str:
-        """Say how long the rest will take at the pace so far."""
+        """Estimate the time left."""
         done = self.step - self.first
         seconds = (monotonic() - self.began) / max(done, 1) * (self.steps - self.step)
         return str(timedelta(seconds=round(seconds)))
@@ -92,7 +92,7 @@ class TrainingProgress:
 
 
 def training_line(values: Any) -> str:
-    """Describe how the training goes."""
+    """Describe the losses and the speed."""
     return (
         f"loss {values['loss']:.4f} (words {values['mlm_loss']:.4f}, pairs "
         f"{values['nsp_loss']:.4f})  lr {values['lr']:.2e}  gradients {values['grad_norm']:.2f}  "
@@ -101,7 +101,7 @@ def training_line(values: Any) -> str:
 
 
 def evaluation_line(values: Any) -> str:
-    """Describe how well the model does on what was held out."""
+    """Describe the evaluation on held-out instances."""
     low, high = values["next_sentence_interval"]
     return (
         f"held out: loss {values['eval_loss']:.4f}  perplexity {values['perplexity']:,.1f}  "

@@ -1,1 +1,1 @@
-"""Groups of options: each is a frozen dataclass with its panel; `groups` makes Typer see them."""
+"""Groups of options: frozen dataclasses, each with its panel; `groups` passes them to Typer."""

@@ -14,7 +14,7 @@ from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-ROWS = ("table", "jsonl", "csv", "tsv", "parquet")  # formats of what is written in rows
+ROWS = ("table", "jsonl", "csv", "tsv", "parquet")  # formats of rows
 
 # Options that several groups have.
 SpecialTokens = Annotated[
@@ -36,7 +36,7 @@ def _complete_model(incomplete: str) -> list[str]:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and where it may come from."""
+    """Which model, and where to find it."""
 
     PANEL: ClassVar = MODEL
 
@@ -59,7 +59,7 @@ class ModelOptions:
     ] = False
 
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
-        """Return where these files of the model are, fetched when they are not there."""
+        """Return the model's folder; files that are missing are downloaded."""
         return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
 
     def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
@@ -74,7 +74,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where the result goes, and in what form."""
+    """Where the result is written, and in which format."""
 
     PANEL: ClassVar = OUTPUT
 
@@ -103,7 +103,7 @@ class OutputOptions:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether the result goes to a terminal."""
+        """Whether the result is written to a terminal."""
         return self.output is None and stdout_is_terminal()
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class OutputOptions:
             object.__setattr__(self, "output", None)  # stdout, as `-i -` is stdin
 
     def form(self, allowed: Sequence[str], *, piped: str = "jsonl", terminal: str = "table") -> str:
-        """Return the format to write: as asked, by the suffix, or by who reads stdout.
+        """Return the format to write: --format, else by the suffix, else by the kind of stdout.
 
         Raises UsageError for one that is not ``allowed``.
         """
@@ -143,7 +143,7 @@ class OutputOptions:
 
 
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
-    """Return the format. Raises UsageError when it is not among those of a command."""
+    """Return the format. Raises UsageError when the command cannot write it."""
     if form not in allowed:
         raise UsageError(f"this command cannot write {form}", f"available: {', '.join(allowed)}")
     return form
@@ -151,7 +151,7 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ConsoleOptions:
-    """What is said on stderr."""
+    """Messages on stderr."""
 
     quiet: Annotated[
         bool,
@@ -164,5 +164,5 @@ class ConsoleOptions:
     ] = False
 
     def console(self) -> Console:
-        """Return what writes messages to stderr."""
+        """Return the console that writes messages to stderr."""
         return Console(quiet=self.quiet, verbose=self.verbose)

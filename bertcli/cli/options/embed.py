@@ -1,4 +1,4 @@
-"""The options of `bertcli embed`: what vectors are made of, where they are computed and kept."""
+"""The options of `bertcli embed`: vectors, lengths, devices and files."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -19,7 +19,7 @@ def _complete_pooling(incomplete: str) -> list[str]:
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """What a vector is made of."""
+    """How vectors are computed from hidden states."""
 
     PANEL: ClassVar = "Vectors"
 
@@ -81,7 +81,7 @@ class VectorOptions:
 
     @property
     def mode(self) -> str:
-        """The pooling asked for. Raises UsageError when that and vectors of tokens are."""
+        """The pooling mode. Raises UsageError when it contradicts --token-vectors."""
         if not self.token_vectors:
             return self.pooling
         other = f"--word-vectors {self.word_vectors}" if self.word_vectors else ""
@@ -94,7 +94,7 @@ class VectorOptions:
 
 @dataclass(frozen=True)
 class LengthOptions:
-    """What becomes of long texts."""
+    """How long texts are handled."""
 
     PANEL: ClassVar = LAYOUT
 
@@ -121,7 +121,7 @@ class LengthOptions:
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Where and how it is computed."""
+    """Device, precision and memory."""
 
     PANEL: ClassVar = COMPUTE
 
@@ -154,7 +154,7 @@ class ComputeOptions:
 
 @dataclass(frozen=True)
 class VectorFileOptions:
-    """How a file of vectors is written."""
+    """How files of vectors are written."""
 
     PANEL: ClassVar = OUTPUT
 
@@ -175,7 +175,7 @@ def layers_in(text: str) -> tuple[int, ...]:
 
 
 def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> EmbedOptions:
-    """Return what the pipeline is told. Raises UsageError for what contradicts itself."""
+    """Return the options of the library. Raises UsageError for contradictions."""
     return record(
         EmbedOptions,
         vector,

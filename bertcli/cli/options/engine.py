@@ -1,4 +1,4 @@
-"""The options that say on what engine a command runs."""
+"""The options of engines: this machine, or a Ray cluster."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -12,12 +12,12 @@ from bertcli.files.system_calls import usable_cores
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
 
-MOST_PROCESSES = 8  # of tokenize: one process reads for all of them, and writes what they return
+MOST_PROCESSES = 8  # of tokenize, as a single process reads and writes for all of them
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """One process here, or the workers of a cluster."""
+    """The engine: this machine, or the workers of a cluster."""
 
     PANEL: ClassVar = "Engine"
 
@@ -47,21 +47,21 @@ class EngineOptions:
     ] = None
 
     def pool(self) -> "Pool":
-        """Return the workers that are asked for."""
+        """Return the workers requested."""
         raise NotImplementedError
 
     def refuse_ray_options(self) -> None:
-        """Raise UsageError for options that only a cluster follows."""
+        """Raise UsageError for options that require --engine ray."""
         for name, value in vars(self).items():
             if name not in ("engine", *self.LOCAL) and value is not None:
                 raise UsageError(f"--{name.replace('_', '-')} requires --engine ray")
 
-    LOCAL: ClassVar[tuple[str, ...]] = ()  # options that the local engine follows as well
+    LOCAL: ClassVar[tuple[str, ...]] = ()  # options that the local engine has as well
 
 
 @dataclass(frozen=True)
 class EmbedEngineOptions(EngineOptions):
-    """The engine of what takes a model."""
+    """The engine of commands with a model."""
 
     gpus_per_worker: Annotated[
         float | None,
@@ -69,7 +69,7 @@ class EmbedEngineOptions(EngineOptions):
     ] = None
 
     def pool(self) -> "Pool":
-        """Return the workers that are asked for."""
+        """Return the workers requested."""
         from bertcli.ray.cluster import Pool
 
         return Pool(self.workers, self.cpus_per_worker, self.gpus_per_worker)
@@ -77,7 +77,7 @@ class EmbedEngineOptions(EngineOptions):
 
 @dataclass(frozen=True)
 class TokenizeEngineOptions(EngineOptions):
-    """The engine of what takes a tokenizer only."""
+    """The engine of commands with a tokenizer only."""
 
     workers: Annotated[
         int | None,
@@ -92,13 +92,13 @@ class TokenizeEngineOptions(EngineOptions):
     LOCAL: ClassVar[tuple[str, ...]] = ("workers",)
 
     def pool(self) -> "Pool":
-        """Return the workers that are asked for: one CPU each, as tokenizing takes no more."""
+        """Return the workers requested: one CPU each, as tokenizing uses only one."""
         from bertcli.ray.cluster import Pool
 
         return Pool(self.workers or None, self.cpus_per_worker or 1, 0.0)
 
     def processes(self) -> int:
-        """Return how many processes may share the work; on a single core there is no use in any."""
+        """Return the number of worker processes; none on a single core."""
         if self.workers is not None:
             return self.workers
         cores = usable_cores()

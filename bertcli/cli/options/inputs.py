@@ -1,4 +1,4 @@
-"""The options that say where texts come from."""
+"""The options of inputs: texts, files, formats and fields."""
 
 import sys
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ Null = Annotated[
 def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
     """Return the files to read: those named, or stdin when nothing else is ``given``.
 
-    Raises UsageError when stdin is a terminal: nobody means to type a corpus.
+    Raises UsageError when stdin is a terminal.
     """
     if files or given:
         return tuple(files or ())
@@ -89,7 +89,7 @@ def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class InputOptions:
-    """Where records come from."""
+    """Where records are read from."""
 
     PANEL: ClassVar = INPUT
 
@@ -140,7 +140,7 @@ class InputOptions:
         """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
         if self.keep_fields and form in ARRAYS:
             raise UsageError(
-                f"{form} holds arrays, and nowhere the fields of --keep-fields",
+                f"{form} cannot hold the fields of --keep-fields",
                 "use -f jsonl, csv or parquet",
             )
 

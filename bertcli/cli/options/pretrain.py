@@ -24,7 +24,7 @@ from bertcli.records.source import Source
 
 @dataclass(frozen=True)
 class PretrainCorpusOptions:
-    """Which files of text, and what is in them."""
+    """The corpus: files, format and encoding."""
 
     PANEL: ClassVar = INPUT
 
@@ -62,7 +62,7 @@ class PretrainCorpusOptions:
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """The folder to write."""
+    """The output folder."""
 
     PANEL: ClassVar = OUTPUT
 

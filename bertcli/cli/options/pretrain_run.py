@@ -14,7 +14,7 @@ Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, meta
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What is trained on what."""
+    """The instances and the output folder."""
 
     PANEL: ClassVar = OUTPUT
 
@@ -34,7 +34,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class StartOptions:
-    """What the weights are at first."""
+    """The initial weights."""
 
     PANEL: ClassVar = MODEL
 
@@ -64,7 +64,7 @@ class StartOptions:
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """How it is trained."""
+    """The optimizer and its schedule."""
 
     PANEL: ClassVar = "Training"
 
@@ -112,7 +112,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What the model is judged by."""
+    """Evaluation and logging."""
 
     PANEL: ClassVar = "Evaluation"
 
@@ -141,7 +141,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class SavingOptions:
-    """What is kept of a run."""
+    """Checkpoints and existing runs."""
 
     PANEL: ClassVar = OUTPUT
 
@@ -159,7 +159,7 @@ class SavingOptions:
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where and how it is computed."""
+    """Device, precision and memory."""
 
     PANEL: ClassVar = COMPUTE
 

@@ -71,7 +71,7 @@ class StrideOptions:
 
 @dataclass(frozen=True)
 class TaskFileOptions:
-    """Where records come from that are not one text or two."""
+    """Where records with other fields than text and pair are read from."""
 
     PANEL: ClassVar = INPUT
 
@@ -123,7 +123,7 @@ class QuestionOptions:
 
     @property
     def both(self) -> bool:
-        """Whether there is nothing else to read."""
+        """Whether both are given, so that no input is read."""
         return self.question is not None and self.context is not None
 
     def reader(self, files: TaskFileOptions, console: Console) -> Reader:

@@ -19,7 +19,7 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class FieldOptions:
-    """Which fields a record has."""
+    """The fields of a record."""
 
     PANEL: ClassVar = "Fields"
 
@@ -72,7 +72,7 @@ class FieldOptions:
 
 @dataclass(frozen=True)
 class LayoutOptions:
-    """How long the sequences are made."""
+    """Truncation, padding and special tokens."""
 
     PANEL: ClassVar = LAYOUT
 
@@ -119,7 +119,7 @@ class LayoutOptions:
     ] = 10_000
 
     def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
-        """Return the layout that these options ask for."""
+        """Return the layout of these options."""
         padding, truncation = strategies(
             self.padding, self.truncation, self.max_length, overflowing=fields.overflowing
         )
@@ -128,7 +128,7 @@ class LayoutOptions:
 
 @dataclass(frozen=True)
 class ModeOptions:
-    """What is made of the tokens."""
+    """Output other than token ids."""
 
     PANEL: ClassVar = "Other output"
 
