@@ -1,4 +1,4 @@
-"""Whether the tensors of a checkpoint are those of its architecture, and how many numbers they are.
+"""Whether the tensors of a checkpoint match its architecture, and how many numbers they hold.
 
 Tensors are compared under the names of names.py, so a file of any age is compared with today's.
 """
@@ -23,7 +23,7 @@ class Fit:
     misshapen: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     twice: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()  # in the file, whether the architecture uses them or not
-    renamed: int = 0  # tensors with a name of former times
+    renamed: int = 0  # tensors with an old name
     dtypes: Mapping[str, int] = field(default_factory=dict)  # dtype -> how many numbers have it
     in_file: int = 0  # numbers in the file, buffers apart and tied tensors once
 
@@ -31,7 +31,7 @@ class Fit:
 def compare(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
     """Compare the tensors of a checkpoint with those of the class `name`.
 
-    BertModel does without its pooler when the file has none of it.
+    BertModel needs no pooler when the file has none.
     """
     canonical = names.canonical(tensor.name for tensor in tensors)
     found: dict[str, StoredTensor] = {}
@@ -85,7 +85,7 @@ def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
 
 
 def grouped(keys: Iterable[str]) -> str:
-    """Describe tensors in few words: the heads and parts they are of, and how many of each."""
+    """Summarise tensors: the heads and parts that they belong to, with counts."""
     counts: dict[str, int] = {}
     for key in keys:
         head = next((name for name, start in names.HEADS.items() if key.startswith(start)), None)
@@ -106,7 +106,7 @@ def _ties(config: BertConfig) -> bool:
 
 
 def _with_ties(config: BertConfig, found: Iterable[str]) -> set[str]:
-    """Return the names that are there, in the file or by being tied to one in the file."""
+    """Return the available names: those in the file and those tied to them."""
     present = set(found)
     if _ties(config):
         for second, first in names.TIED.items():

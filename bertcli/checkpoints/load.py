@@ -3,9 +3,9 @@
     model, report = load(Path("bert-base-uncased"))
     save(model, model.config, Path("mine"))
 
-Nothing is ever random in silence: every tensor of the model comes from the files, or `load` fails
-and says what is missing. Old names are in names.py, file formats in weights.py, and what is wrong
-between a config, its weights and a class is said in report.py.
+No tensor is ever initialised at random: each comes from the files, or `load` fails and names what
+is missing. names.py has the old names, tensors.py the file formats, and load_report.py compares a
+config, its weights and a class.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def load(
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
 ) -> tuple[Any, LoadReport]:
-    """Make the model of a folder, in eval mode, and say what the folder holds.
+    """Load the model of a folder, in eval mode, with a report of what the folder holds.
 
     The class is the one that config.json names first. `pooler` is for BertModel: by default it
     has one when there are weights for it. `dtype` is by default that of the files, the widest if
@@ -89,7 +89,7 @@ def load(
 
 
 def examine(folder: Path, cls: type[Model] | None = None, pooler: bool | None = None) -> LoadReport:
-    """Say what `load` would find, the missing included, without reading a number.
+    """Report what `load` would find, missing tensors included, without reading any numbers.
 
     ModelError when the files cannot be read at all.
     """
@@ -112,7 +112,7 @@ def _plan(
     config = read_config(folder)
     made = architecture(config) if cls is None else cls
     if pooler is not None and not issubclass(made, BertModel):
-        raise ValueError(f"{made.__name__} itself decides whether it has a pooler")
+        raise ValueError(f"{made.__name__} has a fixed choice of pooler")
     found = _by_canonical_name(read_tensors(require_weights(folder)))
     if config.tie_word_embeddings and issubclass(made, BertWithHead) and not _tied(found, reader):
         config = replace(config, tie_word_embeddings=False)
@@ -127,7 +127,7 @@ def _by_canonical_name(stored: Sequence[StoredTensor]) -> dict[str, StoredTensor
     for tensor in stored:
         if (other := found.setdefault(names[tensor.name], tensor)) is not tensor:
             both = f"{other.name} and {tensor.name}"
-            raise ModelError(f"{tensor.file}: {both} are two tensors with one meaning")
+            raise ModelError(f"{tensor.file}: {both} are the same tensor of the model")
     return found
 
 
@@ -150,13 +150,13 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
 
 
-class _Undrawn(TorchFunctionMode):
-    """Draws no numbers where there is no place for them: on `meta` that loads sympy, 2 seconds."""
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips random initialisation, which on `meta` would import sympy: 2 seconds."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Do what was asked for, unless it is to draw numbers."""
+        """Call the function, unless it draws random numbers."""
         named = dict(kwargs or {})
         if func is nn.init.normal_:
             return named["tensor"]
@@ -166,12 +166,12 @@ class _Undrawn(TorchFunctionMode):
 def _empty(cls: type[M], config: BertConfig, pooler: bool) -> M:
     """Build a model without numbers: shapes only."""
     make: Callable[..., M] = cls
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _SkipInitialisation():
         return make(config, pooler) if issubclass(cls, BertModel) else make(config)
 
 
 def _wanted(model: Model) -> dict[str, Shape]:
-    """Give the canonical names of a model's tensors, and their shapes."""
+    """Return canonical name -> shape of a model's tensors."""
     base = "" if isinstance(model, BertWithHead) else BASE
     return {base + name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
@@ -199,7 +199,7 @@ def _fill(
 
 
 def config_of(model: Model) -> BertConfig:
-    """Give the config that a model was built with, as surgery has changed it since."""
+    """Return the config of a model, with the changes that surgery made."""
     return model.bert.config if isinstance(model, BertWithHead) else model.config
 
 

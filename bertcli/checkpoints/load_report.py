@@ -1,4 +1,4 @@
-"""What a checkpoint holds, beside what a model wants: the report of a load, and its refusals."""
+"""What a checkpoint holds, compared with what a model needs: the report and refusals of a load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load found. Tensors have the names of the files, the missing those of the model."""
+    """What a load found. Tensors are named as in the files, missing ones as in the model."""
 
     folder: Path
     model: str  # name of the class
@@ -41,7 +41,7 @@ class LoadReport:
     ignored: tuple[str, ...] = ()  # buffers and the like, not weights
     tied: tuple[str, ...] = ()  # the model's names for tensors that have another name as well
     layers: tuple[int, int] = (0, 0)  # in the files, in the config
-    classes: tuple[str, ...] = ()  # that the heads in the files are enough for
+    classes: tuple[str, ...] = ()  # that the heads in the files allow
 
     @property
     def complete(self) -> bool:
@@ -56,18 +56,18 @@ class LoadReport:
         raise ModelError(f"{where}: {'; '.join(self.faults())}", self._hint())
 
     def faults(self) -> list[str]:
-        """Say what keeps the files from being this model, a sentence each."""
+        """List why the files do not hold this model, one phrase each."""
         said = []
         inside, described = self.layers
         if inside != described:
             said.append(f"{inside} layers in the weights, {described} by the config")
         if self.missing:
             heads = ", ".join(self.heads) or "none"
-            said.append(f"{self.model} needs {_some(self.missing)}; heads that are there: {heads}")
+            said.append(f"{self.model} needs {_some(self.missing)}; available heads: {heads}")
         if self.mismatched:
             said.append(_some([_shapes(name, *both) for name, both in self.mismatched.items()]))
         if self.misplaced:
-            said.append(f"the config has no place for {_some(self.misplaced)}")
+            said.append(f"not part of this config: {_some(self.misplaced)}")
         if self.unreadable:
             types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
             said.append(f"not floating-point numbers: {_some(types)}")
@@ -76,13 +76,13 @@ class LoadReport:
     def _hint(self) -> str:
         wrong = {*self.mismatched, *self.misplaced}
         if self.unreadable:
-            return "quantised weights are not read: use the original model"
+            return "quantised weights are not supported; use the original model"
         if wrong and all(name.endswith(("classifier.weight", "classifier.bias")) for name in wrong):
-            return "id2label in config.json has to name as many labels as the classifier has"
+            return "id2label in config.json must have as many labels as the classifier"
         heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
         if not wrong and all(name.startswith((*heads, "pooler.")) for name in self.missing):
-            return f"these weights are enough for {', '.join(self.classes)}"
-        return "config.json and the weights are not of one model, or one is incomplete"
+            return f"these weights can be loaded as {', '.join(self.classes)}"
+        return "config.json and the weights belong to different models, or one is incomplete"
 
 
 def _some(names: Collection[str]) -> str:
@@ -98,7 +98,7 @@ def _shapes(name: str, inside: Shape, described: Shape) -> str:
 
 
 def partner(name: str, found: Collection[str], tied: bool) -> str:
-    """Give the canonical name under which a tensor may be found: its own, or its tied one's.
+    """Return the canonical name to read a tensor from: its own, or that of its tied partner.
 
     The two biases of a decoder are one even where the two matrices are not.
     """
@@ -147,7 +147,7 @@ def compare(
 def _spare(
     wanted: Collection[str], found: Mapping[str, StoredTensor]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Sort what the model does not want: heads it has not, its own kind, anything else."""
+    """Sort the tensors that the model does not use: unused heads, misplaced ones, others."""
     heads = heads_in(wanted)
     spare = {name: one.name for name, one in found.items() if name not in wanted}
     unused = tuple(head for head in heads_in(spare) if head not in heads)
@@ -165,7 +165,7 @@ def _widest(types: Collection[str]) -> str:
 
 
 def _scores_one(found: Mapping[str, StoredTensor]) -> bool:
-    """Tell whether the classifier has one output, as only one that chooses among texts has."""
+    """Tell whether the classifier has one output, as only that of multiple choice has."""
     weight = found.get("classifier.weight")
     return weight is not None and weight.model_shape[:1] == (1,)
 

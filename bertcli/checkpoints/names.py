@@ -97,12 +97,12 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
 
 
 def ignored(name: str) -> bool:
-    """Tell whether the tensor of this canonical name is no weight of a model."""
+    """Tell whether the tensor of this canonical name is not a weight of a model."""
     return IGNORED.fullmatch(name) is not None
 
 
 def transposed(name: str) -> bool:
-    """Tell whether the tensor of this name in a TensorFlow checkpoint is ours turned around."""
+    """Tell whether a TensorFlow variable of this name is the transpose of our tensor."""
     return name.endswith("/kernel")
 
 

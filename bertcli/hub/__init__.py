@@ -64,7 +64,7 @@ def find_model(
     """Find the folder of a model that holds `files`, fetching them from the hub as the last resort.
 
     `files` are names or patterns; of alternatives (weights in several formats) the best is enough.
-    Raises ModelError when the model is nowhere or not whole.
+    Raises ModelError when the model is not found or incomplete.
     """
     place = os.path.expanduser(name)
     if os.path.isdir(place):
@@ -114,7 +114,7 @@ def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) 
     if os.path.isdir(folder / "snapshots"):
         hint = "this is a cache folder: give the hub id, or one of the folders in its snapshots"
     elif not os.access(folder, os.R_OK | os.X_OK):
-        hint = "you may not read this folder: change its permissions"
+        hint = "this folder is not readable: change its permissions"
     raise ModelError(f"model folder {name!r} has no {gap}", hint)
 
 
@@ -135,7 +135,7 @@ def _carried(name: str, files: Sequence[str]) -> ModelFolder | None:
 
 def _half_cached(name: str, snapshot: Path, gap: str | None) -> ModelError:
     return ModelError(
-        f"model {name!r} is only in part in the cache: {gap} is missing or cut off in {snapshot}",
+        f"model {name!r} is incomplete in the cache: {gap} is missing or truncated in {snapshot}",
         "run once without --offline to fetch the rest",
     )
 
@@ -158,7 +158,7 @@ def _absent(name: str, revision: str | None) -> ModelError:
 def _from_hub(
     name: str, files: Sequence[str], revision: str | None, cached: ModelFolder | None
 ) -> ModelFolder:
-    """Fetch what is not in the cache; when the hub gives no answer, a cached copy will do."""
+    """Fetch what is not in the cache; when the hub does not answer, return a cached copy."""
     from bertcli.hub.download import Unreachable, download
 
     def choose(names: Sequence[str]) -> list[str]:
@@ -167,7 +167,7 @@ def _from_hub(
         return pick(files, names)
 
     gap: str | None = None
-    for force in (False, True):  # the library takes a file that was cut off for whole
+    for force in (False, True):  # the library takes a truncated file for complete
         try:
             path = download(name, revision, cache_root(), choose, force=force)
         except Unreachable:
@@ -178,6 +178,6 @@ def _from_hub(
         if gap is None:
             return ModelFolder(name, path, "hub", path.name)
     raise ModelError(
-        f"model {name!r} came from the hub without {gap}",
-        "its repository is not whole: choose another --revision or model",
+        f"model {name!r} was downloaded without {gap}",
+        "its repository is incomplete: choose another --revision or model",
     )

@@ -46,7 +46,7 @@ def cached_revisions(name: str) -> list[str]:
 
 
 def find_snapshot(name: str, revision: str) -> Path | None:
-    """Return the folder of a revision (branch, tag or commit), whole or not."""
+    """Return the folder of a revision (branch, tag or commit), complete or not."""
     if ".." in revision:
         return None  # git does not allow it; here it would lead out of the cache
     try:
@@ -70,10 +70,10 @@ def unfinished(snapshot: Path, files: Sequence[str]) -> str | None:
 
 
 def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
-    """Whether nobody has asked yet if this model has a modules.json.
+    """Whether the cache does not tell if this model has a modules.json.
 
-    That is how transformers leaves a sentence model: it never asks. Taken for a bare BERT, the
-    model would be pooled wrongly.
+    transformers never asks the hub for it. Without it, a sentence model would be taken for a plain
+    BERT and pooled wrongly.
     """
     absent = snapshot.parents[1] / ".no_exist" / snapshot.name / MODULES
     return MODULES in files and not (

@@ -1,4 +1,4 @@
-"""Fetching from the hub through `huggingface_hub`, and saying in one line why that failed.
+"""Downloads through `huggingface_hub`, with one line of explanation when one fails.
 
 The library gives tokens, mirrors (HF_ENDPOINT), proxies, locks, progress on a terminal, and files
 that appear in the cache whole or not at all.
@@ -25,9 +25,9 @@ from bertcli.hub.names import near
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
-TIMEOUT = 10  # seconds for the first answer; the library's own requests would wait for ever
+TIMEOUT = 10  # seconds for the first answer; the library's own requests would wait forever
 
-# A folder with these looks whole, so they are fetched last (before 1.22 the library kept no list).
+# A folder with these looks complete, so they come last (before 1.22 the library kept no list).
 LAST = (*TOKENIZERS, *WEIGHTS)
 
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -37,7 +37,7 @@ LOGIN = "log in with `hf auth login` or set HF_TOKEN"
 
 
 class Unreachable(ModelError):
-    """The hub gave no answer, or none that is of use; a cached copy may serve."""
+    """The hub did not answer, or not usefully; a cached copy can be used instead."""
 
 
 def download(
@@ -50,7 +50,7 @@ def download(
 ) -> Path:
     """Fetch the files that `choose` picks from a repository's names into the cache.
 
-    Returns the snapshot's folder. `force` fetches again what the library believes to have.
+    Returns the snapshot's folder. `force` downloads again what the library takes for present.
     """
     _check_endpoint()
     from huggingface_hub import HfApi, snapshot_download
@@ -121,12 +121,12 @@ def _transport_error() -> type[Exception]:
 
 
 def endpoint() -> str:
-    """Return the address of the hub or of the mirror that stands for it."""
+    """Return the URL of the hub, or of its mirror."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
 def shown_endpoint() -> str:
-    """Return that address without a name or a password in it, for messages."""
+    """Return that URL without user name and password, for messages."""
     secret, at, host = endpoint().rpartition("@")
     if not at:
         return public(host)
@@ -142,13 +142,13 @@ def _check_endpoint() -> None:
         usable = False
     if not usable:
         raise ModelError(
-            f"HF_ENDPOINT is {shown_endpoint()!r}, which is no web address",
+            f"HF_ENDPOINT is {shown_endpoint()!r}, which is not a valid URL",
             "set it to the address of a mirror, or unset it",
         )
 
 
 def _explained(error: Exception, name: str, revision: str | None, cache: Path) -> ModelError:
-    """Turn what the library raised into one line that says what to do."""
+    """Turn an error of the library into one line that says what to do."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):

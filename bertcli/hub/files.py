@@ -73,7 +73,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def none_of(files: Iterable[str], has: Callable[[str], bool]) -> str | None:
-    """Name the first kind of file that `files` cannot do without and of which there is none.
+    """Name the first kind of file that `files` needs and that is missing.
 
     `has` is asked about names, and about patterns of names.
     """
@@ -86,7 +86,7 @@ def none_of(files: Iterable[str], has: Callable[[str], bool]) -> str | None:
 
 
 def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str | None:
-    """Name the first thing missing in `folder` without which `files` cannot do their work.
+    """Name the first file that `files` needs and `folder` lacks.
 
     A broken list of what else is needed counts as missing; with ``strict`` it is a ModelError.
     """
@@ -113,7 +113,7 @@ def _has(folder: Path, name: str) -> bool:
 
 
 def _weights(folder: Path) -> Iterator[Path]:
-    """Yield the files with the weights. Each data file of TensorFlow says of how many it is one."""
+    """Yield the files with the weights. TensorFlow's data files are numbered 1 of N."""
     weights = find_weights(folder)
     yield from weights.files
     if weights.format == "tensorflow":
@@ -124,7 +124,7 @@ def _weights(folder: Path) -> Iterator[Path]:
 
 
 def _pooling_configs(folder: Path) -> Iterator[Path]:
-    """Yield the configs of pooling: without them the vectors would be wrong, and in silence."""
+    """Yield the configs of pooling: without them the vectors would be silently wrong."""
     for module in read_modules(folder):
         if module.kind == "Pooling":
             yield folder / module.path / "config.json"

@@ -1,4 +1,4 @@
-"""Names of models: the default, who carries it, those known here, and what a hub id looks like."""
+"""Names of models: the default, packages that carry it, those known here, and valid hub ids."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def check_id(name: str, place: str) -> None:
     fits = re.fullmatch(rf"{part}(?:/{part})?", name, re.ASCII) and len(name) <= 96
     if not fits or "--" in name or ".." in name or name.endswith(".git"):
         raise ModelError(
-            f"model {name!r} is not a folder, and a hub id cannot look like this",
+            f"model {name!r} is neither a folder nor a valid hub id",
             f"give an existing folder or an id such as {DEFAULT_MODEL}",
         )

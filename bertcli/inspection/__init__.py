@@ -3,7 +3,7 @@
     report = inspect_folder(find_model("bert-base-uncased", files=MODEL_FILES))
     report.parameters["without_pooler"]   # 108891648
 
-A part of a folder that is missing is a warning in the report; one that is broken is an error.
+A missing part of a folder is a warning in the report, a broken one is an error.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder

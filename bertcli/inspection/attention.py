@@ -1,4 +1,4 @@
-"""What a model looks at in a text: tokens and attention maps together.
+"""The attention maps of a text, with its tokens.
 
 This needs torch, which is imported when it starts.
 """
@@ -35,7 +35,7 @@ class AttentionChoice:
     heads: Sequence[int] | None = None
 
     def of(self, config: BertConfig) -> dict[int, list[int]]:
-        """Return layer -> its heads, as numbered before pruning. UsageError for one that is not."""
+        """Return layer -> heads, as numbered before pruning. UsageError for one not found."""
         count = config.num_hidden_layers
         if not count:
             raise ModelError("this model has no layers, so no attention")
@@ -93,9 +93,9 @@ def numbers(text: str | None, option: str) -> list[int] | None:
 def look(
     report: FolderReport, record: Record, choice: AttentionChoice
 ) -> tuple[AttentionMaps, int]:
-    """Run the model over a text and return the maps chosen, and how many tokens were cut off.
+    """Run the model over a text; return the chosen maps and how many tokens were truncated.
 
-    ModelError when the folder cannot be loaded, UsageError for layers or heads that are not there.
+    ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
     """
     wanted = choice.of(report.config)
     tokenizer = Tokenizer.load(report.bert)
@@ -137,7 +137,7 @@ def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Enco
     encoded = tokenizer.encode([record], layout)[0]
     refuse_pairs([encoded], report.config.type_vocab_size)
     if not encoded.length:
-        raise InputError("there are no tokens in this text")
+        raise InputError("the text has no tokens")
     return encoded
 
 
@@ -147,6 +147,6 @@ def _resolved(chosen: Sequence[int] | None, count: int, kind: str) -> list[int]:
     for number in chosen:
         if not -count <= number < count:
             raise UsageError(
-                f"there is no {kind} {number} (--{kind}s)", f"{kind}s are 0 to {count - 1}"
+                f"{kind} {number} not found (--{kind}s)", f"{kind}s are 0 to {count - 1}"
             )
     return sorted({number % count for number in chosen})

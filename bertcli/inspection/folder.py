@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """All that `bertcli inspect` knows of a folder."""
+    """All that `bertcli inspect` reports about a folder."""
 
     folder: ModelFolder
     bert: Path  # the folder with the BERT: a part of the folder, or all of it
@@ -166,13 +166,14 @@ def _count(config: BertConfig, name: str, pooler: bool) -> dict[str, Any]:
 
 
 def _concerns(report: FolderReport) -> Iterator[str]:
-    """Yield what a user should know before relying on this folder."""
+    """Yield warnings about this folder."""
     yield from _about_architecture(report)
     yield from _about_weights(report)
     yield from _about_tokenizer(report)
     width = report.config.hidden_size
-    if report.sentence.dimension not in (None, width):
-        yield f"pooling expects {report.sentence.dimension} numbers a token, the model has {width}"
+    pooled = report.sentence.dimension
+    if pooled not in (None, width):
+        yield f"pooling expects {pooled} dimensions per token, the model has {width}"
     limit, fits = report.sentence.max_length, report.config.max_position_embeddings
     if limit is not None and limit > fits:
         yield f"max_seq_length is {limit}, but the model has {fits} positions"
@@ -188,7 +189,7 @@ def _about_architecture(report: FolderReport) -> Iterator[str]:
     if pad is not None and pad >= (rows := report.config.vocab_size):
         yield f"pad_token_id {pad} is outside the vocabulary of {rows}: it cannot be loaded"
     if extra := ", ".join(report.config.extra_embeddings):
-        yield f"extra embeddings ({extra}): the commands cannot give their ids"
+        yield f"extra embeddings ({extra}): the commands cannot provide their ids"
     if report.config.type_vocab_size == 1:
         yield "type_vocab_size is 1: text pairs cannot be encoded"
 
@@ -197,7 +198,7 @@ def _about_weights(report: FolderReport) -> Iterator[str]:
     fit, weights = report.fit, report.weights
     match weights.format:
         case "none":
-            yield "there are no weights in this folder: it can only tokenize"
+            yield "no weights in this folder: it can only tokenize"
         case "pytorch":
             yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
         case "tensorflow":
@@ -205,18 +206,18 @@ def _about_weights(report: FolderReport) -> Iterator[str]:
     if weights.format == "none":
         return
     if not report.pooler:
-        yield "there are no weights of a pooler: its output cannot be had"
+        yield "no pooler weights: pooler output is not available"
     if fit.missing:
         yield f"missing for {report.architecture}: {grouped(fit.missing)}"
     if fit.unused:
         yield f"in the file, but no part of {report.architecture}: {grouped(fit.unused)}"
     for name, (found, needed) in list(fit.misshapen.items())[:1]:
         more = f", and {len(fit.misshapen) - 1} more do not fit" if len(fit.misshapen) > 1 else ""
-        yield f"{name} is {_by(found)}, and {report.config_file} makes it {_by(needed)}{more}"
+        yield f"{name} is {_by(found)}, {report.config_file} requires {_by(needed)}{more}"
     if odd := sorted(dtype for dtype in fit.dtypes if not dtype.startswith(("F", "BF"))):
-        yield f"weights are stored as {', '.join(odd)}: these are no floating-point numbers"
+        yield f"weights are stored as {', '.join(odd)}: these are not floating-point numbers"
     if fit.twice:
-        yield f"under two names in the file: {', '.join(fit.twice[:4])}"
+        yield f"stored under two names: {', '.join(fit.twice[:4])}"
 
 
 def _about_tokenizer(report: FolderReport) -> Iterator[str]:
@@ -229,7 +230,7 @@ def _about_tokenizer(report: FolderReport) -> Iterator[str]:
             f"(ids go up to {report.tokenizer.largest_id:,})"
         )
     elif tokens < rows:
-        yield f"{tokens:,} tokens for {rows:,} word embeddings: the last are never used"
+        yield f"{tokens:,} tokens for {rows:,} word embeddings: the last ones are never used"
 
 
 def _by(shape: tuple[int, ...]) -> str:

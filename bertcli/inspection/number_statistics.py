@@ -6,9 +6,9 @@ from typing import Any
 
 
 class NumberStatistics:
-    """Counts numbers, what is not finite, and the norms of the rows.
+    """Running counts, extremes and mean of numbers, and the norms of rows.
 
-    A row with a number that is not finite has no norm: it is counted as `not_finite`.
+    A row with NaN or infinity has no norm: it is counted in `not_finite`.
     """
 
     def __init__(self, *, rows: bool) -> None:
@@ -20,7 +20,7 @@ class NumberStatistics:
         self.shortest, self.longest = 0, 0
 
     def add(self, block: Any) -> None:
-        """Take in a numpy array [rows, width]."""
+        """Add a numpy array [rows, width]."""
         import numpy
 
         self._count_rows(*block.shape)
@@ -42,14 +42,14 @@ class NumberStatistics:
             self._norms(values[whole])
 
     def shape(self) -> list[Any]:
-        """Return the shape that the rows turned out to have; two lengths make it ragged."""
+        """Return the shape of the rows seen so far; rows of different lengths have "min..max"."""
         width: Any = self.longest
         if self.shortest != self.longest:
             width = f"{self.shortest}..{self.longest}"
         return [self.vectors, width]
 
     def summary(self) -> dict[str, Any]:
-        """Return all of it as JSON values; None where there was nothing to measure."""
+        """Return the statistics as JSON values; None where there was nothing to measure."""
         finite = self.numbers - self.nan - self.inf
         measured = self.vectors - self.not_finite
         norm = {

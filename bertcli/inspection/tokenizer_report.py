@@ -1,4 +1,4 @@
-"""What the tokenizer of a folder does to a text before the model sees it."""
+"""The tokenizer of a folder: its vocabulary, special tokens and what it does to text."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TokenizerInfo:
-    """What a tokenizer does to a text before the model sees it."""
+    """A tokenizer, in summary."""
 
     file: str
     vocabulary_size: int
     largest_id: int
-    lower_case: bool | None  # None where its normalizer does not say
+    lower_case: bool | None  # None where its normalizer has no such setting
     special_tokens: dict[str, int]
     limit: int | None
 
 
 def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | None, str]:
-    """Read the tokenizer; one that is missing or broken is a warning, as the rest has worth."""
+    """Read the tokenizer; a missing or broken one is a warning: the rest is still worth showing."""
     try:
         found = Tokenizer.load(folder)
         lower = getattr(found.core.normalizer, "lowercase", None)
@@ -47,7 +47,7 @@ def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | N
 
 
 def tokenizer_details(folder: Path) -> dict[str, Any]:
-    """Return more of a tokenizer than a summary needs; ModelError when there is none, or broken."""
+    """Return the details of a tokenizer; ModelError when it is missing or broken."""
     found = Tokenizer.load(folder)
     core, vocabulary = found.core, found.core.get_vocab()
     file = folder / ("tokenizer.json" if (folder / "tokenizer.json").exists() else "vocab.txt")

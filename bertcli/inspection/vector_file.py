@@ -1,4 +1,4 @@
-"""A file of vectors as one report: shapes, types, norms, what is not a number, and its manifest.
+"""A file of vectors as one report: shapes, types, norms, NaN and infinity, and its manifest.
 
     inspect_file(Path("out.npy")).arrays[0]["norm"]   # {"min": 1.0, "mean": 1.0, "max": 1.0}
 
@@ -49,7 +49,7 @@ NUMPY_NAMES = {  # what safetensors and Arrow call a type -> what numpy does, an
     "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-UNTYPED = ("JSON",)  # numbers as text have no type
+UNTYPED = ("JSON",)  # numbers in text have no type
 FILE_SUFFIXES = (
     *SOURCES,
     *(f".jsonl{end}" for end in PACKED),
@@ -60,7 +60,7 @@ FILE_SUFFIXES = (
 
 @dataclass(frozen=True)
 class FileReport:
-    """All that `bertcli inspect` knows of a file."""
+    """All that `bertcli inspect` reports about a file."""
 
     path: Path
     format: str
@@ -90,12 +90,10 @@ class FileReport:
 
 
 def inspect_file(path: Path) -> FileReport:
-    """Read a file of vectors to its end. InputError when it is not what it says."""
+    """Read a file of vectors to its end. InputError when it is damaged or of another format."""
     suffix = suffix_of(path)
     if suffix not in SOURCES:
-        raise InputError(
-            f"{path}: inspect does not know this kind of file", f"known: {', '.join(FILE_SUFFIXES)}"
-        )
+        raise InputError(f"{path}: unknown format", f"known: {', '.join(FILE_SUFFIXES)}")
     try:
         if not path.is_file():
             what = "is not a file" if path.exists() else "no such file"
@@ -125,7 +123,7 @@ def inspect_file(path: Path) -> FileReport:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix that tells the format: that of the contents for a packed file."""
+    """Return the suffix that tells the format: that of the contents for a compressed file."""
     name = path.name.lower()
     packed = next((end for end in PACKED if name.endswith(end)), "")
     suffix = Path(name.removesuffix(packed)).suffix
@@ -151,7 +149,7 @@ def _concerns(found: Mapping[str, Any]) -> Iterator[str]:
         if found[kind]:
             yield f"{name}{found[kind]:,} of {found['numbers']:,} numbers are {label}"
     if found["norm"] and found["norm"]["min"] == 0:
-        yield f"{name}there are vectors of length 0"
+        yield f"{name}some vectors have length 0"
 
 
 def _manifest(path: Path, warnings: list[str]) -> dict[str, Any] | None:

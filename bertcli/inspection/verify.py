@@ -1,4 +1,4 @@
-"""Whether a model folder is sound: everything is loaded, every number looked at, hashes compared.
+"""Whether a model folder is sound: everything loads, all numbers are finite, hashes match.
 
 This needs torch, which is imported when it starts.
 """
@@ -18,7 +18,7 @@ from bertcli.inspection.folder import FolderReport
 
 @dataclass(frozen=True)
 class VerifyCheck:
-    """What was checked; `ok` is None where there was nothing to compare with."""
+    """A check and its result; `ok` is None where there was nothing to compare with."""
 
     what: str
     ok: bool | None
@@ -37,7 +37,7 @@ def verify(report: FolderReport) -> Iterator[VerifyCheck]:
 def _loads(report: FolderReport) -> VerifyCheck:
     from bertcli.checkpoints.load import load
 
-    what = f"every tensor of {report.architecture} is there, in its shape"
+    what = f"every tensor of {report.architecture} is present, with its shape"
     try:
         model, loaded = load(report.bert)
     except ModelError as failed:
@@ -68,7 +68,7 @@ def _finite(report: FolderReport) -> VerifyCheck:
 
 
 def _hash(report: FolderReport, path: Path) -> VerifyCheck:
-    """Compare with the hash of the default model, or the one that the cache names the file by."""
+    """Compare with the hash of the default model, or with the file's name in the hub's cache."""
     what = f"sha256 of {path.name}"
     if not path.is_file():
         return VerifyCheck(what, False, f"{path}: not a regular file")
@@ -82,7 +82,7 @@ def _hash(report: FolderReport, path: Path) -> VerifyCheck:
     if re.fullmatch("[0-9a-f]{64}", blob):
         wanted = wanted or blob
     if wanted is None:
-        return VerifyCheck(what, None, f"{found} (no published one is known)")
+        return VerifyCheck(what, None, f"{found} (no published hash to compare with)")
     return VerifyCheck(
         what, found == wanted, found if found == wanted else f"{found}, not {wanted}"
     )

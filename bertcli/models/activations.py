@@ -35,7 +35,7 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor) -> Tensor:
-    """Nothing."""
+    """Identity."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""How tokens look at each other: attention kernels.
+"""Attention kernels: how tokens attend to each other.
 
 Letters: `B` batch, `L` length, `T` packed tokens, `H` heads, `D` head size; `...` in front of `H`
 is `[B, L]` or `[T]`, and only the kernel knows which.
@@ -31,7 +31,7 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
 
 
 def padded(keep: Tensor | None = None, at: int | None = None) -> Attend:
-    """Make the kernel for [B, L]: scaled dot-product attention to every token that is kept.
+    """Make the kernel for [B, L]: scaled dot-product attention to every token of the mask `keep`.
 
     `keep` is [..., Lk], 1 for tokens and 0 for padding, or [..., Lq, Lk], 1 where a query may look
     at a key, with the `...` of the queries; ValueError for another shape. `at` is the place of the
@@ -52,7 +52,7 @@ def padded(keep: Tensor | None = None, at: int | None = None) -> Attend:
 class Recording:
     """A kernel like `padded` that also appends its attention map, [..., H, Lq, Lk], to `maps`.
 
-    The maps come in the order of the calls, so one a layer, and before dropout. Kernels around it
+    The maps come in the order of the calls, so one per layer, and before dropout. Kernels around it
     have its attributes, as `functools.wraps` gives them; so a head mask finds the maps.
     """
 
@@ -60,7 +60,7 @@ class Recording:
         self.maps, self.keep, self.at = maps, keep, at
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        """Attend, and record."""
+        """Attend and record the map."""
         q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         bias = _bias(q, k, self.keep, distance, self.at)
@@ -97,12 +97,12 @@ def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def _from_to(keep: Tensor, q: Tensor) -> bool:
-    """Tell whether a mask has an axis of queries, from those that q has beside its own three."""
+    """Tell whether a mask has an axis of queries, from the number of leading axes of q."""
     return keep.ndim == q.ndim - 1
 
 
 def _hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
-    # Not -inf: a row of nothing but padding would become NaN, and spread.
+    # Not -inf: a row of padding alone would become NaN, which spreads.
     penalty = torch.zeros_like(hidden, dtype=q.dtype)
     penalty = penalty.masked_fill(hidden, torch.finfo(q.dtype).min / 2)
     return penalty if near is None else near + penalty
@@ -114,10 +114,10 @@ def _hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
 def packed(
     lengths: Sequence[int], kernel: Attend | None = None, queries: int | None = None
 ) -> Attend:
-    """Make the kernel for [T]: texts of these lengths, one after the other, no padding.
+    """Make the kernel for [T]: texts of these lengths, concatenated, without padding.
 
     Neighbours of equal length go to `kernel` (`padded()` by default) as one [B, L] batch, so texts
-    that are sorted by length need few calls. With `queries`, only so many tokens of each text ask.
+    that are sorted by length need few calls. With `queries`, so many tokens per text attend.
     """
     inner = padded() if kernel is None else kernel
     runs = [(len(list(same)), length) for length, same in groupby(lengths)]
@@ -133,13 +133,13 @@ def packed(
 
 
 def _runs(x: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """Cut [T, H, D] into [B, L, H, D] of these shapes."""
+    """Split [T, H, D] into [B, L, H, D] of these shapes."""
     parts = x.split([count * length for count, length in shapes])
     return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def causal(kernel: Attend) -> Attend:
-    """Hide from each token what comes after it.
+    """Mask the tokens after each token.
 
     Source: Attention Is All You Need, section 3.2.3.
     """
@@ -157,14 +157,14 @@ def causal(kernel: Attend) -> Attend:
 
 
 def bidirectional(kernel: Attend) -> Attend:
-    """Hide nothing: the counterpart of `causal` in an encoder."""
+    """Mask nothing: the counterpart of `causal` in an encoder."""
     return kernel
 
 
 def masked(keep: Tensor | None, direction: Callable[[Attend], Attend]) -> Attend:
     """Make the kernel for the mask that a caller gives: [..., L] holds within the `direction`.
 
-    One of queries and keys, [..., Lq, Lk], says it all, also in a decoder.
+    A mask of queries and keys, [..., Lq, Lk], replaces the direction, also in a decoder.
     Source: get_extended_attention_mask of transformers 4.57.
     """
     whole = padded(keep)
@@ -178,7 +178,7 @@ def masked(keep: Tensor | None, direction: Callable[[Attend], Attend]) -> Attend
 
 
 def head_masked(kernel: Attend, weights: Tensor) -> Attend:
-    """Multiply what each head says by its weight, [H] or [..., H]; 0 silences the head.
+    """Multiply the output of each head by its weight, [H] or [..., H]; 0 masks the head.
 
     The maps that the kernel records are multiplied as well.
     Source: Are Sixteen Heads Really Better than One?, section 2.3.

@@ -41,7 +41,7 @@ def chunked(size: int, part: Call, x: Tensor) -> Tensor:
 
 
 def recomputing(part: Call, *inputs: object) -> Tensor:
-    """Call a part without keeping what its gradient needs: that is computed again when needed.
+    """Call a part without keeping its activations: they are recomputed for the gradient.
 
     Source: Training Deep Nets with Sublinear Memory Cost, known as gradient checkpointing.
     """
@@ -53,7 +53,7 @@ def recomputing(part: Call, *inputs: object) -> Tensor:
 
 
 class Absent(nn.Module):
-    """Stands where this model has nothing, and says so when it is called."""
+    """Stands in for a part that this model lacks; calling it is an error."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class Absent(nn.Module):
         raise ModelError(f"this model has no {self.what}")
 
     def extra_repr(self) -> str:
-        """Show in `print(model)` what is absent."""
+        """Name the absent part in `print(model)`."""
         return self.what
 
 
 class CrossAttentionMemory(NamedTuple):
-    """What the cross-attention of one layer reads, and the kernel it reads it with."""
+    """The encoder's keys and values for the cross-attention of one layer, and the kernel."""
 
     kv: KV
     attend: Attend
@@ -90,7 +90,7 @@ class BertEmbeddings(nn.Module):
         try:
             self.extra = nn.ModuleDict(tables)
         except KeyError as taken:  # torch has such a name itself
-            raise ModelError(f"extra_embeddings has a name that cannot be: {taken}") from None
+            raise ModelError(f"invalid name in extra_embeddings: {taken}") from None
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -133,7 +133,7 @@ class BertSelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, x: Tensor) -> Tensor:
-        """Split [..., H*D] into [..., H, D]; H is read off, as pruning changes it."""
+        """Split [..., H*D] into [..., H, D]; H follows from the size, as pruning changes it."""
         return x.unflatten(-1, (-1, self.head_size))
 
     def kv(self, x: Tensor) -> KV:
@@ -141,7 +141,7 @@ class BertSelfAttention(nn.Module):
         return self.heads(self.key(x)), self.heads(self.value(x))
 
     def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
-        """Let each token of x look at `kv`, by default those of x itself; [..., H*D]."""
+        """Attend from each token of x to `kv`, by default those of x itself; [..., H*D]."""
         k, v = self.kv(x) if kv is None else kv
         drop = self.dropout.p if self.training else 0.0
         q = self.heads(self.query(x))
@@ -149,7 +149,7 @@ class BertSelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """A projection back to the hidden size, added to where it came from, normalised."""
+    """A projection back to the hidden size, added to the input, normalised."""
 
     def __init__(self, config: BertConfig, width: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
-        """Add what was computed, y [..., width], to its input, x [..., hidden]."""
+        """Add the output y [..., width], projected, to the input x [..., hidden]."""
         return self.LayerNorm(self.dropout(self.dense(y)) + x)
 
 
@@ -171,7 +171,7 @@ class BertOutput(Residual):
 
 
 class BertAttention(nn.Module):
-    """An attention block: look, project, add, normalise."""
+    """An attention block: attend, project, add, normalise."""
 
     def __init__(self, config: BertConfig, heads: int, distance: nn.Module) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class BertLayer(nn.Module):
         return self.call(self.feed_forward, x)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Widen, bend, narrow, add; [..., hidden]."""
+        """Expand, activate, project, add; [..., hidden]."""
         return self.output(self.intermediate(x), x)
 
 
@@ -249,7 +249,7 @@ class BertEncoder(nn.Module):
         kernels: Kernels,
         memories: Sequence[CrossAttentionMemory | None] | None = None,
     ) -> Iterator[Tensor]:
-        """Yield x and then what each layer makes of it; layers that nobody asks for do not run."""
+        """Yield x and then the output of each layer; layers that are not asked for do not run."""
         each = [kernels] * len(self.layer) if callable(kernels) else kernels
         memories = [None] * len(self.layer) if memories is None else memories
         yield x
@@ -282,7 +282,7 @@ class BertPooler(nn.Module):
 
 
 class BertModel(nn.Module):
-    """BERT: ids to hidden states. The pooler is part of it, but is called by whoever wants it."""
+    """BERT: ids to hidden states. The pooler is part of it, but `forward` does not call it."""
 
     def __init__(self, config: BertConfig, pooler: bool = True) -> None:
         super().__init__()
@@ -310,7 +310,7 @@ class BertModel(nn.Module):
         if kernels is None:
             kernels = masked(keep, self.direction)
         elif keep is not None:
-            raise ValueError("kernels bring their own mask: give `keep` to the kernel")
+            raise ValueError("kernels have their own mask: pass `keep` to the kernel")
         return self.encoder.states(self.embeddings(ids, types, at, extra), kernels)
 
     def forward(
@@ -322,7 +322,7 @@ class BertModel(nn.Module):
         extra: Mapping[str, Tensor] | None = None,
         kernels: Kernels | None = None,
     ) -> Tensor:
-        """Give the last hidden states, [..., hidden]; arguments as in `states`."""
+        """Return the last hidden states, [..., hidden]; arguments as in `states`."""
         for state in self.states(ids, keep, types, at, extra, kernels):
             last = state
         return last

@@ -61,7 +61,7 @@ class BertConfig:
     problem_type: str | None = None
     pruned_heads: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     extra_embeddings: Mapping[str, int] = field(default_factory=dict)  # name -> vocabulary size
-    other: Mapping[str, Any] = field(default_factory=dict)  # keys that mean nothing to bertcli
+    other: Mapping[str, Any] = field(default_factory=dict)  # keys that bertcli does not use
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str = "the config") -> BertConfig:
@@ -74,7 +74,7 @@ class BertConfig:
                 checked.needed(key, *check)
         _refuse_other_models(said, source)
         values = {key: _READERS.get(key, _same)(said[key]) for key in said if key in known}
-        if "pad_token_id" in raw:  # the one whose null says something
+        if "pad_token_id" in raw:  # the only key whose null has a meaning
             values["pad_token_id"] = raw["pad_token_id"]
         other = {key: value for key, value in raw.items() if key not in known}
         count = other.pop("num_labels", None)
@@ -91,11 +91,11 @@ class BertConfig:
     def from_file(cls, path: Path) -> BertConfig:
         """Read a config.json; ModelError when it cannot be read or is not of a BERT."""
         if not is_regular(path):
-            raise ModelError(f"{path}: No such file")
+            raise ModelError(f"{path}: file not found")
         return cls.from_dict(read_object(path), str(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give back config.json's content: every key that says something, the unknown included."""
+        """Return config.json's content: all keys but defaults, unknown ones included."""
         said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "other"}
         unset = BertConfig()
         kept = {
@@ -106,17 +106,17 @@ class BertConfig:
         return {"model_type": "bert", **kept, **self.other}
 
     def to_json(self) -> str:
-        """Give back config.json's text."""
+        """Return config.json's text."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
     @property
     def num_labels(self) -> int:
-        """How many classes the classifying heads tell apart; two when the file names none."""
+        """Number of labels of the classification heads; two when the file names none."""
         return len(self.id2label) or 2
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head; ModelError when the heads do not share the width evenly."""
+        """Width of one attention head; ModelError when the heads do not divide the hidden size."""
         size, rest = divmod(self.hidden_size, self.num_attention_heads)
         if rest:
             raise ModelError(
@@ -126,7 +126,7 @@ class BertConfig:
         return size
 
     def heads(self, layer: int) -> int:
-        """How many heads of this layer are left after pruning."""
+        """Return the number of heads of this layer after pruning."""
         return self.num_attention_heads - len(self.pruned_heads.get(layer, ()))
 
     def count_parameters(self, pooler: bool = True) -> int:
@@ -179,6 +179,6 @@ def _refuse_other_models(raw: Mapping[str, Any], source: str) -> None:
     kind = raw.get("model_type", "bert" if named.startswith("Bert") else named)
     if kind != "bert":
         raise ModelError(
-            f"{source}: this is a {kind} model, and bertcli is for BERT",
+            f"{source}: this is a {kind} model; bertcli supports BERT",
             hint='choose a folder whose config.json says "model_type": "bert"',
         )

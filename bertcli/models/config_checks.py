@@ -46,7 +46,7 @@ def _texts(value: Any) -> bool:
 
 
 def _tables(value: Any) -> bool:
-    """Modules are called by these names, and a dot would part one into two."""
+    """Modules get these names, which may not contain a dot."""
     return isinstance(value, Mapping) and all(
         is_text(name) and name and "." not in name and SIZE.holds(size)
         for name, size in value.items()
@@ -124,9 +124,9 @@ CHECKS: Mapping[str, Check] = {
 def refuse_bad_heads(
     pruned: Mapping[int, tuple[int, ...]], layers: int, heads: int, source: str
 ) -> None:
-    """Raise ModelError when heads are pruned that there never were."""
+    """Raise ModelError when heads are pruned that do not exist."""
     for layer, gone in pruned.items():
         if not 0 <= layer < layers:
-            raise ModelError(f"{source}: pruned_heads names layer {layer}, and there are {layers}")
+            raise ModelError(f"{source}: pruned_heads names layer {layer}, but there are {layers}")
         if lost := [head for head in gone if head >= heads]:
-            raise ModelError(f"{source}: pruned_heads names head {lost[0]}, and there are {heads}")
+            raise ModelError(f"{source}: pruned_heads names head {lost[0]}, but there are {heads}")

@@ -17,13 +17,13 @@ from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
 
 
 class Cache:
-    """The keys and values that one layer has made so far, each [B, L, H, D]."""
+    """The keys and values of one layer so far, each [B, L, H, D]."""
 
     def __init__(self) -> None:
         self.past: KV | None = None
 
     def over(self, kernel: Attend) -> Attend:
-        """Make a kernel that remembers, and lets the new tokens look at all tokens."""
+        """Make a kernel that appends to the cache and lets new tokens attend to all tokens."""
 
         @wraps(kernel)
         def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
@@ -50,7 +50,7 @@ def memories(
 
 
 class Decoder:
-    """A batch of texts in the making: what is new goes in, its hidden states come out.
+    """A batch of texts that grow: new tokens go in, their hidden states come out.
 
     One call with the whole text is the full pass; many calls with parts of it give the same.
     """
@@ -70,7 +70,7 @@ class Decoder:
         types: Tensor | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Read the next tokens, ids [B, L], and give their hidden states, [B, L, hidden].
+        """Read the next tokens, ids [B, L], and return their hidden states, [B, L, hidden].
 
         `keep` covers the past as well: [B, past + L], 0 for padding; or [B, L, past + L].
         """

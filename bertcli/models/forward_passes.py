@@ -19,12 +19,12 @@ from bertcli.models.bert import BertModel
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Say where each text starts: `hidden[starts(lengths)]` are the first tokens."""
+    """Return where each text starts: `hidden[starts(lengths)]` are the first tokens."""
     return [0, *accumulate(lengths)][: len(lengths)]
 
 
 def positions(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
-    """Count each text's tokens from 0, [T]."""
+    """Return the position ids of all texts, each from 0, [T]."""
     return torch.cat([torch.arange(length, device=device) for length in lengths])
 
 
@@ -35,7 +35,7 @@ def encode(
     types: Tensor | None = None,
     extra: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Give the last hidden states [T, hidden] of ids [T]; ValueError unless lengths add up to T.
+    """Return the last hidden states [T, hidden] of ids [T]; ValueError unless lengths add up to T.
 
     `hidden.split(lengths)` are the texts. Fastest when texts of equal length are neighbours.
     """
@@ -52,14 +52,16 @@ def attention_maps(
 ) -> list[Any]:
     """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
 
-    ModelError for a model that takes more than ids, or fewer tokens, or whose maps are not finite.
+    ModelError for a model that needs more than ids, too many tokens, or maps that are not finite.
     """
     if model.embeddings.extra:
         named = ", ".join(model.embeddings.extra)
-        raise ModelError(f"this model also needs {named} for each token, which a text does not say")
+        raise ModelError(
+            f"this model also needs {named} per token, which text alone does not provide"
+        )
     if len(ids) > model.config.max_position_embeddings:
         places = model.config.max_position_embeddings
-        raise ModelError(f"{len(ids)} tokens, and the model has {places} positions")
+        raise ModelError(f"{len(ids)} tokens, but the model has {places} positions")
     maps: list[torch.Tensor] = []
     kernel = model.direction(recording(maps))
     states = model.states(torch.tensor([ids]), types=torch.tensor([types]), kernels=kernel)
@@ -68,7 +70,7 @@ def attention_maps(
     for layer, one in enumerate(maps):
         if not one.isfinite().all():
             raise ModelError(
-                f"the attention of layer {layer} is not finite: the weights are spoiled",
+                f"attention of layer {layer} is not finite: the weights contain NaN or infinity",
                 hint="bertcli inspect --verify",
             )
     return [one[0].float().numpy() for one in maps]

@@ -19,7 +19,7 @@ from bertcli.models.config import BertConfig
 
 
 class BertWithHead(nn.Module):
-    """The frame that all heads share: `forward` is `logits` of BERT's last hidden states."""
+    """The base of all heads: `forward` is `logits` of BERT's last hidden states."""
 
     def __init__(self, config: BertConfig, pooler: bool) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class BertWithHead(nn.Module):
         extra: Mapping[str, Tensor] | None = None,
         kernels: Kernels | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Give the logits; arguments as in `BertModel.states`."""
+        """Return the logits; arguments as in `BertModel.states`."""
         return self.logits(self.bert(ids, keep, types, at, extra, kernels))
 
     def logits(self, hidden: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ class BertWithHead(nn.Module):
         raise NotImplementedError
 
     def tie(self) -> None:
-        """Make the weights that are one weight one again, after `load_state_dict(assign=True)`."""
+        """Tie weights again, after `load_state_dict(assign=True)`."""
 
 
 def _dropout(config: BertConfig) -> nn.Dropout:
@@ -82,7 +82,7 @@ class BertLMPredictionHead(nn.Module):
 
 
 class Predictions(nn.Module):
-    """The name `cls.predictions` that checkpoints give to the head that predicts words."""
+    """The parent of the masked language model head: `cls.predictions` in checkpoints."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -90,14 +90,14 @@ class Predictions(nn.Module):
         self.tied = config.tie_word_embeddings
 
     def tie(self, words: nn.Embedding) -> None:
-        """Share the word embeddings, unless the config says that this decoder is its own."""
+        """Share the word embeddings with the decoder, unless the config says not to."""
         if self.tied:
             self.predictions.decoder.weight = words.weight
             self.predictions.decoder.bias = self.predictions.bias
 
 
 class PredictionsAndPair(Predictions):
-    """The names `cls.predictions` and `cls.seq_relationship` of the two heads of pretraining."""
+    """The parent of both pretraining heads: `cls.predictions` and `cls.seq_relationship`."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
@@ -234,7 +234,7 @@ ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {
 def architecture(config: BertConfig) -> type[BertModel] | type[BertWithHead]:
     """Find the class that config.json names first; BertModel when it names none.
 
-    ModelError for a name that is not here.
+    ModelError for an unknown name.
     """
     name = next(iter(config.architectures), "BertModel")
     if name not in ARCHITECTURES:

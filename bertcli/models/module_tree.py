@@ -16,10 +16,10 @@ from bertcli.models.heads import ARCHITECTURES
 
 @dataclass(frozen=True)
 class Node:
-    """A module: what it is called and is, its own tensors, and the parameters in and below it.
+    """A module: its name and class, its own tensors, and the parameters in and below it.
 
-    Neighbours that are alike share a node: their names are a range, such as 0-11, and `times`
-    says how many they are; all numbers are of one of them.
+    Equal neighbours share a node: their names are a range, such as 0-11, and `times` is their
+    count; all numbers are those of one of them.
     """
 
     name: str
@@ -65,7 +65,7 @@ def _node(name: str, module: nn.Module) -> Node:
 
 
 def _merged(nodes: Iterator[Node]) -> Iterator[Node]:
-    """Put neighbours together that differ in their number only, as the layers of an encoder."""
+    """Merge neighbours that differ only in their number, as the layers of an encoder."""
     for key, alike in groupby(nodes, lambda node: node.name.isdecimal() and _alike(node)):
         found = list(alike)
         if not key or len(found) == 1:

@@ -1,4 +1,4 @@
-"""Where a token stands: in the embeddings, or in the scores of attention.
+"""Positions of tokens: in the embeddings, or in the attention scores.
 
 Each scheme is a module for `embeddings.position_embeddings` and one for
 `attention.self.distance_embedding`, of which one may add nothing. Letters as in attention.py.
@@ -64,7 +64,7 @@ class RelativeKeyQuery(Distances):
 
 
 class UnusedPositions(nn.Embedding):
-    """The table that checkpoints with relative positions carry, and that adds nothing."""
+    """The unused table of absolute positions in checkpoints with relative ones; adds nothing."""
 
     def forward(self, at: Tensor) -> Tensor:
         """Add zero, whatever the positions."""
@@ -90,7 +90,7 @@ class SinusoidalPositions(nn.Module):
 
 
 def positions(config: BertConfig) -> nn.Module:
-    """Choose what the embeddings add for a position; ModelError for an unknown scheme."""
+    """Return the module that adds positions to the embeddings; ModelError for an unknown scheme."""
     match config.position_embedding_type:
         case "absolute":
             return nn.Embedding(config.max_position_embeddings, config.hidden_size)
@@ -103,7 +103,7 @@ def positions(config: BertConfig) -> nn.Module:
 
 
 def distances(config: BertConfig) -> nn.Module:
-    """Choose what attention adds for a distance; ModelError for an unknown scheme."""
+    """Return the module that adds distances to attention; ModelError for an unknown scheme."""
     match config.position_embedding_type:
         case "absolute" | "sinusoidal":
             return NoDistance()

@@ -1,4 +1,4 @@
-"""Changes to a built model. The forward passes do not know of them.
+"""Changes to a built model, of which the forward passes know nothing.
 
 Letters as in attention.py.
 """
@@ -32,10 +32,11 @@ Product: TypeAlias = Plain | Prepacked | EightBit
 
 
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
-    """Cut heads out: layer -> heads, both counted as in the model before any pruning.
+    """Prune heads: layer -> heads, both counted as in the model before any pruning.
 
-    `model.config.pruned_heads` then names all that are gone, so that the model can be saved and
-    built again. ValueError for a layer or head that never was, or when a layer would have none.
+    `model.config.pruned_heads` then names all pruned heads, so that the model can be saved and
+    built again. ValueError for a layer or head that does not exist, or a layer that would keep
+    none.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     gone = {layer: set(cut) for layer, cut in model.config.pruned_heads.items()}
@@ -55,7 +56,7 @@ def _refuse(model: BertModel, layer: int, cut: set[int]) -> None:
     if layer not in range(layers) or not cut <= set(range(heads)):
         raise ValueError(f"layer {layer}, heads {sorted(cut)}: there are {layers} x {heads}")
     if len(cut) == heads:
-        raise ValueError(f"layer {layer} would be left without heads")
+        raise ValueError(f"layer {layer} would have no heads left")
 
 
 def _keep_heads(attention: BertAttention, keep: list[int]) -> None:
@@ -87,7 +88,7 @@ class FusedSelfAttention(nn.Module):
         self.dropout = parts.dropout
 
     def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
-        """Let each token of x look at `kv`, by default those of x itself; [..., H*D]."""
+        """Attend from each token of x to `kv`, by default those of x itself; [..., H*D]."""
         q, k, v = self.heads(x)
         drop = self.dropout.p if self.training else 0.0
         k, v = (k, v) if kv is None else kv
@@ -140,7 +141,7 @@ class PreparedResidual(nn.Module):
         self.LayerNorm = parts.LayerNorm
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
-        """Add what was computed, y [..., width], to its input, x [..., hidden]."""
+        """Add the output y [..., width], projected, to the input x [..., hidden]."""
         return self.LayerNorm(self.product.add(y, x))
 
 
@@ -240,7 +241,7 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def initialise(model: nn.Module, spread: float) -> None:
-    """Draw fresh weights, as before pretraining: normal with deviation `spread`, cut at twice that.
+    """Initialise weights as before pretraining: normal with deviation `spread`, cut at twice that.
 
     Source: initializer_range in Google's BERT.
     """

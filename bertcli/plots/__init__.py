@@ -1,4 +1,4 @@
-"""Attention as pictures: a page that needs nothing else; SVG, PNG and PDF with matplotlib."""
+"""Attention as pictures: a self-contained page; SVG, PNG and PDF with matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention maps with all that is needed to read them: which token, which sentence, which head."""
+"""Attention maps with their labels: tokens, sentences, layers and heads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SCALE = 10_000  # weights are written as whole numbers out of this: four decimal
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What each token looked at: `maps[layer][head]` is a numpy array [L, L], rows sum to 1.
+    """Attention weights: `maps[layer][head]` is a numpy array [L, L], rows sum to 1.
 
-    Row i holds the weights with which token i looks at each token. Layers and heads count from 0,
-    as in the names of tensors; a head that was pruned is not there.
+    Row i holds the weights from token i to each token. Layers and heads count from 0,
+    as in the names of tensors; pruned heads are absent.
     """
 
     model: str
     tokens: Sequence[str]
-    sentences: Sequence[int]  # 0 for the text, 1 for its pair, a token each
-    special: Sequence[bool]  # whether it is [CLS], [SEP] or [PAD], so not of the text
+    sentences: Sequence[int]  # per token: 0 for the text, 1 for its pair
+    special: Sequence[bool]  # per token: whether it is [CLS], [SEP] or [PAD]
     maps: Mapping[int, Mapping[int, Any]]
     layers: int  # of the model
 

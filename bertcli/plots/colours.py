@@ -43,7 +43,7 @@ def shades(weights: Any) -> Any:
 
 
 def readable_on(background: Colour) -> Colour:
-    """Return black or white, whichever can be read better."""
+    """Return black or white, whichever is more readable."""
     red, green, blue = background
     return (255, 255, 255) if 0.3 * red + 0.59 * green + 0.11 * blue < 140 else (20, 25, 32)
 

@@ -1,4 +1,4 @@
-"""matplotlib, which draws SVG, PNG and PDF: without a display, silently, the same everywhere.
+"""Drawing with matplotlib: SVG, PNG and PDF, without a display, the same everywhere.
 
 It is imported here and inside the functions that draw, never earlier: it is the extra `plots`.
 """
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def require_matplotlib(purpose: str) -> None:
-    """Import matplotlib. BertcliError, which says what it is needed for, when that fails."""
+    """Import matplotlib. BertcliError that names the purpose when that fails."""
     with _silence():
         try:
             import matplotlib.figure  # noqa: F401
@@ -49,7 +49,7 @@ def require_matplotlib(purpose: str) -> None:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw by our settings, whatever those of the user are; they are the same again afterwards."""
+    """Draw with our settings; those of the user are restored afterwards."""
     with _silence():
         import matplotlib.style
 
@@ -75,7 +75,7 @@ def encode(figure: Figure, form: str, title: str) -> bytes:
 
 
 def without_glyph(text: str) -> set[str]:
-    """Return the characters that PNG and PDF show as boxes, because the font lacks them."""
+    """Return the characters that the font lacks, which PNG and PDF show as boxes."""
     with _silence():
         from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -85,7 +85,7 @@ def without_glyph(text: str) -> set[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress what is not for our users: notes on the font cache, warnings of missing glyphs."""
+    """Suppress notes on the font cache and warnings of missing glyphs."""
     log = logging.getLogger("matplotlib")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""A page to explore attention with: one file that needs nothing else and makes no request.
+"""A page to explore attention: one self-contained file that makes no request.
 
 It is page.html, filled with page.css, page.js and the data; a rule in it forbids every request.
 """
@@ -52,6 +52,6 @@ def _content(found: AttentionMaps) -> dict[str, Any]:
 
 
 def _embedded(value: Any) -> str:
-    """Return JSON that can stand inside a script element, whatever the tokens are."""
+    """Return JSON that is safe inside a script element, whatever the tokens are."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

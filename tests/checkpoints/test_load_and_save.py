@@ -403,7 +403,9 @@ def test_a_pooler_only_where_it_was_trained(folder, name, there):
         needs = r"model\.safetensors: BertModel needs pooler\.dense\.weight, pooler\.dense\.bias; "
         with pytest.raises(ModelError, match=needs) as caught:
             load(folder, BertModel, pooler=True)
-        assert caught.value.hint.startswith("these weights are enough for BertModel, BertForMaske")
+        assert caught.value.hint.startswith(
+            "these weights can be loaded as BertModel, BertForMaske"
+        )
 
 
 def test_a_head_decides_about_its_pooler_itself(folder):
@@ -418,8 +420,8 @@ def test_a_missing_head_is_not_random(folder):
         load(folder, BertForPreTraining)
     message = str(caught.value)
     assert "model.safetensors: BertForPreTraining needs cls.predictions." in message
-    assert message.endswith("heads that are there: pooler")
-    assert caught.value.hint == "these weights are enough for BertModel"
+    assert message.endswith("available heads: pooler")
+    assert caught.value.hint == "these weights can be loaded as BertModel"
     report = examine(folder, BertForPreTraining)
     assert "cls.seq_relationship.weight" in report.missing and not report.complete
 

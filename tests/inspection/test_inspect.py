@@ -288,7 +288,7 @@ def test_missing_unused_and_misshapen_weights(folder, capsys):
     assert found["fit"]["misshapen"] == {"bert.embeddings.LayerNorm.weight": [[31], [32]]}
     assert "missing for BertModel: encoder.layer (1)" in said
     assert "no part of BertModel: masked language model (1)" in said
-    assert "is 31, and config.json makes it 32" in said
+    assert "is 31, config.json requires 32" in said
     code, out, _ = run(capsys, folder, "--verify")
     assert code == 1 and "WRONG every tensor of BertModel" in out
 
@@ -338,7 +338,7 @@ def test_sentence_settings_that_disagree(folder, capsys):
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512}')
     found, said = warned(capsys, folder)
     assert found["sentence"]["pooling"] == ["cls", "max"]
-    assert "pooling expects 31 numbers a token" in said and "max_seq_length is 512" in said
+    assert "pooling expects 31 dimensions per token" in said and "max_seq_length is 512" in said
     shown = run(capsys, folder)[1]
     assert "cls + max pooling, not normalised" in shown and "also: Dense" in shown
 
@@ -431,8 +431,8 @@ CONFIGS = {
     "empty": (b"", "config.json"),
     "list": (b"[]", "expected a JSON object, found a list"),
     "binary": (b"\xff\xfe\x00", "config.json"),
-    "roberta": (b'{"model_type": "roberta"}', "this is a roberta model, and bertcli is for BERT"),
-    "gpt2": (b'{"model_type": "gpt2"}', "this is a gpt2 model, and bertcli is for BERT"),
+    "roberta": (b'{"model_type": "roberta"}', "this is a roberta model; bertcli supports BERT"),
+    "gpt2": (b'{"model_type": "gpt2"}', "this is a gpt2 model; bertcli supports BERT"),
     "uneven": (b'{"model_type": "bert", "hidden_size": 31}', "not a multiple"),
     "scheme": (b'{"model_type": "bert", "position_embedding_type": "no"}', "'no' is unknown"),
 }

@@ -314,7 +314,7 @@ def test_json_lines_that_are_none(tmp_path, capsys):
 def test_names_that_lead_nowhere(tmp_path, capsys):
     assert "no such file" in fails(capsys, tmp_path / "nothing.npy")
     (tmp_path / "x.tsv").write_text("a\n")
-    assert "does not know this kind" in fails(capsys, tmp_path / "x.tsv")
+    assert "unknown format" in fails(capsys, tmp_path / "x.tsv")
     (tmp_path / "loop.npy").symlink_to("loop.npy")
     assert "loop.npy" in fails(capsys, tmp_path / "loop.npy")
 

@@ -85,7 +85,7 @@ def test_values_of_a_wrong_kind_are_refused(key, value, changed):
 
 @pytest.mark.parametrize(
     ("pruned", "said"),
-    [({"99": [0]}, "layer 99, and there are 2"), ({"1": [4]}, "head 4, and there are 4")],
+    [({"99": [0]}, "layer 99, but there are 2"), ({"1": [4]}, "head 4, but there are 4")],
 )
 def test_heads_that_never_were_cannot_be_pruned(pruned, said, changed):
     assert said in bad("inspect", changed(pruned_heads=pruned)).error

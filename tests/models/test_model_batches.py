@@ -109,7 +109,7 @@ def test_the_last_layer_for_the_first_token_only():
 
 def test_a_mask_beside_a_kernel_is_refused():
     ids, keep, _ = texts()
-    with pytest.raises(ValueError, match="kernels bring their own mask"):
+    with pytest.raises(ValueError, match="kernels have their own mask"):
         model_of()(ids, keep, kernels=padded())
 
 

@@ -82,8 +82,8 @@ def test_transformers_reads_what_we_write(tmp_path):
         ("{", "not valid JSON"),
         ("", "not valid JSON"),
         (b"\xff\xfe\x00", "not valid JSON"),
-        ('{"model_type": "roberta"}', "this is a roberta model, and bertcli is for BERT"),
-        ('{"model_type": "gpt2", "n_embd": 8}', "this is a gpt2 model, and bertcli is for BERT"),
+        ('{"model_type": "roberta"}', "this is a roberta model; bertcli supports BERT"),
+        ('{"model_type": "gpt2", "n_embd": 8}', "this is a gpt2 model; bertcli supports BERT"),
         ('{"architectures": ["XLNetModel"]}', "this is a XLNetModel model"),
         ('{"hidden_size": "768"}', 'hidden_size: expected .*, found "768"'),
         ('{"vocab_size": null}', "vocab_size: expected .*, found null"),
@@ -103,7 +103,7 @@ def test_bad_files_are_refused_by_name(tmp_path, text, words):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"config\.json: No such file"):
+    with pytest.raises(ModelError, match=r"config\.json: file not found"):
         BertConfig.from_file(tmp_path / "config.json")
 
 

@@ -153,7 +153,7 @@ def test_a_pruned_model_is_built_again_from_its_config_and_loads_strictly(model)
 @pytest.mark.parametrize(
     ("heads", "words"),
     [
-        ({1: range(4)}, "layer 1 would be left without heads"),
+        ({1: range(4)}, "layer 1 would have no heads left"),
         ({3: [0]}, r"layer 3, heads \[0\]: there are 3 x 4"),
         ({0: [4]}, r"layer 0, heads \[4\]: there are 3 x 4"),
     ],

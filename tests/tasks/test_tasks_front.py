@@ -143,7 +143,7 @@ def test_formats_hold_the_same(models, command, tmp_path):
 @pytest.mark.parametrize("command", CALLS)
 def test_the_default_model_has_no_head(command):
     done = bad(command, *CALLS[command][1])
-    assert "needs" in done.error and "heads that are there: pooler" in done.error
+    assert "needs" in done.error and "available heads: pooler" in done.error
     assert "give --model a checkpoint with that head" in done.hint
 
 

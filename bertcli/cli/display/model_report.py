@@ -1,4 +1,4 @@
-"""What `bertcli inspect` shows to people, drawn with Rich; in a pipe the same without colours."""
+"""What `bertcli inspect` shows, drawn with Rich; the same without colours in a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bertcli.inspection.verify import VerifyCheck
     from bertcli.models.module_tree import Node
 
-PARTS = {  # colour, and what stands for it where there are no colours
+PARTS = {  # colour, and the character without colours
     "embeddings": ("cyan", "█"),
     "layers": ("blue", "▒"),
     "pooler": ("magenta", "▓"),
@@ -30,7 +30,7 @@ SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim"
 
 
 def show_model(report: FolderReport, views: ViewOptions) -> bool:
-    """Show the views of a model, and return whether all checks went well that were asked for."""
+    """Show the views of a model, and return whether all requested checks passed."""
     with screen_of_stdout() as screen:
         if not views.some():
             summary(screen, report)
@@ -74,7 +74,7 @@ def summary(screen: Console, report: FolderReport) -> None:
 
 
 def warnings(screen: Console, found: Iterable[str]) -> None:
-    """Show what may be wrong."""
+    """Show the warnings."""
     for warning in found:
         screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))]))
 
@@ -118,7 +118,7 @@ def _parameters(report: FolderReport) -> Text:
 
 
 def _bar(parts: Mapping[str, int], *, plain: bool) -> Group:
-    """Draw the parts of a model as one bar, and name them below."""
+    """Draw the parts of a model as one bar, with names below."""
     total, width = sum(parts.values()), 48
     bar, names = Text(), Text()
     for part, numbers in parts.items():
@@ -164,7 +164,7 @@ def _tokenizer(report: FolderReport) -> Iterator[tuple[str, Any]]:
 def _sentence(report: FolderReport) -> Iterator[tuple[str, str]]:
     found = report.sentence
     if not found.modules:
-        yield "sentences", "nothing is said of pooling: embed takes the mean"
+        yield "sentences", "pooling not specified; embed uses mean"
         return
     pooling = " + ".join(found.pooling or ("no",))
     length = f", at most {found.max_length} tokens" if found.max_length else ""
@@ -188,7 +188,7 @@ def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
         if isinstance(value, dict):
             value = "  ".join(f"{key} {one}" for key, one in value.items()) or "none"
         elif isinstance(value, bool) or value is None:
-            value = {True: "yes", False: "no", None: "not said"}[value]
+            value = {True: "yes", False: "no", None: "not specified"}[value]
         shown = f"{value:,}" if isinstance(value, int) else str(value)
         table.add_row(name.replace("_", " "), shown)
     screen.print(table)
@@ -236,7 +236,7 @@ def _module(node: Node) -> Text:
 
 
 def checks(screen: Console, found: Iterable[VerifyCheck]) -> bool:
-    """Show each check as it is done, and return whether all went well."""
+    """Show each check when it is done, and return whether all passed."""
     sound = True
     for one in found:
         check(screen, one)
@@ -258,7 +258,7 @@ def by(shape: Iterable[Any]) -> str:
 
 
 def pairs(rows: Iterable[tuple[str | Text, Any]] = ()) -> Table:
-    """Return facts as a table: a name, and what is so."""
+    """Return facts as a table of names and values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", min_width=12, no_wrap=True)
     table.add_column(overflow="fold")
