@@ -410,7 +410,7 @@ def test_a_pooler_only_where_it_was_trained(folder, name, there):
 
 def test_a_head_decides_about_its_pooler_itself(folder):
     make(folder)
-    with pytest.raises(ValueError, match="BertForMaskedLM itself decides"):
+    with pytest.raises(ValueError, match="BertForMaskedLM has a fixed choice"):
         load(folder, BertForMaskedLM, pooler=True)
 
 
