@@ -88,7 +88,8 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     clock.append(time.perf_counter())
     encoded = list(embedder.run(Reader(source)))
     clock.append(time.perf_counter())
-    windows = [embedder.vectors(batch) for batch in encoded]
+    parts = [part for batch in encoded for part in embedder.embedded(batch)]
+    windows = [part for part in parts if isinstance(part, list)]
     clock.append(time.perf_counter())
     _written(windows)  # the first time loads what a worker loads once
     write, written = _written(windows)

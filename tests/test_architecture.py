@@ -43,10 +43,6 @@ ray
 cli
 """.split()  # noqa: SIM905 - a list that is read downwards
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
-# Still to be turned round.
-NOT_YET = {
-    ("inference", "embedding"),
-}
 TORCH = ("models", "checkpoints", "inference", "embedding", "tasks")
 TORCH += tuple(f"training/{name}" for name in ("objective", "loop", "ranks", "checkpoints", "run"))
 # What `bertcli inspect` and the options of `bertcli embed` read without torch.
@@ -106,7 +102,7 @@ def test_the_top_holds_packages_alone():
 
 
 def test_imports_point_one_way():
-    wrong, turned = [], set()
+    wrong = []
     for path in FILES:
         ours = package_of(name_of(path))
         for module, _ in imports(path):
@@ -114,11 +110,8 @@ def test_imports_point_one_way():
             if not module.startswith("bertcli.") or ours in TOP or theirs == ours:
                 continue
             if theirs in TOP or PACKAGES.index(theirs) > PACKAGES.index(ours):
-                turned.add((ours, theirs))
-                if (ours, theirs) not in NOT_YET:
-                    wrong.append(f"{name_of(path)} imports {module}")
+                wrong.append(f"{name_of(path)} imports {module}")
     assert wrong == []
-    assert turned == NOT_YET
 
 
 def test_torch_only_where_the_model_is():

@@ -1,6 +1,6 @@
 """Texts to vectors: records are tokenized, run in batches by length, pooled, and come in order.
 
-    embedder = Embedder.open(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), Options())
+    embedder = Embedder.open(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), EmbedOptions())
     run = embedder.run(Reader(Source(texts=("I love NLP!",))))
     for window in embedder.embed(run):
         for item in window:
@@ -11,7 +11,8 @@ What a vector is made of is settled when the model is opened: ``Embedder.chosen`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertcli.checkpoints.load import load, read_config
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
-from bertcli.embedding.pooling import check_dim, finish, pool, pool_windows
+from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.token_vectors import (
     PLACES,
@@ -33,25 +33,17 @@ from bertcli.embedding.token_vectors import (
 )
 from bertcli.embedding.vector_checks import refuse_cut, refuse_empty, refuse_infinite
 from bertcli.embedding.word_pooling import pool_words, words_of
-from bertcli.errors import UsageError
+from bertcli.errors import BertcliError
 from bertcli.hub import ModelFolder
-from bertcli.inference.devices import device_and_dtype, put
-from bertcli.inference.encoder import (
-    Encoder,
-    Reading,
-    Tokens,
-    budget_of,
-    first_tokens,
-    make_fast,
-)
-from bertcli.inference.fits import refuse_pairs, refuse_unfit
+from bertcli.inference.encoder import Reading, Tokens, Work, result_of
+from bertcli.inference.progress import Ran
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, refuse_pairs
 from bertcli.models.bert import BertModel
 from bertcli.models.calibration_sample import one_thread
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
-from bertcli.tokenizing.run import TokenizeRun
-from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,61 +64,54 @@ class Embedded(NamedTuple):
     pieces: TokenVectors | None = None
 
 
+class EmbedWindow(NamedTuple):
+    """A window of records: its counts, and what comes of it, in order, once it is iterated."""
+
+    counts: TokenCounts
+    parts: Iterator[Ran | list[Embedded]]
+
+
 @dataclass(frozen=True)
 class Embedder:
     """A model that is ready to turn records into vectors."""
 
     folder: ModelFolder
-    tokenizer: Tokenizer
-    encoder: Encoder
+    runtime: Runtime[BertModel]
     options: EmbedOptions
     sentence: Sentence
 
     @classmethod
     def open(
-        cls,
-        folder: ModelFolder,
-        options: EmbedOptions,
-        warn: Callable[[str], None] = lambda message: None,
-        *,
-        elsewhere: bool = False,
+        cls, folder: ModelFolder, options: EmbedOptions, warn: Warn = lambda message: None
     ) -> Embedder:
         """Load a model and settle how its vectors are made.
 
-        With ``elsewhere`` other processes run the model, and its weights are not kept here.
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
         sentence = read_sentence(folder.path, pooling=options.pooling)
         options = settled(options, sentence)
-        inner = folder.path / sentence.transformer
-        tokenizer = Tokenizer.load(inner, parse_special=options.parse_special)
-        for message in tokenizer.warnings:
-            warn(message)
-        refuse_unfit(inner, read_config(inner), tokenizer)
-        device, dtype = device_and_dtype(options.device, options.dtype, warn)
-        model, _ = load(inner, BertModel, pooler=options.pooling == "pooler", dtype=dtype)
-        put(model, torch.device("cpu") if elsewhere else device)
-        encoder = Encoder(
-            model,
+        spec = ModelSpec(
+            folder.path / sentence.transformer,
+            BertModel,
+            options,
             Reading(options.layers, options.combine, reads_first(options, sentence)),
-            budget_of(options.batch_tokens, device),
-            device,
-            warn,
-            linear=make_fast(model, options.dtype, device, tokenizer),
+            pooler=options.pooling == "pooler",
+            parse_special=options.parse_special,
         )
-        embedder = cls(folder, tokenizer, encoder, options, sentence)
-        if options.dim is not None:
-            check_dim(options.dim, embedder.width)
-        if elsewhere:
-            del model.encoder.layer[:]
-            model.to("meta")
+        embedder = cls(folder, Runtime.open(spec, warn), options, sentence)
+        try:
+            if options.dim is not None:
+                check_dim(options.dim, embedder.width)
+        except BertcliError:
+            embedder.runtime.close()
+            raise
         return embedder
 
     @property
     def width(self) -> int:
         """The number of dimensions of a vector before it is cut to ``dim``."""
-        states = self.encoder.model.config.hidden_size
+        states = self.runtime.config.hidden_size
         if self.options.combine == "concat":
             states *= len(self.options.layers)
         return states * len(self.options.modes)
@@ -143,19 +128,14 @@ class Embedder:
     @property
     def threads(self) -> int | None:
         """The threads of a process where they compute: the last bits of a sum depend on them."""
-        return torch.get_num_threads() if self.encoder.device.type == "cpu" else None
+        here = self.runtime.encoder.device.type == "cpu"
+        return self.runtime.runner.threads if here else None
 
     @property
     def max_length(self) -> int:
-        """The number of tokens, special ones included, that a text is cut to."""
-        fits = self.encoder.model.config.max_position_embeddings
-        asked = self.options.max_length
-        if asked is not None and asked > fits:
-            raise UsageError(
-                f"--max-length {asked} is more than the {fits} positions of this model",
-                f"give at most {fits}, or --on-truncate window",
-            )
-        return asked or min(self.sentence.max_length or self.tokenizer.limit or fits, fits)
+        """The number of tokens, special ones included, that a text is truncated to."""
+        asked, instead = self.options.max_length, ", or --on-truncate window"
+        return self.runtime.max_length(asked, self.sentence.max_length, instead)
 
     @cached_property
     def same_bits(self) -> bool:
@@ -164,18 +144,14 @@ class Embedder:
         Some kernels add up in another order by the number of rows or threads. Two texts are tried:
         each alone and on one thread, and both in a batch.
         """
-        config, encoder = self.encoder.model.config, self.encoder
+        config = self.runtime.config
         lengths = [min(length, config.max_position_embeddings) for length in TRIED]
         ids = [tuple(7919 * at % config.vocab_size for at in range(length)) for length in lengths]
         texts = [Tokens(some, (0,) * len(some)) for some in ids]
-        asked = encoder.budget, encoder.tick
-        encoder.budget, encoder.tick = 2 * max(TRIED), lambda texts, tokens: None
-        try:
-            together = self.pooled(texts)
-            with one_thread():
-                alone = [self.pooled([text])[0] for text in texts]
-        finally:
-            encoder.budget, encoder.tick = asked
+        budget = 2 * max(TRIED)
+        together = result_of(self._run(texts, budget))
+        with one_thread():
+            alone = [result_of(self._run([text], budget))[0] for text in texts]
         return all(map(torch.equal, together, alone))
 
     @property
@@ -204,62 +180,106 @@ class Embedder:
             overflowing=window,
         )
 
-    def run(self, reader: Reader, *, full: bool = False) -> TokenizeRun:
+    def run(
+        self,
+        reader: Reader,
+        *,
+        full: bool = False,
+        blocks: Iterable[Sequence[Record]] | None = None,
+        start: int = 0,
+    ) -> TokenizeRun:
         """Return the tokenized records of a reader, in windows.
 
         Windows that are ``full`` do not depend on how fast the records came, so the vectors of a
-        run that is resumed are the same to the last bit.
+        run that is resumed are the same to the last bit. Such a run goes on with the ``blocks``
+        that are left, whose first record is number ``start``.
         """
         return TokenizeRun(
             reader,
-            self.tokenizer,
+            self.runtime.tokenizer,
             self.layout,
             self.options.window,
             full=full,
             prepare=self._text,
             background=True,
+            blocks=blocks,
+            start=start,
         )
 
     def embed(self, run: TokenizeRun) -> Iterator[list[Embedded]]:
-        """Yield the records with their vectors, in input order.
+        """Yield the records with their vectors, in input order, as many as memory allows at a time.
 
         Raises InputError for a text that is too long with ``on_truncate="error"``, or has no token,
         ModelError for a vector that is not finite.
         """
-        for batch in run:
-            yield from self.embedded(batch)
+        for window in self.windows(run):
+            for part in window.parts:
+                if not isinstance(part, Ran):
+                    yield part
 
-    def embedded(self, batch: Sequence[Encoded]) -> Iterator[list[Embedded]]:
-        """Yield the records of one window with their vectors, as many at a time as memory allows.
+    def windows(self, run: TokenizeRun) -> Iterator[EmbedWindow]:
+        """Yield the windows of a run, those without a record too.
 
-        How they are divided depends on the window alone.
+        Where several processes compute, later windows are begun while they could run out of work,
+        unless the windows come as slowly as their records.
         """
-        refuse_pairs(batch, self.encoder.model.config.type_vocab_size)
+        runner, ahead = self.runtime.runner, run.full and not self.options.per_token
+        begun: deque[EmbedWindow] = deque()
+        for counts, items in run.counted():
+            work = self._begun(items) if ahead and not runner.busy else None
+            begun.append(EmbedWindow(counts, self.embedded(items, work)))
+            while begun and (runner.busy or not ahead):
+                yield begun.popleft()
+        yield from begun
+
+    def embedded(
+        self, batch: Sequence[Encoded], work: Work | None = None
+    ) -> Iterator[Ran | list[Embedded]]:
+        """Yield the records of one window with their vectors, and the batches on the way.
+
+        How they are divided depends on the window alone. ``work`` is that of ``_begun``.
+        """
+        if not batch:
+            return
+        self._refuse(batch)
+        if not self.options.per_token:
+            yield from self._vectors(batch, work or self._run(list(map(Tokens.of, batch))))
+            return
+        for records in portions(windows_of(batch), HELD):
+            yield from self._pieces(records)
+
+    def _begun(self, batch: Sequence[Encoded]) -> Work | None:
+        """Hand a window out before its turn; one that is refused is refused when its turn comes."""
+        try:
+            self._refuse(batch)
+        except BertcliError:
+            return None
+        return self._run(list(map(Tokens.of, batch)))
+
+    def _refuse(self, batch: Sequence[Encoded]) -> None:
+        """Raise InputError or ModelError for a record that can have no vector."""
+        refuse_pairs(batch, self.runtime.config.type_vocab_size)
         if self.options.on_truncate == "error":
             refuse_cut(batch, self.max_length)
         if not self.options.per_token:
-            yield self.vectors(batch)
-            return
-        for records in portions(windows_of(batch), HELD):
-            yield self._pieces(records)
+            refuse_empty(batch)
 
-    def vectors(self, batch: Sequence[Encoded]) -> list[Embedded]:
-        """Return the items with a vector each; the windows of one record become one item."""
-        refuse_empty(batch)
-        texts = [tokens_of(item) for item in batch]
-        pooled = torch.stack(self.pooled(texts)) if texts else torch.zeros(0)
+    def _vectors(self, batch: Sequence[Encoded], work: Work) -> Iterator[Ran | list[Embedded]]:
+        """Yield the items with a vector each; the windows of one record become one item."""
+        vectors = yield from work
+        pooled = torch.stack(vectors) if vectors else torch.zeros(0)
         records = windows_of(batch)
-        special = self.tokenizer.core.num_special_tokens_to_add(False)
+        special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
         weights = [max(1.0, float(item.length - special)) for item in batch]
         found = self._finished(pool_windows(pooled, [len(some) for some in records], weights))
         items = [windows[0] for windows in records]
         refuse_infinite(items, found)
-        return [Embedded(item, vector) for item, vector in zip(items, found, strict=True)]
+        yield [Embedded(item, vector) for item, vector in zip(items, found, strict=True)]
 
-    def _pieces(self, records: Sequence[Sequence[Encoded]]) -> list[Embedded]:
-        """Return records, given as their windows, with the vectors of their tokens or words."""
-        texts = [tokens_of(item) for windows in records for item in windows]
-        states = iter(self.pooled([text for text in texts if text.ids]))
+    def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | list[Embedded]]:
+        """Yield records, given as their windows, with the vectors of their tokens or words."""
+        texts = [Tokens.of(item) for windows in records for item in windows]
+        states = iter((yield from self._run([text for text in texts if text.ids])))
         nothing = torch.zeros(0, *self._shape)
         found = []
         for windows in records:
@@ -273,14 +293,11 @@ class Embedder:
             vector = self._finished(torch.from_numpy(vector))
             refuse_infinite([item], vector[None])
             found.append(Embedded(item, vector, pieces))
-        return found
+        yield found
 
-    def pooled(self, texts: Sequence[Tokens]) -> list[Tensor]:
-        """Return what is kept of the states of each text, of which none is without tokens.
-
-        That is a vector [D...], or the vectors of all tokens, [L, D...].
-        """
-        return self.encoder.run(texts, self._pool)
+    def _run(self, texts: Sequence[Tokens], budget: int | None = None) -> Work:
+        """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
+        return self.runtime.runner.run(texts, self._pooling, budget)
 
     def _finished(self, vectors: Tensor) -> np.ndarray:
         normalize = bool(self.options.normalize)
@@ -289,7 +306,8 @@ class Embedder:
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
-        options, weight = self.options, self.encoder.model.embeddings.word_embeddings.weight
+        options, encoder = self.options, self.runtime.encoder
+        weight = encoder.bert.embeddings.word_embeddings.weight
         return {
             "pooling": options.pooling,
             "word_vectors": options.words,
@@ -305,12 +323,12 @@ class Embedder:
             "lower_case": self.sentence.lower_case,
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
-            "dtype": "int8" if self.encoder.linear == "int8" else str(weight.dtype)[6:],
-            "kernel": self.encoder.kernel,
-            "linear": self.encoder.linear,
-            "device": self.encoder.device.type,  # devices of a kind give the same numbers
+            "dtype": "int8" if encoder.linear == "int8" else str(weight.dtype)[6:],
+            "kernel": encoder.kernel,
+            "linear": encoder.linear,
+            "device": encoder.device.type,  # devices of a kind give the same numbers
             "threads": self.threads,
-            "batch_tokens": self.encoder.budget,
+            "batch_tokens": encoder.budget,
             "window": options.window,
         }
 
@@ -318,28 +336,16 @@ class Embedder:
         """Return a record as it is tokenized: with the prompt, in lower case where it has to be."""
         return prepared(record, self.options.prompt or "", lower=self.sentence.lower_case)
 
-    def _pool(self, states: Tensor, lengths: Sequence[int]) -> Sequence[Tensor] | Tensor:
-        """Make one vector of each text's states, or keep those of all its tokens."""
-        if self.options.pooling == "none":
-            kept: Sequence[Tensor] = states.split(list(lengths))
-            return kept
-        if self.options.pooling == "pooler":
-            vectors: Tensor = self.encoder.model.pooler(first_tokens(states, lengths))
-            return vectors.float()
-        skip = None
-        if self.options.prompt and not self.sentence.include_prompt:
-            skip = [self._prompt_tokens] * len(lengths)
-        return pool(states, lengths, self.options.modes, skip)
+    @cached_property
+    def _pooling(self) -> Pooling:
+        """What is kept of the states of each text."""
+        skips = self.options.prompt and not self.sentence.include_prompt
+        return Pooling(self.options.modes, self._prompt_tokens if skips else 0)
 
     @cached_property
     def _prompt_tokens(self) -> int:
         """The tokens of [CLS] and the prompt, as sentence-transformers counts them."""
         prompt = Record(self.options.prompt or "")
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
-        length = self.tokenizer.encode([prompt], layout)[0].length
+        length = self.runtime.tokenizer.encode([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
-
-
-def tokens_of(item: Encoded) -> Tokens:
-    """Return an item as the model takes it."""
-    return Tokens(tuple(item.columns["input_ids"]), tuple(item.columns["token_type_ids"]))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from bertcli.embedding.sentence_config import MODES, Sentence
 from bertcli.embedding.word_pooling import WORD_POOLINGS
 from bertcli.errors import UsageError
+from bertcli.inference.options import Compute
 from bertcli.records.records import Record, Text
 
 POOLINGS = tuple(MODES.values())  # these may be put one behind the other
@@ -21,7 +22,7 @@ ALONE = ("auto", "pooler", "none")
 
 
 @dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(Compute):
     """What a user may choose. None, or auto, means what the model's folder says."""
 
     pooling: str = "auto"  # several are joined by "+", as in mean+max
@@ -37,9 +38,6 @@ class EmbedOptions:
     prompt_name: str | None = None
     special_tokens: bool = True
     parse_special: bool = True
-    device: str = "auto"
-    dtype: str = "auto"
-    batch_tokens: int | None = None
     window: int = 4096
 
     def __post_init__(self) -> None:

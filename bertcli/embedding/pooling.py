@@ -10,6 +10,7 @@ else is in the batch. Source: sentence-transformers 6.2, Pooling.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertcli.errors import UsageError
+from bertcli.inference.encoder import first_tokens
+from bertcli.models.bert import BertModel
 
 
 def _mean(kept: Tensor, skip: int) -> Tensor:
@@ -45,6 +48,27 @@ POOLINGS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
     "weightedmean": _weighted_mean,
     "lasttoken": lambda kept, skip: kept[:, -1],
 }
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """What is kept of the states of texts: poolings by name, or "pooler" or "none" alone."""
+
+    modes: tuple[str, ...]
+    skip: int = 0  # tokens at the start of each text that are left out: those of a prompt
+
+    def __call__(
+        self, model: BertModel, states: Tensor, lengths: Sequence[int]
+    ) -> Sequence[Tensor] | Tensor:
+        """Return a vector [..., D] per text, or with "none" one per token, [L, ..., D]."""
+        match self.modes:
+            case ("none",):
+                kept: Sequence[Tensor] = states.split(list(lengths))
+                return kept
+            case ("pooler",):
+                vectors: Tensor = model.pooler(first_tokens(states, lengths))
+                return vectors.float()
+        return pool(states, lengths, self.modes, [self.skip] * len(lengths))
 
 
 def pool(

@@ -11,12 +11,11 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError
 from bertcli.files import safetensors
-from bertcli.files.npy import BLOCK, header_of, write_npz
+from bertcli.files.npy import BLOCK, header_of, npz_archive
 from bertcli.files.stored_arrays import open_array
 from bertcli.files.tables import TableHeader
 
@@ -116,7 +115,10 @@ class _Onward:
 
 def _npz(file: IO[bytes], spools: Sequence[ArraySpool]) -> None:
     onward: Any = _Onward(file)
-    write_npz(onward, {spool.name: partial(_put, spool) for spool in spools})
+    with npz_archive(onward) as member:
+        for spool in spools:
+            with member(spool.name) as array:
+                _put(spool, array)
 
 
 def _safetensors(file: IO[bytes], spools: Sequence[ArraySpool]) -> None:

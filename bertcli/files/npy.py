@@ -15,7 +15,8 @@ import ast
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -112,10 +113,13 @@ def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
     return MAGIC + b"\x01\x00" + struct.pack("<H", 118) + text.ljust(117).encode() + b"\n"
 
 
-def write_npz(file: IO[bytes], arrays: Mapping[str, Callable[[IO[bytes]], None]]) -> None:
-    """Write an archive of NPY arrays, each by its function. Equal arrays give equal bytes."""
+@contextmanager
+def npz_archive(file: IO[bytes]) -> Iterator[Callable[[str], IO[bytes]]]:
+    """Yield what opens an array of an archive, to write it there. Equal arrays give equal bytes."""
     with zipfile.ZipFile(file, "w") as archive:
-        for name, write in arrays.items():
+
+        def member(name: str) -> IO[bytes]:
             entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed
-            with archive.open(entry, "w", force_zip64=True) as member:
-                write(member)
+            return archive.open(entry, "w", force_zip64=True)
+
+        yield member

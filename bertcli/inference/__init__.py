@@ -1,5 +1,6 @@
-"""Running a model: devices, batches by a token budget, several processes.
+"""Running a model: opened once, run in batches by a token budget, by one process or by several.
 
-`encoder` runs batches, `pool` shares them among the processes of several devices, `fits` tells
-before the weights are read whether a model can take what its tokenizer makes. Begin with `encoder`.
+`runtime` opens a model for everybody; `encoder` runs batches in this process, `pool` shares them
+among processes, one per device: two runners behind one interface. Nobody is called back: a run
+yields its steps (`progress`). Begin with `runtime`.
 """

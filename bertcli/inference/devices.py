@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
-from bertcli.models.bert import BertModel
 
 DTYPES = {
     "float32": torch.float32,
@@ -50,10 +49,10 @@ def devices(names: str) -> list[torch.device]:
     return found
 
 
-def put(model: BertModel, device: torch.device) -> BertModel:
+def put(model: nn.Module, device: torch.device) -> None:
     """Move a model to a device. Raises BertcliError when there is no room for it."""
     try:
-        return model.to(device)
+        model.to(device)
     except (RuntimeError, MemoryError) as failed:
         if not out_of_memory(failed):
             raise
@@ -78,16 +77,6 @@ def slow(dtype: torch.dtype, device: torch.device) -> str:
     if dtype == torch.bfloat16 and flags and not flags & {"avx512_bf16", "amx_bf16"}:
         return "this CPU has no bfloat16 arithmetic: expect it to be slower than float32"
     return ""
-
-
-def device_and_dtype(
-    names: str, dtype: str, warn: Callable[[str], None]
-) -> tuple[torch.device, torch.dtype]:
-    """Return the first device that is named and the number format, with a warning if it is slow."""
-    device, found = devices(names)[0], dtype_of(dtype)
-    if message := slow(found, device):
-        warn(message)
-    return device, found
 
 
 def refuse_several(names: str, instead: str) -> None:

@@ -7,23 +7,23 @@ both cases what comes out is packed: the states of all tokens, one text after th
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.inference.progress import Ran
 from bertcli.models.attention import Attend, Distance, packed, padded
 from bertcli.models.bert import BertModel
-from bertcli.models.calibration_sample import SAMPLE, drawn
 from bertcli.models.forward_passes import positions, starts
-from bertcli.models.surgery import prepare
-from bertcli.records.records import Record
+from bertcli.models.heads import BertWithHead
 from bertcli.records.windows import batches
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.columns import Encoded
+
+M = TypeVar("M", bound=BertModel | BertWithHead)
 
 # Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
 # the memory made for one batch serve the next. Else both pile up, to gigabytes.
@@ -35,6 +35,11 @@ class Tokens(NamedTuple):
 
     ids: tuple[int, ...]
     types: tuple[int, ...]
+
+    @classmethod
+    def of(cls, item: Encoded) -> Tokens:
+        """Return an encoded text without what the model does not need."""
+        return cls(tuple(item.columns["input_ids"]), tuple(item.columns["token_type_ids"]))
 
 
 COMPANY = Tokens((0,), (0,))
@@ -85,61 +90,88 @@ class BatchLayout(NamedTuple):
     asking: Attend  # the kernel for these first tokens as the queries
 
 
-# packed states [T, D] of texts of these lengths, 1 each when `Reading.first` -> what is kept of
-# them, a tensor a text
-Finish = Callable[[Tensor, Sequence[int]], Sequence[Tensor] | Tensor]
+# the model, packed states [T, D] of texts of these lengths, 1 each when `Reading.first` -> what is
+# kept of them, one tensor per text. It is sent to other processes: a function or a frozen record.
+Finish = Callable[[Any, Tensor, Sequence[int]], Sequence[Tensor] | Tensor]
+
+# Yields a step per batch, and returns what was kept of each text, in order.
+Work = Generator[Ran, None, list[Tensor]]
+
+
+class Runner(Protocol):
+    """Whatever runs a model: this process, or several."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether nothing is gained by giving it more work now."""
+
+    @property
+    def threads(self) -> int:
+        """The threads of each process."""
+
+    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
+        """Run the model over texts; equal ones once. The vectors are on the CPU, in float32."""
 
 
 @dataclass
-class Encoder:
-    """A model on a device. ``budget`` shrinks when memory runs out."""
+class Encoder(Generic[M]):
+    """A model on a device, run by this process. ``budget`` shrinks when memory runs out."""
 
-    model: BertModel
+    model: M
     reading: Reading
-    budget: int
+    budget: int  # tokens of a batch
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    warn: Callable[[str], None] = lambda message: None
-    tick: Callable[[int, int], None] = lambda texts, tokens: None  # told of each batch
-    linear: str = "plain"  # how `model.surgery.prepare` made its linear layers
+    linear: str = "plain"  # how `models.surgery.prepare` made its linear layers
+    busy = True  # it works when its results are asked for
 
     def __post_init__(self) -> None:
-        self.layers = self.reading.indices(len(self.model.encoder.layer))
+        self.layers = self.reading.indices(len(self.bert.encoder.layer))
         self.model.eval()
+
+    @property
+    def bert(self) -> BertModel:
+        """The model without its head."""
+        return self.model.bert if isinstance(self.model, BertWithHead) else self.model
+
+    @property
+    def threads(self) -> int:
+        """The threads of one operation."""
+        return torch.get_num_threads()
 
     @property
     def kernel(self) -> str:
         """How texts of several lengths are put together."""
         return "packed" if self.device.type == "cpu" else "padded"
 
-    @torch.inference_mode()
-    def run(self, texts: Sequence[Tokens], finish: Finish) -> list[Tensor]:
-        """Return what ``finish`` makes of each text's states, in order; equal texts run once."""
+    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
+        """Run batches of similar length; one that does not fit into memory is tried in halves."""
         counts = Counter(texts)
         distinct = list(counts)
         found: dict[Tokens, Tensor] = {}
         lengths = [len(text.ids) for text in distinct]
-        waiting = deque(batches(lengths, self.budget))
+        waiting = deque(batches(lengths, budget or self.budget))
         while waiting:
             picked = waiting.popleft()
             batch = [distinct[index] for index in picked]
             try:
-                states, kept = self._states(self._in_company(batch))
+                vectors = self._vectors(batch, finish)
             except (RuntimeError, MemoryError) as failed:
                 if not out_of_memory(failed):
                     raise
-                self._shrink(len(picked))
+                yield Ran(warning=self._shrink(len(picked)))
                 rest = [index for some in (picked, *waiting) for index in some]
                 smaller = batches([lengths[index] for index in rest], self.budget)
                 waiting = deque([rest[at] for at in some] for some in smaller)
                 continue
-            vectors = finish(states, kept)
-            for text, vector in zip(batch, vectors, strict=False):  # less the company
-                found[text] = vector.float().cpu()
-            self.tick(
-                sum(counts[text] for text in batch),
-                sum(counts[text] * len(text.ids) for text in batch),
-            )
+            found |= zip(batch, vectors, strict=True)
+            yield counted(batch, counts)
         return [found[text] for text in texts]
+
+    @torch.inference_mode()
+    def _vectors(self, batch: Sequence[Tokens], finish: Finish) -> list[Tensor]:
+        states, kept = self._states(self._in_company(batch))
+        vectors = finish(self.model, states, kept)
+        return [vector.float().cpu() for _, vector in zip(batch, vectors, strict=False)]
 
     def _in_company(self, batch: Sequence[Tokens]) -> Sequence[Tokens]:
         """Return the batch, with a second text where a product would have a single row.
@@ -169,7 +201,7 @@ class Encoder:
 
     def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
         """Run a layer for the first token of each text only, [n, hidden]."""
-        layer = self.model.encoder.layer[index - 1]
+        layer = self.bert.encoder.layer[index - 1]
         kv = layer.attention.self.kv(below[laid.real])
         made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
         return made.reshape(-1, made.shape[-1])
@@ -180,8 +212,8 @@ class Encoder:
         ids = [index for text in batch for index in text.ids] + [0] * idle
         types = [kind for text in batch for kind in text.types] + [0] * idle
         all_lengths = [*lengths, *[1] * idle]
-        direction = self.model.direction
-        states = self.model.states(
+        direction = self.bert.direction
+        states = self.bert.states(
             torch.tensor(ids),
             types=torch.tensor(types),
             at=positions(all_lengths),
@@ -198,22 +230,43 @@ class Encoder:
         types = torch.tensor([[*text.types, *[0] * (width - len(text.types))] for text in batch])
         keep = torch.arange(width) < torch.tensor(lengths)[:, None]
         ids, types, keep = (x.to(self.device) for x in (ids, types, keep))
-        direction = self.model.direction
-        states = self.model.states(ids, types=types, kernels=direction(padded(keep)))
+        direction = self.bert.direction
+        states = self.bert.states(ids, types=types, kernels=direction(padded(keep)))
         every, asking = slice(None), direction(padded(keep, at=0))
         return BatchLayout(states, every, keep, (every, slice(1)), asking)
 
-    def _shrink(self, texts: int) -> None:
-        """Halve the budget after memory ran out; give up when one text alone is too much."""
+    def _shrink(self, texts: int) -> str:
+        """Halve the budget after memory ran out, and return a warning.
+
+        Raises BertcliError when one text alone is too much.
+        """
         if texts == 1:
             raise BertcliError(
                 f"out of memory on {self.device} with a batch of {self.budget} tokens",
                 "use a smaller --max-length, another --device, or a smaller model",
             )
         self.budget //= 2
-        self.warn(f"out of memory on {self.device}: batches of {self.budget} tokens from here on")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        return f"out of memory on {self.device}: batches of {self.budget} tokens from here on"
+
+
+def counted(batch: Sequence[Tokens], counts: Mapping[Tokens, int]) -> Ran:
+    """Return the step of a batch; ``counts`` says how often each of its texts was given."""
+    texts = sum(counts[text] for text in batch)
+    return Ran(texts, sum(counts[text] * len(text.ids) for text in batch))
+
+
+def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> list[Tensor]:
+    """Run to the end and return the vectors, where nobody wants to know of the batches."""
+    while True:
+        try:
+            step = next(work)
+        except StopIteration as end:
+            found: list[Tensor] = end.value
+            return found
+        if step.warning:
+            warn(step.warning)
 
 
 def repeated(kernel: Attend) -> Attend:
@@ -231,18 +284,3 @@ def repeated(kernel: Attend) -> Attend:
 def first_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the states of the first token of each text, [n, D]."""
     return states[torch.tensor(starts(lengths), device=states.device)]
-
-
-def budget_of(asked: int | None, device: torch.device) -> int:
-    """Return the tokens of a batch: few enough for a CPU's cache, or many for a GPU."""
-    return asked or (4096 if device.type == "cpu" else 1 << 16)
-
-
-def make_fast(model: BertModel, dtype: str, device: torch.device, tokenizer: Tokenizer) -> str:
-    """Prepare a loaded model for inference with ``--dtype``, and say what its products are."""
-    if dtype != "int8":
-        return prepare(model, dtype, device)
-    encoded = tokenizer.encode([Record(text) for text in SAMPLE], Layout())
-    sample = [item.columns["input_ids"] for item in encoded]
-    sample += drawn(model.config.vocab_size, sample[0])
-    return prepare(model, dtype, device, sample)

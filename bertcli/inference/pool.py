@@ -1,4 +1,12 @@
-"""The processes as their parent sees them: who holds which batch, and what comes back."""
+"""Several devices at once: a process per device, which run the batches that one device would.
+
+    texts -> batches -> whichever process is free -> vectors, in the order of the texts
+
+What is in a batch is settled before a process takes it, and a batch runs on one device as a whole:
+so the vectors do not depend on how fast the others are, nor on their number. The processes load the
+model by themselves, all at the same time; when the parent dies, even by a kill, they find their
+pipe closed and end. `pool_worker` is what such a process does.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +15,9 @@ import signal
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, NoReturn
@@ -17,45 +25,31 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import born_deaf, start_tracker
-from bertcli.hub import ModelFolder
-from bertcli.inference.encoder import Tokens
-from bertcli.inference.pool_worker import work
+from bertcli.inference.encoder import Finish, Tokens, Work, counted
+from bertcli.inference.pool_worker import Open, work
+from bertcli.inference.progress import Ran
 from bertcli.records.windows import batches
 
 DEPTH = 2  # batches that a process holds: one to run, one that has arrived when it is done
 PATIENCE = 10.0  # seconds until a process that was asked to end is killed
 
-Warn = Callable[[str], None]
-
 
 @dataclass(eq=False)
 class Pending:
-    """A window under way: the texts in order, the batches that are not back, the vectors so far."""
+    """Texts under way: how many batches are not back, and the vectors so far."""
 
-    texts: list[Tokens]
-    tick: Callable[[int, int], None]
-    counts: Counter[Tokens]
     left: int = 0
     found: dict[Tokens, Tensor] = field(default_factory=dict)
 
-    def add(self, batch: Sequence[Tokens], vectors: Iterable[Any]) -> None:
-        """Take in what a process made of a batch."""
-        self.found |= zip(batch, map(torch.from_numpy, vectors), strict=True)
-        self.left -= 1
-        self.tick(
-            sum(self.counts[text] for text in batch),
-            sum(self.counts[text] * len(text.ids) for text in batch),
-        )
-
 
 class PoolBatch(NamedTuple):
-    """A batch, and the window that waits for it."""
+    """A batch, what is kept of its states, its step when it is back, and who waits for it."""
 
     batch: list[Tokens]
-    options: EmbedOptions
+    finish: Finish
+    step: Ran
     pending: Pending
 
 
@@ -83,22 +77,24 @@ class ProcessPool:
     """Processes that hold the same model. ``close`` ends them, at the latest with the program."""
 
     def __init__(
-        self, folder: ModelFolder, options: EmbedOptions, names: list[str], warn: Warn
+        self, names: Sequence[str], openers: Sequence[Open], threads: int, budget: int
     ) -> None:
-        self.warn = warn
+        """Start a process for each opener, which loads the model there; names are for messages.
+
+        Each has so many threads; ``budget`` is the tokens of a batch.
+        """
+        self.threads, self.budget = threads, budget
         self.waiting: deque[PoolBatch] = deque()
-        self.ahead: deque[Pending] = deque()  # windows that were begun before they are wanted
+        self.steps: deque[Ran] = deque()  # that nobody was told of yet
         self.workers: list[PoolProcess] = []
         self.close = weakref.finalize(self, _stop, self.workers)
-        self.threads = max(1, torch.get_num_threads() // len(names))
         spawn = multiprocessing.get_context("spawn")
         try:
             start_tracker()
             with _later(), born_deaf():
-                for name in names:
+                for name, opener in zip(names, openers, strict=True):
                     ours, theirs = spawn.Pipe()
-                    arguments = (theirs, folder, replace(options, device=name), self.threads)
-                    process = spawn.Process(target=work, args=arguments, daemon=True)
+                    process = spawn.Process(target=work, args=(theirs, opener), daemon=True)
                     process.start()
                     theirs.close()  # or its end would not be noticed
                     self.workers.append(PoolProcess(name, process, ours))
@@ -111,29 +107,29 @@ class ProcessPool:
         """Whether there is work for every process once it is through with what it holds."""
         return len(self.waiting) >= len(self.workers)
 
-    def begin(
-        self,
-        texts: list[Tokens],
-        options: EmbedOptions,
-        budget: int,
-        tick: Callable[[int, int], None],
-    ) -> Pending:
-        """Hand out the texts in batches; equal ones are run once."""
+    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
+        """Hand out the texts in batches, now; what is returned waits for their vectors.
+
+        Raises, then, what went wrong in a process.
+        """
         counts = Counter(texts)
-        distinct, pending = list(counts), Pending(texts, tick, counts)
-        for picked in batches([len(text.ids) for text in distinct], budget):
-            self.waiting.append(PoolBatch([distinct[index] for index in picked], options, pending))
+        distinct, pending = list(counts), Pending()
+        for picked in batches([len(text.ids) for text in distinct], budget or self.budget):
+            batch = [distinct[index] for index in picked]
+            self.waiting.append(PoolBatch(batch, finish, counted(batch, counts), pending))
             pending.left += 1
         self._listen(0)
         self._hand_out()
-        return pending
+        return self._wait(texts, pending)
 
-    def end(self, pending: Pending) -> list[Tensor]:
-        """Wait for the vectors of these texts. Raises what went wrong in a process."""
-        while pending.left:
-            self._hand_out()
-            self._listen(None)
-        return [pending.found[text] for text in pending.texts]
+    def _wait(self, texts: Sequence[Tokens], pending: Pending) -> Work:
+        while pending.left or self.steps:
+            while self.steps:
+                yield self.steps.popleft()
+            if pending.left:
+                self._hand_out()
+                self._listen(None)
+        return [pending.found[text] for text in texts]
 
     def _hand_out(self) -> None:
         while self.waiting:
@@ -143,7 +139,7 @@ class ProcessPool:
             worker, job = min(free, key=lambda one: len(one.held)), self.waiting.popleft()
             worker.held.append(job)
             try:
-                worker.line.send((job.batch, job.options))
+                worker.line.send((job.batch, job.finish))
             except OSError:
                 self._lost(worker)
 
@@ -158,15 +154,20 @@ class ProcessPool:
                 self._lost(worker)
             match kind:
                 case "vectors":
-                    job = worker.held.popleft()
-                    job.pending.add(job.batch, value)
+                    self._take(worker.held.popleft(), value)
                 case "ready":
                     worker.ready = True
                 case "warning":
-                    self.warn(value)
+                    self.steps.append(Ran(warning=value))
                 case _:
                     self.close()
                     raise value
+
+    def _take(self, job: PoolBatch, vectors: Iterable[Any]) -> None:
+        """Take in what a process made of a batch."""
+        job.pending.found |= zip(job.batch, map(torch.from_numpy, vectors), strict=True)
+        job.pending.left -= 1
+        self.steps.append(job.step)
 
     def _lost(self, worker: PoolProcess) -> NoReturn:
         ended = worker.ended

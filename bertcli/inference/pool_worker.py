@@ -1,10 +1,10 @@
-"""What a process of a fleet does: batches in, vectors out, until its parent is gone."""
+"""What a process of a pool does: batches in, vectors out, until its parent is gone."""
 
 from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import Queue
 from typing import Any
@@ -12,32 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import ignore_terminal
-from bertcli.hub import ModelFolder
-from bertcli.inference.devices import use_threads
-from bertcli.inference.encoder import Tokens
+from bertcli.inference.encoder import Finish, Runner, Tokens, result_of
+
+Job = tuple[list[Tokens], Finish]
+Open = Callable[[], Runner]  # is sent to the process
 
 
-def work(line: Connection, folder: ModelFolder, options: EmbedOptions, threads: int) -> None:
+def work(line: Connection, opener: Open) -> None:
     """Load the model and answer each batch with its vectors, until the parent ends this process."""
     ignore_terminal()
-    jobs: Queue[tuple[list[Tokens], EmbedOptions]] = Queue()
+    jobs: Queue[Job] = Queue()
     answers: Queue[tuple[str, Any]] = Queue()
     threading.Thread(target=_receive, args=(line, jobs), daemon=True).start()
     threading.Thread(target=_send, args=(line, answers), daemon=True).start()
-    use_threads(threads)
     try:
-        embedder = Embedder.open(folder, options)
-        embedder.encoder.warn = lambda message: answers.put(("warning", message))
+        runner = opener()
         answers.put(("ready", None))
         while True:
-            batch, asked = jobs.get()
-            if asked != embedder.options:
-                embedder = replace(embedder, options=asked)
-            answers.put(("vectors", _arrays(embedder.pooled(batch))))
+            found = result_of(
+                runner.run(*jobs.get()), lambda message: answers.put(("warning", message))
+            )
+            answers.put(("vectors", _arrays(found)))
     except BertcliError as error:
         answers.put(("error", error))
         threading.Event().wait()  # the parent reads it, and ends this process
@@ -50,7 +47,7 @@ def _arrays(vectors: list[Tensor]) -> Any:
     return [vector.numpy() for vector in vectors]
 
 
-def _receive(line: Connection, jobs: Queue[tuple[list[Tokens], EmbedOptions]]) -> None:
+def _receive(line: Connection, jobs: Queue[Job]) -> None:
     """Read at all times, so that the parent never waits; end with the parent."""
     try:
         while True:

@@ -1,40 +1,84 @@
-"""How far a run of a model is: counts that grow with every batch."""
+"""What a long run yields beside its data, and how far it has got. Nothing here needs torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from bertcli.records.reader import Reader
+    from bertcli.tokenizing.run import TokenCounts
+
+
+class Ran(NamedTuple):
+    """The model has run over so many texts and tokens; a warning may have come up on the way."""
+
+    texts: int = 0
+    tokens: int = 0
+    warning: str = ""
+
+
+class Resumed(NamedTuple):
+    """An earlier run had done so many texts."""
+
+    texts: int
+
+
+class Hashed(NamedTuple):
+    """So many bytes of the input are hashed, of how many."""
+
+    done: int
+    size: int
+
+
+class Wrote(NamedTuple):
+    """So many more rows are in the output, which is made at the end, and has ``total`` then."""
+
+    rows: int
+    total: int
+
+
+NOTHING_HASHED = Hashed(0, 0)
+Step = Ran | Resumed | Hashed | Wrote
+
+
+class ModelRun(Protocol):
+    """A run that yields its steps: what it reads, and what was tokenized so far."""
+
+    reader: Reader
+    tally: TokenCounts
+
+    def __iter__(self) -> Iterator[Step]:
+        """Run to the end."""
 
 
 @dataclass
 class Progress:
-    """What this process has done. ``show`` is called when something has changed."""
+    """What this process has done: the sum of the steps that a run yields."""
 
-    before: int = 0  # texts that an earlier run of the same file had done
+    before: int = 0  # texts that an earlier run had done
     texts: int = 0
     tokens: int = 0
-    written: int = 0  # rows of the output, which is made at the end
-    total: int = 0  # rows that it will have
-    hashed: tuple[int, int] = (0, 0)  # bytes of the input that were hashed, of how many
-    show: Callable[[], None] = lambda: None
+    written: int = 0
+    total: int = 0
+    hashed: Hashed = NOTHING_HASHED
     start: float = field(default_factory=monotonic)
 
-    def batch(self, texts: int, tokens: int) -> None:
-        """Note that the model has run over so many more."""
-        self.texts += texts
-        self.tokens += tokens
-        self.show()
-
-    def rows(self, count: int) -> None:
-        """Note that so many more rows are in the output."""
-        self.written += count
-        self.show()
-
-    def hash(self, done: int, size: int) -> None:
-        """Note how much of the input is hashed, before the model runs."""
-        self.hashed = done, size
-        self.show()
+    def add(self, step: Step) -> None:
+        """Count a step."""
+        match step:
+            case Ran(texts, tokens):
+                self.texts += texts
+                self.tokens += tokens
+            case Resumed(texts):
+                self.before = texts
+            case Hashed():
+                self.hashed = step
+            case Wrote(rows, total):
+                self.written += rows
+                self.total = total
 
     @property
     def seconds(self) -> float:
@@ -43,6 +87,6 @@ class Progress:
 
     @property
     def rates(self) -> str:
-        """Texts and tokens a second."""
+        """Texts and tokens per second."""
         texts, tokens = self.texts / self.seconds, self.tokens / self.seconds
         return f"{texts:,.0f} texts/s  {tokens:,.0f} tokens/s"

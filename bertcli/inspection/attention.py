@@ -14,7 +14,6 @@ from bertcli.checkpoints.scan import model_files
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
 from bertcli.files.same_file import refuse_inputs
 from bertcli.files.writers import open_output
-from bertcli.inference.fits import refuse_pairs, refuse_unfit
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
 from bertcli.plots import DRAWN, picture, unsupported_characters
@@ -98,21 +97,21 @@ def look(
     ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
     """
     wanted = choice.of(report.config)
-    tokenizer = Tokenizer.load(report.bert)
-    refuse_unfit(report.bert, report.config, tokenizer)
-    encoded = _encoded(report, tokenizer, record)
-    frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
-    quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
 
-    from bertcli.checkpoints.load import load
+    from bertcli.inference.options import Compute
+    from bertcli.inference.runtime import ModelSpec, Runtime
     from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 
-    model, _ = load(report.bert, BertModel, pooler=False)
+    spec = ModelSpec(report.bert, BertModel, Compute(device="cpu"), pooler=False, prepared=False)
+    runtime = Runtime.open(spec)
+    tokenizer = runtime.tokenizer
+    encoded = _encoded(report, tokenizer, record)
+    frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
+    quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
     columns = encoded.columns
-    recorded = attention_maps(
-        model.float(), columns["input_ids"], columns["token_type_ids"], max(wanted) + 1
-    )
+    ids, types = columns["input_ids"], columns["token_type_ids"]
+    recorded = attention_maps(runtime.encoder.model, ids, types, max(wanted) + 1)
     maps = {}
     for layer, heads in wanted.items():
         gone = report.config.pruned_heads.get(layer, ())
@@ -135,6 +134,8 @@ def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Enco
         places = tokenizer.limit or places
     layout = Layout(columns=COLUMNS, max_length=places, truncation="longest_first")
     encoded = tokenizer.encode([record], layout)[0]
+    from bertcli.inference.runtime import refuse_pairs
+
     refuse_pairs([encoded], report.config.type_vocab_size)
     if not encoded.length:
         raise InputError("the text has no tokens")

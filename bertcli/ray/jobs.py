@@ -7,7 +7,7 @@ worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,11 +86,11 @@ class EmbedJob:
     def open(self) -> ShardWork:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
-        from bertcli.inference.devices import refuse_several, use_threads
+        from bertcli.inference.devices import refuse_several
 
         refuse_several(self.options.device, "--gpus-per-worker spreads the work of an engine")
-        use_threads(self.threads)
-        return _Embedding(self, Embedder.open(self.model.find(MODEL_FILES), self.options))
+        options = replace(self.options, threads=self.threads)
+        return _Embedding(self, Embedder.open(self.model.find(MODEL_FILES), options))
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class _Embedding:
         return {**made_by(self.embedder), "precision": self.job.precision}
 
     def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        from bertcli.inference.progress import Ran
         from bertcli.vectors.run import EmbedRun
         from bertcli.vectors.target import Target
 
@@ -120,8 +121,9 @@ class _Embedding:
             every_id=True,
         )
         writing = EmbedRun(self.embedder, reader, target, about)
-        for _ in writing:
-            seen(writing.tally)
+        for step in writing:
+            if isinstance(step, Ran):
+                seen(writing.tally)
 
 
 @dataclass(frozen=True)

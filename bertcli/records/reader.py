@@ -37,7 +37,7 @@ class ReadProgress:
         self.skipped = self.replaced = 0
         self.with_id = self.without_id = 0  # records of files that have fields
         self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
-        self.bytes_read = self.records = 0  # records are counted by the run
+        self.bytes_read = self.records = 0
 
     def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
         """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
@@ -128,6 +128,11 @@ class Reader(ReadProgress):
 
     def blocks(self) -> Iterator[Sequence[Record]]:
         """Yield records as they become available, in lists of no fixed length."""
+        for block in self._blocks():
+            self.records += len(block)
+            yield block
+
+    def _blocks(self) -> Iterator[Sequence[Record]]:
         from bertcli.records import formats  # arguments alone do not need it
 
         if self.source.texts:

@@ -13,7 +13,7 @@ from bertcli.errors import InputError
 from bertcli.models.heads import BertForQuestionAnswering
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tasks.head import Head, Stream, streamed
+from bertcli.tasks.head import Head, Stream, streamed, token_logits
 from bertcli.tasks.results import Result
 from bertcli.tasks.spans import Choosing
 from bertcli.tokenizing.columns import Encoded, Layout
@@ -76,7 +76,7 @@ class AnswerTask:
         return item._replace(record=record)
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
-        logits = self.head.outputs(batch, self.head.token_logits)
+        logits = self.head.outputs(batch, token_logits)
         results = []
         pairs = zip(batch, logits, strict=True)
         for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bertcli.errors import InputError
-from bertcli.inference.encoder import first_tokens
 from bertcli.models.heads import BertForMultipleChoice
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.windows import windows
-from bertcli.tasks.head import FIRST, Head, Stream
+from bertcli.tasks.head import FIRST, Head, Stream, text_logits
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenCounts
@@ -73,7 +71,7 @@ class ChooseTask:
     def _judge(
         self, asked: Sequence[tuple[int, list[Record]]], encoded: list[Encoded]
     ) -> list[Result]:
-        logits = self.head.outputs(encoded, self._logits)
+        logits = self.head.outputs(encoded, text_logits)
         results, at = [], 0
         for number, several in asked:
             stop = at + len(several)
@@ -95,6 +93,3 @@ class ChooseTask:
         record = several[0]
         extra = {name: it for name, it in (record.extra or {}).items() if name != self.field}
         return Result(record._replace(pair=None, extra=extra or None), number, fields, cut)
-
-    def _logits(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
-        return self.head.model.logits(first_tokens(states, lengths).unsqueeze(-2))

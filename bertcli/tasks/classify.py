@@ -6,7 +6,6 @@ sentence-transformers' CrossEncoder, which asks the folder for its activation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from torch import Tensor
 
 from bertcli.embedding.sentence_config import CONFIG
 from bertcli.files.typed_json import JsonObject, read_object
-from bertcli.inference.encoder import first_tokens
+from bertcli.inference.runtime import Warn
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForSequenceClassification
 from bertcli.records.reader import Reader
-from bertcli.tasks.head import Head, Stream, Warn, streamed
+from bertcli.tasks.head import Head, Stream, streamed, text_logits
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 
@@ -48,13 +47,13 @@ class ClassifyTask:
 
     def __post_init__(self) -> None:
         head = self.head
-        chosen = activation(head.folder, head.model.bert.config, head.warn)
+        chosen = activation(head.runtime.spec.folder, head.runtime.config, head.warn)
         object.__setattr__(self, "function", "none" if self.shown.logits else chosen)
 
     @property
     def several(self) -> bool:
         """Whether a text has a list of labels: asked for, or because several may hold."""
-        shown, config = self.shown, self.head.model.bert.config
+        shown, config = self.shown, self.head.runtime.config
         listed = config.problem_type == "multi_label_classification" and not shown.all_scores
         return shown.top_k is not None or shown.threshold is not None or listed
 
@@ -65,14 +64,11 @@ class ClassifyTask:
         return replace(streamed(self.head, reader, self.head.layout(), self._judge), blank=blank)
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
-        logits = self.head.outputs(batch, self._logits)
+        logits = self.head.outputs(batch, text_logits)
         return [
             Result(item.record, item.sample, self._fields(self._scores(one)), item.cut)
             for item, one in zip(batch, logits, strict=True)
         ]
-
-    def _logits(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
-        return self.head.model.logits(first_tokens(states, lengths).unsqueeze(-2))
 
     def _scores(self, logits: Tensor) -> Tensor:
         match self.function:

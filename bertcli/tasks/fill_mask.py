@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.inference.runtime import Warn
 from bertcli.models.heads import BertForMaskedLM
 from bertcli.records.reader import Reader
 from bertcli.records.windows import batches
-from bertcli.tasks.head import Head, Stream, Warn, streamed
+from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -44,7 +45,9 @@ class FillMaskTask:
         token = tokenizer.roles["mask_token"]
         mask = tokenizer.special_ids().get(token)
         if mask is None:
-            raise ModelError(f"{self.head.folder}: the vocabulary has no mask token {token}")
+            raise ModelError(
+                f"{self.head.runtime.spec.folder}: the vocabulary has no mask token {token}"
+            )
         object.__setattr__(self, "mask", mask)
         found = (target_id(target, tokenizer, self.head.warn) for target in self.targets)
         object.__setattr__(self, "ids", tuple(dict.fromkeys(found)))
@@ -72,7 +75,7 @@ class FillMaskTask:
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         found: list[Result | None] = [None] * len(batch)
         lengths = [item.length for item in batch]
-        for picked in batches(lengths, self.head.encoder.budget):
+        for picked in batches(lengths, self.head.runtime.encoder.budget):
             some = [batch[index] for index in picked]
             for index, item, masks in zip(picked, some, self._filled(some), strict=True):
                 fields = {"predictions": self._predictions(item, masks)}
@@ -81,7 +84,7 @@ class FillMaskTask:
 
     def _filled(self, batch: Sequence[Encoded]) -> list[list[Predictions]]:
         """Return what may stand at each mask of each text."""
-        states = self.head.outputs(batch, lambda states, lengths: states.split(list(lengths)))
+        states = self.head.outputs(batch, all_states)
         places = [self._places(item) for item in batch]
         masked = torch.cat([state[at] for state, at in zip(states, places, strict=True)])
         best = self._best(masked)
@@ -94,11 +97,12 @@ class FillMaskTask:
     @torch.inference_mode()
     def _best(self, masked: Tensor) -> Iterator[Predictions]:
         """Score the vocabulary at masked states [n, hidden]: the best of each."""
-        weight = self.head.model.bert.embeddings.word_embeddings.weight
+        model = self.head.runtime.encoder.model
+        weight = model.bert.embeddings.word_embeddings.weight
         ids = torch.tensor(self.ids, dtype=torch.long)
         found: list[Predictions] = []
         for rows in masked.split(ROWS):
-            logits = self.head.model.logits(rows.to(weight.device, weight.dtype))
+            logits = model.logits(rows.to(weight.device, weight.dtype))
             scores = logits.float().softmax(-1)
             if self.ids:
                 scores = scores[:, ids.to(scores.device)]
@@ -127,6 +131,12 @@ class FillMaskTask:
                     }
                 )
         return found
+
+
+def all_states(model: BertForMaskedLM, states: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
+    """Finish with the states of every token, [L, hidden] per text."""
+    parts: Sequence[Tensor] = states.split(list(lengths))
+    return parts
 
 
 def target_id(target: str, tokenizer: Tokenizer, warn: Warn) -> int:

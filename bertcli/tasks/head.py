@@ -14,14 +14,15 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from bertcli.checkpoints.load import examine, load, read_config
+from bertcli.checkpoints.load import examine, read_config
 from bertcli.checkpoints.load_report import LoadReport
 from bertcli.checkpoints.scan import bert_folder
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
-from bertcli.inference.devices import device_and_dtype, refuse_several
-from bertcli.inference.encoder import Encoder, Finish, Reading, Tokens, budget_of, make_fast
-from bertcli.inference.fits import refuse_pairs, refuse_unfit
+from bertcli.inference.devices import refuse_several
+from bertcli.inference.encoder import Finish, Tokens, first_tokens, result_of
+from bertcli.inference.options import Compute
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, refuse_pairs
 from bertcli.models.heads import BertForQuestionAnswering, BertWithHead
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
@@ -31,7 +32,6 @@ from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=BertWithHead)
-Warn = Callable[[str], None]
 
 COLUMNS = ("input_ids", "token_type_ids")
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
@@ -53,26 +53,20 @@ ALIKE = (  # their layers have the same names: only the config tells them apart
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Where and how a head runs. None means what the model's folder says."""
+class Settings(Compute):
+    """How a head runs. None means what the model's folder says."""
 
     max_length: int | None = None
     stride: int | None = None  # tokens that windows of a long text share
     parse_special: bool = True
-    device: str = "auto"
-    dtype: str = "auto"
-    batch_tokens: int | None = None
     window: int = 4096
 
 
 @dataclass(frozen=True)
 class Head(Generic[M]):
-    """A model with a head, its tokenizer, and what runs it."""
+    """A model with a head that is open."""
 
-    folder: Path
-    model: M
-    tokenizer: Tokenizer
-    encoder: Encoder
+    runtime: Runtime[M]
     settings: Settings
     warn: Warn
 
@@ -91,36 +85,25 @@ class Head(Generic[M]):
         """
         folder = bert_folder(found.path)
         refuse_other_head(folder, kind)
-        tokenizer = Tokenizer.load(folder, parse_special=settings.parse_special)
-        for message in tokenizer.warnings:
-            warn(message)
-        refuse_unfit(folder, read_config(folder), tokenizer)
         refuse_several(settings.device, "name one of them")
-        device, dtype = device_and_dtype(settings.device, settings.dtype, warn)
-        model, _ = load(folder, kind, dtype=dtype)
-        model = model.to(device)
-        linear = make_fast(model.bert, settings.dtype, device, tokenizer)
-        budget = budget_of(settings.batch_tokens, device)
-        encoder = Encoder(model.bert, Reading(), budget, device, warn, linear=linear)
-        return cls(folder, model, tokenizer, encoder, settings, warn)
+        spec = ModelSpec(folder, kind, settings, parse_special=settings.parse_special)
+        return cls(Runtime.open(spec, warn), settings, warn)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return self.runtime.tokenizer
 
     @property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
-        config = self.model.bert.config
+        config = self.runtime.config
         return [config.id2label.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
 
     @property
     def max_length(self) -> int:
-        """The number of tokens, special ones included, that a text is cut to."""
-        fits = self.model.bert.config.max_position_embeddings
-        asked = self.settings.max_length
-        if asked is not None and asked > fits:
-            raise UsageError(
-                f"--max-length {asked} is more than the {fits} positions of this model",
-                f"give at most {fits}",
-            )
-        return asked or min(self.tokenizer.limit or fits, fits)
+        """The number of tokens, special ones included, that a text is truncated to."""
+        return self.runtime.max_length(self.settings.max_length, None)
 
     def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens: cut to the limit, with further columns."""
@@ -133,8 +116,8 @@ class Head(Generic[M]):
 
         Raises ModelError for a text with a result that is not finite.
         """
-        refuse_pairs(batch, self.model.bert.config.type_vocab_size)
-        found = self.encoder.run([tokens_of(item) for item in batch], finish)
+        refuse_pairs(batch, self.runtime.config.type_vocab_size)
+        found = result_of(self.runtime.runner.run([*map(Tokens.of, batch)], finish), self.warn)
         for item, output in zip(batch, found, strict=True):
             if not output.isfinite().all():
                 raise ModelError(
@@ -144,13 +127,20 @@ class Head(Generic[M]):
                 )
         return found
 
-    def token_logits(self, states: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
-        """Finish with the logits of every token, [L, ...] a text; several are put side by side."""
-        logits = self.model.logits(states)
-        if isinstance(logits, tuple):
-            logits = torch.stack(logits, -1)
-        parts: Sequence[Tensor] = logits.split(list(lengths))
-        return parts
+
+def token_logits(model: Any, states: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
+    """Finish with the logits of every token, [L, ...] per text; several are put side by side."""
+    logits = model.logits(states)
+    if isinstance(logits, tuple):
+        logits = torch.stack(logits, -1)
+    parts: Sequence[Tensor] = logits.split(list(lengths))
+    return parts
+
+
+def text_logits(model: Any, states: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Finish with the logits of the first token of each text."""
+    logits: Tensor = model.logits(first_tokens(states, lengths).unsqueeze(-2))
+    return logits
 
 
 Judge = Callable[[list[Encoded]], list[Result]]
@@ -193,11 +183,6 @@ def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:
                 size, part = 2 * size, []
             part += same
         yield part
-
-
-def tokens_of(item: Encoded) -> Tokens:
-    """Return an item as the model takes it."""
-    return Tokens(tuple(item.columns["input_ids"]), tuple(item.columns["token_type_ids"]))
 
 
 def refuse_other_head(folder: Path, kind: type[BertWithHead]) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from bertcli.errors import InputError
-from bertcli.inference.encoder import first_tokens
 from bertcli.models.heads import BertForNextSentencePrediction
 from bertcli.records.reader import Reader
-from bertcli.tasks.head import Head, Stream, streamed
+from bertcli.tasks.head import Head, Stream, streamed, text_logits
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 
@@ -32,16 +28,13 @@ class NextSentenceTask:
         return replace(stream, blank={"is_next": 0.0, "not_next": 0.0})
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
-        found = self.head.outputs(batch, self._logits)
+        found = self.head.outputs(batch, text_logits)
         results = []
         for item, logits in zip(batch, found, strict=True):
             follows, random = logits.softmax(-1).tolist()
             fields = {"is_next": follows, "not_next": random}
             results.append(Result(item.record, item.sample, fields, item.cut))
         return results
-
-    def _logits(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
-        return self.head.model.logits(first_tokens(states, lengths).unsqueeze(-2))
 
 
 def _paired(number: int, item: Encoded) -> Encoded:

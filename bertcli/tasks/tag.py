@@ -12,7 +12,7 @@ from bertcli.errors import UsageError
 from bertcli.models.heads import BertForTokenClassification
 from bertcli.records.reader import Reader
 from bertcli.tasks.entities import Grouping, without_overlap
-from bertcli.tasks.head import Head, Stream, streamed
+from bertcli.tasks.head import Head, Stream, streamed, token_logits
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded, Layout
 
@@ -49,7 +49,7 @@ class TagTask:
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         grouping = self._grouping
-        logits = self.head.outputs(batch, self.head.token_logits)
+        logits = self.head.outputs(batch, token_logits)
         results = []
         pairs = zip(batch, logits, strict=True)
         for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):

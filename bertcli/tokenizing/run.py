@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from typing import Any
@@ -17,7 +17,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
 
-Counted = tuple[int, list[Encoded]]  # special tokens that stood in the texts, and the texts
+Counted = tuple["TokenCounts", list[Encoded]]  # a window
 
 
 @dataclass
@@ -65,30 +65,22 @@ class TokenizeRun:
     full: bool = False  # whether every window has that many records, however slowly they come
     prepare: Callable[[Record], Record] | None = None  # what is done to each text before
     background: bool = False  # whether work goes ahead in a thread in any case, beside a model's
-    start: int = 0  # records to pass over, which an earlier run has dealt with
-    passed: Callable[[Record], None] = lambda record: None  # is shown each of them
+    blocks: Iterable[Sequence[Record]] | None = None  # what is left of the reader's
+    start: int = 0  # the number of the first record in them
     tally: TokenCounts = field(default_factory=TokenCounts)
-    through: Callable[[Iterator[Counted]], Iterator[Counted]] = iter  # may begin windows ahead
 
     def __iter__(self) -> Iterator[list[Encoded]]:
         """Yield windows of encoded records in input order."""
-        groups = windows(self._blocks(), self.window, full=self.full)
-        encoded = self._encoded(groups)
-        for literals, batch in self.through(chain(islice(encoded, 1), self._rest(encoded))):
-            self.tally.literals += literals  # here, as a window prepared ahead is not done yet
+        for counts, batch in self.counted():
+            self.tally.merge(counts)
             if batch:
-                self.tally.add(batch, self.tokenizer.limit)
                 yield batch
 
-    def _blocks(self) -> Iterator[Sequence[Record]]:
-        left = self.start
-        for block in self.reader.blocks():
-            self.reader.records += len(block)
-            for record in block[:left]:
-                self.passed(record)
-            if len(block) > left:
-                yield block[left:]
-            left = max(0, left - len(block))
+    def counted(self) -> Iterator[Counted]:
+        """Yield the windows with their counts, for whoever keeps the tally; some may be empty."""
+        groups = windows(self.blocks or self.reader.blocks(), self.window, full=self.full)
+        encoded = self._encoded(groups)
+        yield from chain(islice(encoded, 1), self._rest(encoded))
 
     def _rest(self, encoded: Iterator[Counted]) -> Iterator[Counted]:
         """Work ahead in a thread where that is work of the library, which runs beside Python's."""
@@ -103,7 +95,9 @@ class TokenizeRun:
             items = self.tokenizer.encode(texts, self.layout, skip=self.reader.skip, first=first)
             if self.prepare:  # what was read is what is spoken of from here on
                 items = [item._replace(record=records[item.sample - first]) for item in items]
-            yield self.tokenizer.count_literals(texts), items
+            counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
+            counts.add(items, self.tokenizer.limit)
+            yield counts, items
             first += len(records)
 
 

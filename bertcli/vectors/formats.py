@@ -12,12 +12,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
 from bertcli.files import safetensors
-from bertcli.files.npy import header_of, write_npz
+from bertcli.files.npy import header_of, npz_archive
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.writers import writer_of
@@ -69,13 +68,13 @@ def is_spool(files: Files, form: str, precision: str) -> bool:
     return form == "npy" == files.output.suffix.lower()[1:] and precision == "float32"
 
 
-def make(rows: Rows, form: str, mode: int | None = None) -> None:
-    """Make the whole file beside its name, and put it on the disk."""
+def make(rows: Rows, form: str, mode: int | None = None) -> Iterator[int]:
+    """Make the whole file beside its name, and put it on the disk; yield the rows on the way."""
     files = rows.files
     try:
         with open(files.whole, "wb", opener=opener(mode)) as file:
             with packed(files.output, file) as inner:
-                WRITERS[form](inner, rows)
+                yield from WRITERS[form](inner, rows)
             sync(file)
     except BaseException:
         files.whole.unlink(missing_ok=True)  # makes room for a second attempt
@@ -94,19 +93,24 @@ def _head(rows: Rows) -> bytes:
     return header_of(dtype.str, shape)
 
 
-def _npy(file: IO[bytes], rows: Rows) -> None:
+def _npy(file: IO[bytes], rows: Rows) -> Iterator[int]:
     file.write(_head(rows))
-    _data(file, rows)
+    yield from _data(file, rows)
 
 
-def _data(file: IO[bytes], rows: Rows) -> None:
+def _data(file: IO[bytes], rows: Rows) -> Iterator[int]:
     for vectors in rows.vectors():
         file.write(vectors.tobytes())
+        yield len(vectors)
 
 
-def _npz(file: IO[bytes], rows: Rows) -> None:
-    writers = {NAME: _npy} | ({IDS: _ids} if rows.ids else {})
-    write_npz(file, {name: partial(write, rows=rows) for name, write in writers.items()})
+def _npz(file: IO[bytes], rows: Rows) -> Iterator[int]:
+    with npz_archive(file) as member:
+        with member(NAME) as array:
+            yield from _npy(array, rows)
+        if rows.ids:
+            with member(IDS) as array:
+                _ids(array, rows)
 
 
 def _ids(file: IO[bytes], rows: Rows) -> None:
@@ -142,13 +146,14 @@ def refuse_long_ids(metas: Sequence[Row], first: int) -> None:
             )
 
 
-def _safetensors(file: IO[bytes], rows: Rows) -> None:
+def _safetensors(file: IO[bytes], rows: Rows) -> Iterator[int]:
     shape, dtype = rows.kind()
     file.write(safetensors.header_of({NAME: (SAFE[dtype.name], shape)}))
-    _data(file, rows)
+    yield from _data(file, rows)
 
 
-WRITERS: dict[str, Callable[[IO[bytes], Rows], None]] = {
+# Each yields how many rows it has written since.
+WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
     "jsonl": fields.jsonl,
     "csv": fields.csv,
     "npy": _npy,

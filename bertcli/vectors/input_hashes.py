@@ -10,32 +10,32 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertcli.errors import OutputError
 from bertcli.files.same_file import refuse_inputs
 from bertcli.files.streams import unreadable
+from bertcli.inference.progress import Hashed
+
+T = TypeVar("T")
 
 BLOCK = 1 << 20  # bytes read at a time
 ARGUMENTS = "arguments"  # the name of texts that are none of a file
 
 Described = dict[str, Any]  # name, bytes and sha256, of which the last two may be None
+Hashing = Generator[Hashed, None, T]  # yields how far it is
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files that a run reads, ``-`` for stdin, or its texts; and files that it needs besides.
-
-    ``progress`` is told how many bytes of how many are hashed.
-    """
+    """The files that a run reads, ``-`` for stdin, or its texts; other files that it needs."""
 
     paths: Sequence[str] = ()
     texts: Sequence[str | None] = ()
     needed: Sequence[Path] = ()
-    progress: Callable[[int, int], None] = lambda done, size: None
     times: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of files that were hashed
 
     def refuse(self, own: Sequence[Path]) -> None:
@@ -47,12 +47,15 @@ class Inputs:
         """Those that can be read only once."""
         return ["stdin" if path == "-" else path for path in self.paths if not _is_file(path)]
 
-    def described(self) -> list[Described]:
-        """Return name, size and sha256 of each. Raises InputError for one that is not there."""
+    def described(self) -> Hashing[list[Described]]:
+        """Return name, size and sha256 of each, and yield how far that is.
+
+        Raises InputError for one that is not there.
+        """
         size = sum(os.stat(path).st_size for path in self.paths if _is_file(path))
         found, done = [], 0
         for path in self.paths:
-            found.append(self._file(path, done, size))
+            found.append((yield from self._file(path, done, size)))
             done += found[-1]["bytes"] or 0
         if self.texts:
             whole = repr(tuple(self.texts)).encode()
@@ -60,7 +63,7 @@ class Inputs:
             found.append({"name": ARGUMENTS, "bytes": None, "sha256": digest})
         return found
 
-    def _file(self, path: str, done: int, size: int) -> Described:
+    def _file(self, path: str, done: int, size: int) -> Hashing[Described]:
         if not _is_file(path):
             return {"name": "stdin" if path == "-" else path, "bytes": None, "sha256": None}
         digest, length = hashlib.sha256(), 0
@@ -70,18 +73,19 @@ class Inputs:
                 while block := file.read(BLOCK):
                     digest.update(block)
                     length += len(block)
-                    self.progress(done + length, size)
+                    yield Hashed(done + length, size)
         except OSError as failed:
             raise unreadable(path, failed) from None
         return {"name": path, "bytes": length, "sha256": digest.hexdigest()}
 
-    def refuse_changing(self, output: str, was: Sequence[Mapping[str, Any]]) -> None:
+    def refuse_changing(self, output: str, was: Sequence[Mapping[str, Any]]) -> Hashing[None]:
         """Raise OutputError when a file that was hashed has changed since: while it was read."""
         for one in was:
             name = one["name"]
             if name not in self.times or _times_of(name) == self.times[name]:
                 continue
-            if self._file(name, 0, 0)["sha256"] != one["sha256"]:
+            now = yield from self._file(name, 0, os.stat(name).st_size)
+            if now["sha256"] != one["sha256"]:
                 raise OutputError(
                     f"{output}: input changed while it was read: {name}",
                     "when nothing writes to it any more, begin again with --overwrite",

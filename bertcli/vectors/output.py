@@ -19,8 +19,8 @@ says which: it is the spool of the other fields. Where a record has one row, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from bertcli.files.system_calls import sync_folder
 from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes
 from bertcli.files.versions import __version__
 from bertcli.hub import sha256
+from bertcli.inference.progress import Hashed, Wrote
 from bertcli.vectors.formats import (
     WITH_FIELDS,
     at_precision,
@@ -57,18 +58,23 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_vectors(
-    target: Target, fingerprint: Mapping[str, Any], inputs: Inputs | None = None
-) -> Iterator[Sink]:
-    """Yield the sink for the rows of a file, where the run that it resumes had committed.
+def open_vectors(target: Target, fingerprint: Mapping[str, Any]) -> Iterator[Sink]:
+    """Yield the sink of a run without inputs; see ``claimed`` and ``begin``."""
+    with claimed(target) as files:
+        start = begin(target, files, fingerprint)
+        try:
+            next(start)
+        except StopIteration as end:
+            with closing(end.value) as sink:
+                yield sink
 
-    ``fingerprint`` is what the bytes depend on (model, options) beside the ``inputs``: a run with
-    another one, or other inputs, is not resumed. Raises OutputError also when the output, or the
-    rest of a killed run, is there and neither ``resume`` nor ``overwrite`` is asked for, when
-    another process writes it, or when an input is one of the files that are written or removed.
 
-    When the block is left before ``finish``, what was committed stays for ``resume``; when nothing
-    was, nothing stays.
+@contextmanager
+def claimed(target: Target, inputs: Inputs | None = None) -> Iterator[Files]:
+    """Yield the output and the files beside it, which nobody else writes while the block runs.
+
+    Raises OutputError when another process writes it, or when an input is one of the files that
+    are written or removed.
     """
     with explained(target.path):
         target.check()
@@ -79,23 +85,29 @@ def open_vectors(
             raise OutputError(
                 f"{path}: is a folder, and this run writes a file there", "move it away"
             )
-    now = as_json({**fingerprint, "format": target.form, "precision": target.precision})
     with locked(files.lock, target.path, files.modes().get("output")):
-        sink = _begin(target, files, now, inputs)
-        try:
-            yield sink
-        finally:
-            sink.close()
+        yield files
 
 
-def _begin(target: Target, files: Files, now: dict[str, Any], inputs: Inputs) -> Sink:
-    """Find out what is there: an unfinished run, the finished output, or nothing."""
+def begin(
+    target: Target, files: Files, fingerprint: Mapping[str, Any], inputs: Inputs | None = None
+) -> Generator[Hashed, None, Sink]:
+    """Return the sink for the rows of a file, where the run that it resumes had committed.
+
+    ``fingerprint`` is what the bytes depend on (model, options) beside the ``inputs``, which are
+    hashed on the way: a run with another one, or other inputs, is not resumed. Raises OutputError
+    also when the output, or the rest of a killed run, is there and neither ``resume`` nor
+    ``overwrite`` is asked for. When the sink is closed before it is finished, what was committed
+    stays for ``resume``; when nothing was, nothing stays.
+    """
+    inputs = inputs or Inputs()
+    now = as_json({**fingerprint, "format": target.form, "precision": target.precision})
     with explained(target.path):
         if target.overwrite:
-            fresh = Journal(now, inputs.described(), overwrite=True)  # fails before all is gone
+            described = yield from inputs.described()  # fails before all is gone
             files.journal.unlink(missing_ok=True)  # before the data that it speaks of
             files.clear()
-            return Sink(target, files, fresh)
+            return Sink(target, files, Journal(now, described, overwrite=True))
         journal = Journal.read(files.journal)
         if journal and target.resume:
             refuse_changes(str(target.path), journal.fingerprint, now)
@@ -104,16 +116,16 @@ def _begin(target: Target, files: Files, now: dict[str, Any], inputs: Inputs) ->
                     f"{target.path}: came to be while the run to resume was not at work",
                     "move it away, or begin again with --overwrite",
                 )
-            refuse_changed(str(target.path), journal.inputs, inputs.described())
+            refuse_changed(str(target.path), journal.inputs, (yield from inputs.described()))
             if journal.manifest:
                 _check_made(target, files, journal.manifest)
             return Sink(target, files, journal)
         if target.resume and files.output.exists():
             made = _finished(target, files, now)
-            _same_inputs(target, made, inputs.described())
+            _same_inputs(target, made, (yield from inputs.described()))
             return Sink(target, files, Journal(now), done=made)
         _refuse_remains(target, files)
-        return Sink(target, files, Journal(now, inputs.described()))
+        return Sink(target, files, Journal(now, (yield from inputs.described())))
 
 
 def _refuse_remains(target: Target, files: Files) -> None:
@@ -203,13 +215,17 @@ class Sink:
         if journal.manifest:
             self._publish()
         elif not done:
-            self.spool = VectorSpool(
-                files,
-                journal,
-                metas=target.many or target.lists_ids or target.form in WITH_FIELDS,
-                ids=target.lists_ids,
-                mode=self.journal.mode,
-            )
+            try:
+                self.spool = VectorSpool(
+                    files,
+                    journal,
+                    metas=target.many or target.lists_ids or target.form in WITH_FIELDS,
+                    ids=target.lists_ids,
+                    mode=self.journal.mode,
+                )
+            except OSError:
+                self._clear()
+                raise
 
     @property
     def done(self) -> bool:
@@ -269,26 +285,28 @@ class Sink:
         self.journal = replace(self.journal, **changes)
         self.journal.write(self.files.journal)
 
-    def finish(
-        self, about: Mapping[str, Any], progress: Callable[[int], None] = lambda rows: None
-    ) -> None:
+    def finish(self, about: Mapping[str, Any]) -> None:
         """Make the output and its manifest, which holds ``about``, and remove the partial files.
 
-        After a kill on the way the run is resumed from its last commit: commit before. ``progress``
-        is told how many rows were written since it was told last.
+        After a kill on the way the run is resumed from its last commit: commit before.
         """
+        for _ in self.finishing(about):
+            pass
+
+    def finishing(self, about: Mapping[str, Any]) -> Iterator[Wrote]:
+        """Finish, and yield how far that is."""
         spool = self._open
         with explained(self.target.path), self._hopeless():
             many, ids = self.target.many, self.target.lists_ids and spool.meta_bytes > 0
-            shape = tuple(spool.shape)
-            rows = Rows(self.files, spool.rows, shape, many, ids, progress=progress)
+            rows = Rows(self.files, spool.rows, tuple(spool.shape), many, ids)
             rows, ranges = at_precision(rows, self.target.precision)
             spool.sync()
             spool.close()  # Windows moves no open file
             if self._whole == self.files.vectors:
                 put_header(rows)
             else:
-                make(rows, self.target.form, self.journal.mode)
+                for written in make(rows, self.target.form, self.journal.mode):
+                    yield Wrote(written, rows.count)
             self._note(manifest=as_json({**about, **self._made(rows, ranges)}))
             self._publish()
 
@@ -363,5 +381,9 @@ class Sink:
         """Close the files; they stay where something is committed."""
         if self.spool:
             self.spool.close()
-            if not self.files.journal.exists():
-                self.files.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        """Remove the partial files of a run that has committed nothing."""
+        if not self.files.journal.exists():
+            self.files.clear()

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.files.tables import TableHeader, Written, fields_of
@@ -107,15 +107,16 @@ def _cell(meta: Row, name: str) -> Any:
     return meta.get(name, 0 if name == "truncated" else None)
 
 
-def jsonl(file: IO[bytes], rows: Rows) -> None:
+def jsonl(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all records as JSON, one a line."""
     rows_of = lines_of_many if rows.many else lines
     with writer_of("jsonl")(file) as write:
         for metas, vectors in rows.records():
             write(rows_of(metas, vectors))
+            yield _count(vectors, rows)
 
 
-def csv(file: IO[bytes], rows: Rows) -> None:
+def csv(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all records as a table in text."""
     columns = list(dict.fromkeys(name for metas in rows.metas() for name in columns_of(metas)))
     with writer_of("csv")(file) as write:
@@ -123,9 +124,10 @@ def csv(file: IO[bytes], rows: Rows) -> None:
             write([TableHeader.fromkeys([*columns_of([]), VECTOR])])
         for metas, vectors in rows.records():
             write(cells(metas, vectors, columns))
+            yield len(vectors)
 
 
-def parquet(file: IO[bytes], rows: Rows) -> None:
+def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all records as Parquet, a row group a chunk."""
     from bertcli.files.arrow import list_of, type_of_array
     from bertcli.files.parquet import vectors_writer
@@ -137,6 +139,12 @@ def parquet(file: IO[bytes], rows: Rows) -> None:
     with vectors_writer(file, columns, name, kind) as write:
         for metas, vectors in rows.records():
             write({key: [_cell(meta, key) for meta in metas] for key in columns}, vectors)
+            yield _count(vectors, rows)
+
+
+def _count(vectors: Vectors, rows: Rows) -> int:
+    """Return the number of rows that these vectors of records are."""
+    return sum(map(len, vectors)) if rows.many else len(vectors)
 
 
 def _types(rows: Rows) -> dict[str, Any]:

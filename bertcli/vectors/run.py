@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +16,14 @@ from bertcli.embedding.embedder import Embedded, Embedder
 from bertcli.errors import OutputError
 from bertcli.files.writers import open_output
 from bertcli.hub import sha256
-from bertcli.inference.progress import Progress
+from bertcli.inference.progress import Ran, Resumed, Step
 from bertcli.models.config import BertConfig
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.formats import vector_writer
 from bertcli.vectors.input_hashes import Inputs
-from bertcli.vectors.output import Sink, open_vectors
+from bertcli.vectors.output import Sink, begin, claimed
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
 from bertcli.vectors.target import Target
 
@@ -102,61 +104,114 @@ def counts(items: Sequence[Embedded]) -> list[int]:
 
 
 @dataclass
+class EmbedStream:
+    """A run that gives its records to ``write``, each window once its vectors are there."""
+
+    embedder: Embedder
+    reader: Reader
+    write: Callable[[list[Embedded]], None]
+    tally: TokenCounts = field(default_factory=TokenCounts)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield how far the run is."""
+        for window in self.embedder.windows(self.embedder.run(self.reader)):
+            self.tally.merge(window.counts)
+            for part in window.parts:
+                if isinstance(part, Ran):
+                    yield part
+                else:
+                    self.write(part)
+
+
+@contextmanager
+def stdout_writer(form: str, precision: str) -> Iterator[Callable[[list[Embedded]], None]]:
+    """Yield a function that writes records to stdout, as JSONL or CSV."""
+    with open_output(None) as out, vector_writer(out.file, form, precision) as write:
+
+        def put(items: list[Embedded]) -> None:
+            several = items and items[0].pieces is not None
+            write(metas(items), [one.vector for one in items] if several else stacked(items))
+
+        yield put
+
+
+@dataclass
 class EmbedRun:
     """A run that writes a file, window by window. ``tally`` counts over all runs of the file."""
 
     embedder: Embedder
     reader: Reader
     target: Target
-    about: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=lambda: {"versions": versions()})
     tally: TokenCounts = field(default_factory=TokenCounts)
-    progress: Progress = field(default_factory=Progress)
     complete: bool = False  # whether the file was there already
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
-    def __iter__(self) -> Iterator[list[Embedded]]:
-        """Yield the records that are new, each once it is written; at the end the file is there.
+    def __iter__(self) -> Iterator[Step]:
+        """Yield how far the run is; at the end the file is there.
 
-        They are committed by windows, so those of a run that is resumed are the same.
+        Records are committed by windows, so those of a run that is resumed are the same.
 
         Raises OutputError when a run that is resumed saw another input.
         """
         inputs = self._inputs()
-        with open_vectors(self.target, self._fingerprint(), inputs) as sink:
-            self.unchecked = inputs.streams if sink.done or sink.state else ()
-            if sink.done:
-                self.complete = True
-                return
-            state = sink.state or {}
-            digest = InputDigest()
-            run = self.embedder.run(self.reader, full=True)
-            run.start, run.passed = state.get("records", 0), digest.add
-            run.tally = self.tally = TokenCounts(**state.get("tally", {}))
-            self.progress.before = self.tally.records
-            for window in run:
-                if digest.records == run.start:
-                    self._same_input(digest, state)
-                for items in self.embedder.embedded(window):
-                    self._write(sink, items, digest)
-                    yield items
-                inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
-                self._commit(sink, digest)
-            if digest.records <= run.start:  # no window was new, so nothing was compared yet
-                self._same_input(digest, state)
-            inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
-            if not sink.rows:
-                sink.write([], self.embedder.nothing, [] if self.target.many else None)
+        with claimed(self.target, inputs) as files:
+            sink = yield from begin(self.target, files, self._fingerprint(), inputs)
+            with closing(sink):
+                yield from self._run(sink, inputs)
+
+    def _run(self, sink: Sink, inputs: Inputs) -> Iterator[Step]:
+        self.unchecked = inputs.streams if sink.done or sink.state else ()
+        if sink.done:
+            self.complete = True
+            return
+        state = sink.state or {}
+        self.tally = TokenCounts(**state.get("tally", {}))
+        yield Resumed(self.tally.records)
+        digest = InputDigest()
+        blocks = self._after(state, digest)
+        run = self.embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
+        for window in self.embedder.windows(run):
+            self.tally.merge(window.counts)
+            for part in window.parts:
+                if isinstance(part, Ran):
+                    yield part
+                else:
+                    self._write(sink, part, digest)
+            yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
             self._commit(sink, digest)
-            self.progress.total = sink.rows
-            sink.finish(self._manifest(digest), self.progress.rows)
+        yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
+        if not sink.rows:
+            sink.write([], self.embedder.nothing, [] if self.target.many else None)
+        self._commit(sink, digest)
+        yield from sink.finishing(self._manifest(digest))
+
+    def _after(self, state: Mapping[str, Any], digest: InputDigest) -> Iterator[Sequence[Record]]:
+        """Return the records after those that are committed, which go to the digest.
+
+        Raises OutputError unless they are those of the run that is resumed.
+        """
+        blocks, left = self.reader.blocks(), state.get("records", 0)
+        rest: Sequence[Record] = ()
+        while left and (block := next(blocks, None)) is not None:
+            for record in block[:left]:
+                digest.add(record)
+            left, rest = left - len(block[:left]), block[left:]
+        if state and digest.sha.hexdigest() != state["input"]:
+            raise OutputError(
+                f"{self.target.path}: the first {state['records']} records are not those of the "
+                "run that is resumed",
+                "give the same input, or begin again with --overwrite",
+            )
+        return chain([rest], blocks) if rest else blocks
 
     def _inputs(self) -> Inputs:
         source = self.reader.source
         pair = () if source.pair is None else (source.pair,)
         texts = (*source.texts, *pair)
         folder = self.embedder.folder.path
-        needed = model_files(folder, folder / self.embedder.sentence.transformer)
-        return Inputs(source.paths, texts, needed, self.progress.hash)
+        needed = model_files(folder, self.embedder.runtime.spec.folder)
+        return Inputs(source.paths, texts, needed)
 
     def _write(self, sink: Sink, items: Sequence[Embedded], digest: InputDigest) -> None:
         for item in items:
@@ -174,14 +229,6 @@ class EmbedRun:
                 "tally": asdict(self.tally),
             }
         )
-
-    def _same_input(self, digest: InputDigest, state: Mapping[str, Any]) -> None:
-        if state and digest.sha.hexdigest() != state["input"]:
-            raise OutputError(
-                f"{self.target.path}: the first {state['records']} records are not those of the "
-                "run that is resumed",
-                "give the same input, or begin again with --overwrite",
-            )
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
@@ -201,14 +248,6 @@ class EmbedRun:
         }
 
 
-def write_stream(windows: Iterable[Sequence[Embedded]], form: str, precision: str) -> None:
-    """Write the vectors of windows to stdout, each window once it is there."""
-    with open_output(None) as out, vector_writer(out.file, form, precision) as write:
-        for items in windows:
-            several = items and items[0].pieces is not None
-            write(metas(items), [item.vector for item in items] if several else stacked(items))
-
-
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that the numbers depend on."""
     return {name: version(name) for name in ("torch", "tokenizers", "numpy")}
@@ -216,12 +255,12 @@ def versions() -> dict[str, str]:
 
 def made_by(embedder: Embedder) -> dict[str, Any]:
     """Return what vectors depend on besides the input."""
-    folder = embedder.folder.path / embedder.sentence.transformer
+    folder = embedder.runtime.spec.folder
     return {
         "model": embedder.folder.name,
         "weights": weights_of(folder),
         "tokenizer": tokenizer_of(folder),
-        "config": numbers_of(embedder.encoder.model.config),
+        "config": numbers_of(embedder.runtime.config),
         "options": embedder.chosen(),
     }
 

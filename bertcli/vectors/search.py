@@ -1,7 +1,7 @@
 """A search of a corpus with a model: queries and texts to vectors, and the nearest of them.
 
-    search = Search(embedder, ("quick animals",), 10)
-    for window in search.corpus(reader):       # computes the vectors of the texts on the way
+    search = Search.open(folder, EmbedOptions(), SearchOptions(("quick animals",)), reader)
+    for step in search:                        # computes the vectors of the texts on the way
         ...
     search.rows()[0]["text"]
 
@@ -11,10 +11,10 @@ manifest says the texts were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertcli.checkpoints.load import read_config
 from bertcli.checkpoints.scan import bert_folder
@@ -22,23 +22,23 @@ from bertcli.embedding.embedder import Embedded, Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.files.writers import format_of
 from bertcli.hub import ModelFolder
+from bertcli.inference.progress import Step
+from bertcli.inference.runtime import Warn
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
+from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.nearest import Nearest, Texts, check_maker, check_texts, texts_at
 from bertcli.vectors.reading import floats
 from bertcli.vectors.run import (
     EmbedRun,
+    EmbedStream,
     InputDigest,
     numbers_of,
     stacked,
     tokenizer_of,
-    versions,
     weights_of,
 )
 from bertcli.vectors.target import Target
-
-if TYPE_CHECKING:
-    from bertcli.vectors.reading import Array
 
 QUERY = ("query",)
 # Options that have one name in a manifest and here.
@@ -82,54 +82,96 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     return replace(options, **known)
 
 
-def writing(embedder: Embedder, reader: Reader, path: Path) -> EmbedRun:
-    """Return the run that writes the vectors of a corpus, or goes on with one that was killed."""
-    about = {"versions": versions()}
-    target = Target(path, format_of(path), resume=True, ids=True)
-    return EmbedRun(embedder, reader, target, about)
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is looked for, how many texts per query, and where the vectors of the corpus are kept.
+
+    A prompt of None is that of the model for queries, or for documents.
+    """
+
+    queries: Sequence[str]
+    top_k: int = 10
+    query_prompt: str | None = None
+    corpus_prompt: str | None = None
+    vectors: Path | None = None  # reused when the file is there, else written
 
 
 @dataclass
 class Search:
-    """Queries on their way through a corpus: feed it with ``corpus`` or ``stored``, once."""
+    """Queries on their way through a corpus: iterate it once, then ask for its rows.
 
-    embedder: Embedder
-    queries: Sequence[str]
-    k: int
-    query_prompt: str | None = None
+    ``tally`` counts the texts whose vectors were computed.
+    """
+
+    embedder: Embedder  # of the corpus
+    options: SearchOptions
+    reader: Reader
+    reused: bool  # whether the vectors of the corpus were there
+    tally: TokenCounts = field(default_factory=TokenCounts, init=False)
     nearest: Nearest = field(init=False)
     texts: Texts = field(default_factory=dict, init=False)
 
-    def __post_init__(self) -> None:
-        asking = prompted(self.embedder, QUERY, self.query_prompt)
-        run = asking.run(Reader(Source(texts=tuple(self.queries))))
-        items = [item for window in asking.embed(run) for item in window]
-        self.nearest = Nearest(stacked(items), self.k)
+    @classmethod
+    def open(
+        cls,
+        folder: ModelFolder,
+        compute: EmbedOptions,
+        options: SearchOptions,
+        reader: Reader,
+        warn: Warn = lambda message: None,
+    ) -> Search:
+        """Load the model. Raises InputError when another one made the vectors that are there."""
+        reused = options.vectors is not None and options.vectors.exists()
+        if reused:
+            compute = options_of(str(options.vectors), folder, compute)
+        embedder = Embedder.open(folder, compute, warn)
+        prompt = options.corpus_prompt
+        return cls(prompted(embedder, DOCUMENT, prompt), options, reader, reused)
 
-    def corpus(self, windows: Iterable[list[Embedded]]) -> Iterator[list[Embedded]]:
-        """Yield the same windows, the texts of the rows that are nearest so far kept."""
-        for window in windows:
-            first = self.nearest.rows
-            self.nearest.add(stacked(window))
-            near = {match.row for best in self.nearest.matches() for match in best}
-            fresh = {first + at: item.encoded.record for at, item in enumerate(window)}
-            self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
-            yield window
+    def __iter__(self) -> Iterator[Step]:
+        """Yield how far the search is.
 
-    def stored(self, path: str, reader: Reader) -> None:
-        """Search the vectors in a file, those of the reader's texts.
-
-        Raises InputError when it was made from other texts, or has not as many rows.
+        Raises InputError when the vectors that are there were made from other texts.
         """
-        for vectors in self._blocks(path):
+        if self.options.vectors is not None and not self.reused:
+            yield from self._written(self.options.vectors)
+        self.nearest = Nearest(stacked(self._queries()), self.options.top_k)
+        if self.options.vectors is None:
+            run = EmbedStream(self.embedder, self.reader, self._see, self.tally)
+            yield from run
+        else:
+            self._compare(str(self.options.vectors))
+
+    def _written(self, path: Path) -> Iterator[Step]:
+        """Write the vectors of the corpus, or go on with a run that was killed."""
+        target = Target(path, format_of(path), resume=True, ids=True)
+        run = EmbedRun(self.embedder, Reader(self.reader.source, self.reader.warn), target)
+        for step in run:
+            self.tally = run.tally
+            yield step
+        self.tally = run.tally
+
+    def _queries(self) -> list[Embedded]:
+        asking = prompted(self.embedder, QUERY, self.options.query_prompt)
+        run = asking.run(Reader(Source(texts=tuple(self.options.queries))))
+        return [item for window in asking.embed(run) for item in window]
+
+    def _see(self, window: list[Embedded]) -> None:
+        """Keep the texts of the rows that are nearest so far."""
+        first = self.nearest.rows
+        self.nearest.add(stacked(window))
+        near = {match.row for best in self.nearest.matches() for match in best}
+        fresh = {first + at: item.encoded.record for at, item in enumerate(window)}
+        self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
+
+    def _compare(self, path: str) -> None:
+        """Search the vectors in a file, those of the reader's texts."""
+        for vectors in floats(path, self.nearest.queries.shape[1]):
             self.nearest.add(vectors)
         near = [match.row for best in self.nearest.matches() for match in best]
         digest = InputDigest()
-        self.texts = texts_at(path, digest.watch(reader), near, self.nearest.rows)
+        self.texts = texts_at(path, digest.watch(self.reader), near, self.nearest.rows)
         check_texts(path, digest.texts.hexdigest())
-
-    def _blocks(self, path: str) -> Iterator[Array]:
-        return floats(path, self.nearest.queries.shape[1])
 
     def header(self) -> dict[str, Any]:
         """Return a row as an example, for a table without one."""
@@ -146,6 +188,6 @@ class Search:
                 "id": row if self.texts[row].id is None else self.texts[row].id,
                 "text": self.texts[row].text,
             }
-            for query, best in zip(self.queries, self.nearest.matches(), strict=True)
+            for query, best in zip(self.options.queries, self.nearest.matches(), strict=True)
             for rank, (row, score) in enumerate(best, 1)
         ]

@@ -208,7 +208,6 @@ class Rows:
     many: bool = False
     ids: bool = False  # whether the other fields are the rows' ids alone
     convert: Convert = lambda vectors: vectors
-    progress: Callable[[int], None] = lambda rows: None
 
     @property
     def step(self) -> int:
@@ -226,7 +225,6 @@ class Rows:
         """Yield the vectors as they are to be written: [<= step, D...]."""
         for vectors in self.raw():
             yield self.convert(vectors)
-            self.progress(len(vectors))
 
     def metas(self) -> Iterator[list[Row]]:
         """Yield the other fields of the records."""
@@ -247,7 +245,6 @@ class Rows:
                 rows = ends[-1] if self.many else len(metas)
                 vectors = self.convert(self._read(file, rows))
                 yield metas, _divided(vectors, ends) if self.many else vectors
-                self.progress(rows)
 
     def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
         import numpy as np

@@ -176,18 +176,21 @@ def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     from bertcli.inference.progress import Progress
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
+    from bertcli.vectors.run import EmbedStream
 
     texts, shown = tmp_path / "texts.txt", []
     texts.write_text("".join(f"{n} i love nlp\n" for n in range(1000, 2000)))
     monkeypatch.setattr(bars, "QUIET_SECONDS", -1)
     options = EmbedOptions(device="cpu", batch_tokens=1024, window=800, max_length=6)
     embedder = Embedder.open(find_model(str(TINY), files=MODEL_FILES), options)
-    progress, reader = Progress(), Reader(Source(paths=(str(texts),)))
-    run = embedder.run(reader)
-    bar = bars.ModelBar(progress, reader, lambda: run.tally)
+    progress, reader, written = Progress(), Reader(Source(paths=(str(texts),))), []
+    run = EmbedStream(embedder, reader, written.extend)
+    bar = bars.ModelBar(progress, run)
     bar.bar = mock.Mock(update=lambda *state: shown.append(state))
-    progress.show, embedder.encoder.tick = bar.show, progress.batch
-    assert sum(map(len, embedder.embed(run))) == 1000
+    for step in run:
+        progress.add(step)
+        bar.show()
+    assert len(written) == 1000
     texts_done = [counts.split()[0] for counts, _, _ in shown]
     assert texts_done == ["170", "340", "510", "680", "800", "970", "1,000"]
     assert [round(share, 2) for _, share, _ in shown] == [0.17, 0.34, 0.51, 0.68, 0.8, 0.97, 1.0]

@@ -6,9 +6,10 @@ from front import call
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.embedding.embedder import Embedder, EmbedOptions
+from bertcli.embedding.pooling import Pooling
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.inference.encoder import Encoder, Reading, Tokens, first_tokens
+from bertcli.inference.encoder import Encoder, Reading, Tokens, result_of
 from bertcli.models import cpu_products as products
 from bertcli.models import surgery
 from bertcli.models.bert import BertModel
@@ -156,9 +157,9 @@ def test_8_bits_of_the_default_model():
     assert alike.min() > 0.99 and alike.mean() > 0.999
     assert embedder.chosen()["dtype"] == "int8" and embedder.chosen()["linear"] == "int8"
     texts = [Tokens(tuple(range(1000 + n, 1000 + 2 * n)), (0,) * n) for n in (3, 9, 40)]
-    together = embedder.encoder.run(texts, embedder._pool)
+    together = result_of(embedder._run(texts))
     for text, vector in zip(texts, together, strict=True):
-        close(embedder.encoder.run([text], embedder._pool)[0], vector, 1e-6)
+        close(result_of(embedder._run([text]))[0], vector, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
@@ -200,10 +201,11 @@ def test_first_tokens_alone_are_those_of_the_whole(changes, kernel, layers, monk
         layer.output.register_forward_hook(lambda _, i, out: rows.append(out.numel() // 32))
     prepared = model_of(**changes)
     prepare(prepared, "auto", CPU)
-    whole = Encoder(model, Reading(layers), 64).run(batch, first_tokens)
+    whole = result_of(Encoder(model, Reading(layers), 64).run(batch, Pooling(("cls",))))
     rows.clear()
     for one in (model, prepared):
-        got = Encoder(one, Reading(layers, first=True), 64).run(batch, first_tokens)
+        encoder = Encoder(one, Reading(layers, first=True), 64)
+        got = result_of(encoder.run(batch, Pooling(("cls",))))
         close(torch.stack(got), torch.stack(whole))
     if layers == (-1,):
         assert rows[-1] <= len(batch) < rows[0]
@@ -211,6 +213,6 @@ def test_first_tokens_alone_are_those_of_the_whole(changes, kernel, layers, monk
 
 def test_cls_and_pooler_read_first_tokens_only():
     embedder, _ = vectors("auto", OTHER[:1], pooling="cls")
-    assert embedder.encoder.reading.first
+    assert embedder.runtime.encoder.reading.first
     embedder, _ = vectors("auto", OTHER[:1], pooling="mean")
-    assert not embedder.encoder.reading.first
+    assert not embedder.runtime.encoder.reading.first

@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from bertcli.cli.app import main
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.pooling import pool
+from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import devices
-from bertcli.inference.encoder import Encoder, Reading, Tokens
+from bertcli.inference.encoder import Encoder, Reading, Tokens, result_of
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -112,9 +112,9 @@ def test_a_vector_depends_on_its_text_alone(folder, texts, options):
 def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
     """Of each size the libraries keep kernels, and memory that no other size fits into."""
     embedder = Embedder.open(folder, EmbedOptions(pooling=pooling, batch_tokens=300))
-    states, sizes = embedder.encoder.model.states, []
+    states, sizes = embedder.runtime.encoder.model.states, []
     monkeypatch.setattr(
-        embedder.encoder.model,
+        embedder.runtime.encoder.model,
         "states",
         lambda ids, **more: sizes.append(len(ids)) or states(ids, **more),
     )
@@ -131,14 +131,14 @@ def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
     def refuse(*ignored):
         raise AssertionError("this layer was not asked for")
 
-    embedder.encoder.model.encoder.layer[2].register_forward_hook(refuse)
+    embedder.runtime.encoder.model.encoder.layer[2].register_forward_hook(refuse)
     vectors_of(embedder, ["one"])
 
 
 def test_equal_texts_are_encoded_once(folder):
     embedder = Embedder.open(folder, EmbedOptions())
     seen = []
-    embedder.encoder.model.embeddings.register_forward_hook(
+    embedder.runtime.encoder.model.embeddings.register_forward_hook(
         lambda module, inputs, output: seen.append(output.shape[0])
     )
     vectors_of(embedder, ["same text"] * 50)
@@ -161,16 +161,18 @@ def test_pairs_have_token_types(folder, capsys):
     assert main(["embed", "How old are you?", "--pair", "Six.", "--no-normalize", "-q"]) == 0
     found = np.array(rows(capsys.readouterr().out)[0]["embedding"])
     embedder = Embedder.open(folder, EmbedOptions(normalize=False))
-    encoded = embedder.tokenizer.encode([Record("How old are you?", "Six.")], embedder.layout)[0]
+    pair = Record("How old are you?", "Six.")
+    (encoded,) = embedder.runtime.tokenizer.encode([pair], embedder.layout)
     assert set(encoded.columns["token_type_ids"]) == {0, 1}
-    assert np.abs(embedder.vectors([encoded])[0].vector - found).max() < 1e-6
+    *_, [(_, vector, _)] = embedder.embedded([encoded])
+    assert np.abs(vector - found).max() < 1e-6
 
 
 @pytest.mark.parametrize("numbers", [1 << 50, None], ids=["of a CPU", "of a GPU"])
 def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
     plain = Embedder.open(folder, EmbedOptions())
     tight = Embedder.open(folder, EmbedOptions())
-    said, states = [], tight.encoder._states
+    states = tight.runtime.encoder._states
 
     def fail(batch):
         if numbers is None:
@@ -180,11 +182,14 @@ def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
     def small_device(batch):
         return (fail if sum(len(text.ids) for text in batch) > 600 else states)(batch)
 
-    tight.encoder.warn = said.append
-    tight.encoder._states = small_device
-    assert np.abs(vectors_of(plain, texts) - vectors_of(tight, texts)).max() < 1e-6
+    tight.runtime.encoder._states = small_device
+    (window,) = tight.windows(tight.run(Reader(Source(texts=tuple(texts)))))
+    *steps, items = window.parts
+    found = np.stack([item.vector for item in items])
+    assert np.abs(vectors_of(plain, texts) - found).max() < 1e-6
+    said = [step.warning for step in steps if step.warning]
     assert "out of memory on cpu: batches of 2048 tokens from here on" in said
-    tight.encoder._states = fail
+    tight.runtime.encoder._states = fail
     with pytest.raises(BertcliError, match="out of memory on cpu"):
         vectors_of(tight, ["one"])
 
@@ -192,11 +197,9 @@ def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
 def test_the_pooler_is_used_when_it_was_trained():
     tiny = find_model(TINY, files=MODEL_FILES)
     embedder = Embedder.open(tiny, EmbedOptions(pooling="pooler"))
-    ids = tuple(
-        embedder.tokenizer.encode([Record("i love nlp")], embedder.layout)[0].columns["input_ids"]
-    )
-    encoder = Encoder(embedder.encoder.model, Reading(), 100)
-    (first,) = encoder.run([Tokens(ids, (0,) * len(ids))], lambda s, n: pool(s, n, ("cls",)))
+    (item,) = embedder.runtime.tokenizer.encode([Record("i love nlp")], embedder.layout)
+    encoder = Encoder(embedder.runtime.encoder.model, Reading(), 100)
+    (first,) = result_of(encoder.run([Tokens.of(item)], Pooling(("cls",))))
     stored = load_file(tiny.path / "model.safetensors")
     weight, bias = (stored[f"pooler.dense.{name}"] for name in ("weight", "bias"))
     expected = torch.tanh(first.clone() @ weight.T + bias).numpy()

@@ -7,8 +7,8 @@ from front import call, good
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.several_devices import FleetEmbedder, open_embedder
 from bertcli.hub import MODEL_FILES, find_model
+from bertcli.inference.progress import Ran
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
@@ -43,11 +43,10 @@ def full_float32():
 
 
 def vectors(folder, texts, *, full=False, **options):
-    embedder = open_embedder(folder, EmbedOptions(**options))
+    embedder = Embedder.open(folder, EmbedOptions(**options))
     run = embedder.run(Reader(Source(texts=tuple(texts))), full=full)
     found = np.stack([item.vector for window in embedder.embed(run) for item in window])
-    if isinstance(embedder, FleetEmbedder):
-        embedder.fleet.close()
+    embedder.runtime.close()
     return found
 
 
@@ -127,14 +126,13 @@ def little_memory():
 
 def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory):
     texts = [f"{'word ' * 250} {n}" for n in range(2000)]
-    said = []
-    embedder = Embedder.open(
-        folder, EmbedOptions(device="cuda:0", batch_tokens=1 << 19), said.append
-    )
+    embedder = Embedder.open(folder, EmbedOptions(device="cuda:0", batch_tokens=1 << 19))
     run = embedder.run(Reader(Source(texts=tuple(texts))))
-    found = np.stack([item.vector for window in embedder.embed(run) for item in window])
+    parts = [part for window in embedder.windows(run) for part in window.parts]
+    said = [part.warning for part in parts if isinstance(part, Ran)]
+    found = np.stack([one.vector for part in parts if not isinstance(part, Ran) for one in part])
     assert any("out of memory on cuda:0: batches of" in message for message in said)
-    assert embedder.encoder.budget < 1 << 19
+    assert embedder.runtime.encoder.budget < 1 << 19
     some = vectors(folder, texts[:5], device="cpu")
     assert np.abs(found[:5] - some).max() < 1e-4
 

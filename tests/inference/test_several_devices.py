@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -18,14 +19,19 @@ from front import DEADLINE, environment, good, process, start
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.several_devices import FleetEmbedder, open_embedder
+from bertcli.embedding.pooling import Pooling
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
+from bertcli.inference.encoder import Encoder, Reading, Tokens, result_of
 from bertcli.inference.pool import ProcessPool
-from bertcli.inference.progress import Progress
+from bertcli.inference.progress import Progress, Ran
+from bertcli.inference.runtime import ModelSpec, open_encoder
+from bertcli.models.bert import BertModel
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
+from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.run import EmbedStream
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "samples" / "tiny-bert"
@@ -58,11 +64,11 @@ def pair(folder):
     """Two processes with a thread each, for all tests that only read."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    embedder = open_embedder(folder, EmbedOptions(device="cpu,cpu", batch_tokens=256, window=32))
+    embedder = Embedder.open(folder, EmbedOptions(device="cpu,cpu", batch_tokens=256, window=32))
     torch.set_num_threads(threads)
-    assert isinstance(embedder, FleetEmbedder)
+    assert isinstance(embedder.runtime.runner, ProcessPool)
     yield embedder
-    embedder.fleet.close()
+    embedder.runtime.close()
 
 
 @pytest.fixture
@@ -99,26 +105,30 @@ def test_a_file_has_the_bytes_and_the_manifest_of_one(texts, tmp_path, one_threa
 def test_the_tally_counts_what_was_yielded(pair, lines):
     """Or a run that goes on would count what was begun and then lost a second time."""
     run = pair.run(Reader(Source(texts=tuple(lines))), full=True)
-    tally, seen = run.tally, 0
-    for window in pair.embed(run):
-        seen += len(window)
+    tally, seen = TokenCounts(), 0
+    for window in pair.windows(run):
+        tally.merge(window.counts)
+        seen += sum(len(part) for part in window.parts if not isinstance(part, Ran))
         assert tally.records == seen
     assert (seen, tally.truncated, tally.empty) == (len(lines), 1, 1)
 
 
 def test_progress_counts_every_text_and_token(folder, pair, lines):
-    counts = []
+    counts, written = [], []
     for embedder in (pair, Embedder.open(folder, EmbedOptions(window=32))):
-        embedder.encoder.tick = (progress := Progress()).batch
-        run = embedder.run(Reader(Source(texts=tuple(lines))))
-        assert sum(map(len, embedder.embed(run))) == progress.texts == len(lines)
-        counts.append((progress.texts, progress.tokens, run.tally.tokens))
+        stream = EmbedStream(embedder, Reader(Source(texts=tuple(lines))), written.extend)
+        progress = Progress()
+        for step in stream:
+            progress.add(step)
+        assert len(written) == progress.texts == len(lines)
+        counts.append((progress.texts, progress.tokens, stream.tally.tokens))
+        written.clear()
     assert counts[0] == counts[1]
     assert counts[0][1] == counts[0][2]
 
 
 def test_the_parent_keeps_no_weights(pair):
-    assert {tensor.device.type for tensor in pair.encoder.model.parameters()} == {"meta"}
+    assert {tensor.device.type for tensor in pair.runtime.encoder.model.parameters()} == {"meta"}
 
 
 def test_a_prompt_of_one_run_is_known_to_the_processes(folder, pair, one_thread):
@@ -240,7 +250,7 @@ def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(folder, mo
 
     monkeypatch.setattr(SpawnProcess, "start", start_and_signal)
     with pytest.raises(KeyboardInterrupt):
-        ProcessPool(folder, EmbedOptions(), ["cpu", "cpu"], print)
+        ProcessPool(["cpu", "cpu"], [Encoder, Encoder], 1, 100)
     assert begun
     assert not any(one.is_alive() for one in begun)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -248,14 +258,13 @@ def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(folder, mo
 
 def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     """A model that changes between the look of the parent and that of the processes."""
-    fleet = ProcessPool(folder, EmbedOptions(pooling="pooler", layers=(7,)), ["cpu"], print)
-    here = Embedder.open(folder, EmbedOptions())
-    pending = fleet.begin([], here.options, 100, here.encoder.tick)
-    pending.left = 1  # something that will never come
+    spec = ModelSpec(folder.path, BertModel, reading=Reading((7,)))
+    pool = ProcessPool(["cpu"], [partial(open_encoder, spec)], 1, 100)
+    work = pool.run([Tokens((1,), (0,))], Pooling(("mean",)))
     with pytest.raises(UsageError, match="there is no layer 7") as error:
-        fleet.end(pending)
+        result_of(work)
     assert error.value.hint == "this model has layers 0 to 2, or -1 to 0"
-    assert not fleet.close.alive
+    assert not pool.close.alive
 
 
 SMALL_DEVICE = """
@@ -341,13 +350,13 @@ def test_a_device_that_is_not_there_lists_those_that_are(rack, names):
 
 def test_devices_are_of_one_kind(rack, folder):
     with pytest.raises(UsageError, match="devices of several kinds"):
-        open_embedder(folder, EmbedOptions(device="cuda:0,cpu"))
+        Embedder.open(folder, EmbedOptions(device="cuda:0,cpu"))
 
 
 def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
     before = set(multiprocessing.active_children())
     with pytest.raises(UsageError, match="there is no layer 9"):
-        open_embedder(folder, EmbedOptions(device="cpu,cpu", layers=(9,)))
+        Embedder.open(folder, EmbedOptions(device="cpu,cpu", layers=(9,)))
     assert set(multiprocessing.active_children()) == before
 
 

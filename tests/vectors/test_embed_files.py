@@ -37,7 +37,7 @@ def contents(folder):
 
 def interrupted(*argv):
     """A run that was stopped when all of its rows were committed."""
-    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
         assert call(*argv).code == 130
 
 
@@ -347,7 +347,7 @@ def test_of_stdin_the_committed_records_are_compared(tmp_path):
     out = tmp_path / "s.npy"
     argv = ("embed", "-m", TINY, "-o", out, "--window", 2)
     text = "".join(f"i love nlp {n}\n" for n in range(6))
-    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
         assert call(*argv, stdin=text).code == 130
     changed = text.replace("nlp 0", "nlp 9")
     assert "first 6 records are not those" in call(*argv, "--resume", stdin=changed).err

@@ -22,7 +22,7 @@ SET = ("embed", "-q", "--device", "cpu", "--threads", 1, "--window", 10)
 # (which may be in the middle of anything), or by itself between its data and the journal of them.
 HARNESS = """
 import os, random, signal, sys, time
-import bertcli.vectors.run, bertcli.embedding.several_devices, pyarrow.parquet
+import bertcli.vectors.run, bertcli.inference.pool, pyarrow.parquet
 from bertcli.cli.app import main
 from bertcli.vectors.journal import Journal
 
@@ -155,7 +155,7 @@ def begun(tmp_path, texts):
     model = tmp_path / "model"
     shutil.copytree(TINY, model)
     argv = (*SET, "-m", model, "-i", texts, "-o", tmp_path / "out.npy")
-    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
         assert call(*argv).code == 130
     return argv
 

@@ -154,7 +154,7 @@ def test_vectors_are_written_and_reused(run, monkeypatch):
     code, first, _ = run(*argv)
     assert (code, len(found(first))) == (0, len(TEXTS))
     assert np.load("v.npy").shape == (len(TEXTS), 384)
-    monkeypatch.setattr("bertcli.vectors.search.writing", None)  # would be a TypeError
+    monkeypatch.setattr("bertcli.vectors.search.EmbedRun", None)  # would be a TypeError
     code, again, err = run(*argv)
     assert (code, again, err) == (0, first, "")
     assert run("similar", "young cats", "--corpus", "c.txt", "-q")[1] == first

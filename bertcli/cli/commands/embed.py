@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bertcli.cli.commands.on_ray import on_ray
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import empty, pooling, special_tokens, truncated
+from bertcli.cli.display.messages import computing, empty, pooling, special_tokens, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import (
     ComputeOptions,
@@ -29,8 +29,7 @@ from bertcli.vectors.precision import RANGED, too_few
 from bertcli.vectors.target import Target
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedder import Embedder
-    from bertcli.inference.progress import Progress
+    from bertcli.embedding.embedder import Embedded, Embedder
     from bertcli.ray.cluster import Pool
     from bertcli.ray.jobs import Model, ShardJob
     from bertcli.records.reader import Reader
@@ -68,7 +67,7 @@ def embed(
     form = output.form(FORMATS)
     _check(source, output, form, file, vector.precision, options)
     reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
-    embedder = _open(model, options, compute, console)
+    embedder = _open(model, options, console)
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, output, form, console)
         return
@@ -159,46 +158,33 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
     return frozenset(fields.WRITTEN_OF_MANY if options.per_token else fields.WRITTEN)
 
 
-def _open(
-    model: ModelOptions, options: EmbedOptions, compute: ComputeOptions, console: Console
-) -> Embedder:
+def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embedder:
     """Return the embedder that the options ask for; torch is imported here."""
     folder = model.folder(MODEL_FILES)
-    from bertcli.embedding.several_devices import open_embedder
-    from bertcli.inference.devices import devices, use_threads
+    from bertcli.embedding.embedder import Embedder
 
-    threads = use_threads(compute.threads)
-    embedder = open_embedder(folder, options, console.warn)
+    embedder = Embedder.open(folder, options, console.warn)
     if options.per_token or options.pooling == "auto":
         console.note(pooling(embedder))
-    where = ", ".join(map(str, devices(compute.device)))
-    settled = ", ".join(
-        f"{name} {value}"
-        for name, value in embedder.chosen().items()
-        if value not in (None, "") and name not in ("device", "threads")
-    )
     console.detail(f"model: {folder.path} ({folder.source})")
-    console.detail(f"runs on {where}, threads {threads}; {settled}")
+    console.detail(computing(embedder))
     return embedder
 
 
 def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Console) -> None:
-    from bertcli.vectors.run import EmbedRun, versions
+    from bertcli.vectors.run import EmbedRun
 
     if not embedder.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
-    progress = _progress(embedder)
-    writing = EmbedRun(embedder, reader, target, {"versions": versions()}, progress=progress)
-    with console.follow(progress, reader, lambda: writing.tally):
-        for _ in writing:
-            pass
-    for name in writing.unchecked:
+    run = EmbedRun(embedder, reader, target)
+    console.follow(run)
+    for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")
-    if writing.complete:
+    if run.complete:
         console.note(f"{target.path} is complete: there was nothing to do")
         return
-    _report(writing.tally, embedder, console)
-    console.close(writing.tally.records, reader, numbered=not target.lists_ids)
+    _report(run.tally, embedder, console)
+    console.close(run.tally.records, reader, numbered=not target.lists_ids)
 
 
 def _to_stream(
@@ -209,27 +195,21 @@ def _to_stream(
     form: str,
     console: Console,
 ) -> None:
-    run = embedder.run(reader)
-    batches, progress = embedder.embed(run), _progress(embedder)
-    with console.follow(progress, reader, lambda: run.tally, beside_output=output.on_terminal):
-        if form == "table":
-            from bertcli.cli.display.tables import show_vectors
+    from bertcli.vectors.run import EmbedStream, stdout_writer
 
-            show_vectors([item for batch in batches for item in batch])
-        else:
-            from bertcli.vectors.run import write_stream
+    if form == "table":
+        from bertcli.cli.display.tables import show_vectors
 
-            write_stream(batches, form, precision)
+        items: list[Embedded] = []
+        run = EmbedStream(embedder, reader, items.extend)
+        console.follow(run, beside_output=output.on_terminal)
+        show_vectors(items)
+    else:
+        with stdout_writer(form, precision) as write:
+            run = EmbedStream(embedder, reader, write)
+            console.follow(run, beside_output=output.on_terminal)
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=form != "table")
-
-
-def _progress(embedder: Embedder) -> Progress:
-    """Return the counts of a run that begins."""
-    from bertcli.inference.progress import Progress
-
-    embedder.encoder.tick = (progress := Progress()).batch
-    return progress
 
 
 def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:

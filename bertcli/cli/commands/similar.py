@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -18,10 +18,6 @@ from bertcli.files.tables import TableHeader
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
-
-if TYPE_CHECKING:
-    from bertcli.embedding.embedder import Embedder
-    from bertcli.vectors.search import Search
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
 
@@ -75,9 +71,9 @@ class CorpusOptions:
 
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
-    def check(self, *, reuse: bool) -> None:
+    def check(self) -> None:
         """Raise UsageError when the texts are to be read twice, and cannot be."""
-        if self.vectors is not None and not reuse and "-" in self.corpus:
+        if self.vectors is not None and not self.vectors.exists() and "-" in self.corpus:
             raise UsageError(
                 "--vectors needs a corpus that can be read again, and stdin cannot",
                 "name a file, or write the vectors with bertcli embed -o",
@@ -106,10 +102,15 @@ def similar(
     console = messages.console()
     form = output.form(ROWS)
     reader = corpus.reader(console)
-    reuse = corpus.vectors is not None and corpus.vectors.exists()
-    corpus.check(reuse=reuse)
-    embedder = _open(model, corpus, compute, console, reuse=reuse)
-    search = _searched(embedder, query, corpus, reader, console, reuse=reuse)
+    corpus.check()
+    folder = model.folder(MODEL_FILES)
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.vectors.search import Search, SearchOptions
+
+    options = record(SearchOptions, query, corpus)
+    search = Search.open(folder, record(EmbedOptions, compute), options, reader, console.warn)
+    console.follow(search)
+    console.warn(truncated(search.tally, search.embedder.max_length, WINDOWS))
     if form == "table":
         from bertcli.cli.display.tables import show_matches
 
@@ -120,54 +121,3 @@ def similar(
         with output.open(form, reading) as write:
             write(search.rows() or ([TableHeader(search.header())] if form != "jsonl" else []))
     console.close(search.nearest.rows, reader, numbered=True)
-
-
-def _open(
-    model: ModelOptions,
-    corpus: CorpusOptions,
-    compute: ComputeOptions,
-    console: Console,
-    *,
-    reuse: bool,
-) -> "Embedder":
-    """Return the embedder of the corpus; torch is imported here."""
-    folder = model.folder(MODEL_FILES)
-    from bertcli.embedding.options import EmbedOptions
-    from bertcli.embedding.several_devices import open_embedder
-    from bertcli.inference.devices import use_threads
-    from bertcli.vectors.search import options_of
-
-    use_threads(compute.threads)
-    options = record(EmbedOptions, compute)
-    if reuse:
-        options = options_of(str(corpus.vectors), folder, options)
-    return open_embedder(folder, options, console.warn)
-
-
-def _searched(
-    embedder: "Embedder",
-    query: QueryOptions,
-    corpus: CorpusOptions,
-    reader: Reader,
-    console: Console,
-    *,
-    reuse: bool,
-) -> "Search":
-    """Send the queries through the corpus, whose vectors are read, or computed (and written)."""
-    from bertcli.vectors.search import DOCUMENT, Search, prompted, writing
-
-    telling = prompted(embedder, DOCUMENT, corpus.corpus_prompt)
-    if corpus.vectors is not None and not reuse:
-        made = writing(telling, corpus.reader(console), corpus.vectors)
-        for _ in console.track(made, made.reader, beside_output=False):
-            pass
-        console.warn(truncated(made.tally, telling.max_length, WINDOWS))
-    search = Search(embedder, query.queries, query.top_k, query.query_prompt)
-    if corpus.vectors is not None:
-        search.stored(str(corpus.vectors), reader)
-        return search
-    run = telling.run(reader)
-    for _ in console.track(search.corpus(telling.embed(run)), reader, beside_output=False):
-        pass
-    console.warn(truncated(run.tally, telling.max_length, WINDOWS))
-    return search

@@ -22,15 +22,14 @@ def open_head(
 ) -> Head[Any]:
     """Return the model with the head of this class; torch is imported here."""
     folder = model.folder(MODEL_FILES)
-    from bertcli.inference.devices import use_threads
     from bertcli.models import heads
     from bertcli.tasks.head import Head, Settings
 
-    threads = use_threads(compute.threads)
     settings = record(Settings, length, compute)
     head = Head[Any].open(folder, getattr(heads, kind), settings, console.warn)
+    device, threads = head.runtime.encoder.device, head.runtime.threads
     console.detail(
-        f"model: {folder.path} ({folder.source}); {kind}, device {head.encoder.device}, "
+        f"model: {folder.path} ({folder.source}); {kind}, device {device}, "
         f"threads {threads}, max_length {head.max_length}"
     )
     return head

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -15,9 +14,8 @@ from bertcli.files.addresses import public
 from bertcli.files.printable import printable
 
 if TYPE_CHECKING:
-    from bertcli.inference.progress import Progress
+    from bertcli.inference.progress import ModelRun
     from bertcli.records.reader import Reader
-    from bertcli.tokenizing.run import TokenCounts
 
 T = TypeVar("T")
 Batch = TypeVar("Batch", bound=Sized)
@@ -107,29 +105,24 @@ class Console:
         finally:
             bar.stop()
 
-    @contextmanager
-    def follow(
-        self,
-        progress: Progress,
-        reader: Reader,
-        tally: Callable[[], TokenCounts],
-        *,
-        beside_output: bool = False,
-    ) -> Iterator[None]:
-        """Show the progress of a model while the block runs, and with --verbose what it came to.
+    def follow(self, run: ModelRun, *, beside_output: bool = False) -> None:
+        """Run a model to the end, with a progress bar, and with --verbose say what it came to."""
+        from bertcli.inference.progress import Progress, Ran
 
-        ``tally`` tells what was tokenized so far.
-        """
-        if beside_output or not self.watched:
-            yield
-        else:
+        progress, bar = Progress(), None
+        if self.watched and not beside_output:
             from bertcli.cli.display.progress_bars import ModelBar
 
-            bar = ModelBar(progress, reader, tally)
-            progress.show = bar.show
-            try:
-                yield
-            finally:
+            bar = ModelBar(progress, run)
+        try:
+            for step in run:
+                progress.add(step)
+                if isinstance(step, Ran):
+                    self.warn(step.warning)
+                if bar:
+                    bar.show()
+        finally:
+            if bar:
                 bar.stop()
         if progress.texts:
             texts = counted(progress.texts, "text", "texts")

@@ -62,6 +62,18 @@ def pooling(embedder: Embedder) -> str:
     return f"pooling: {options.pooling} ({where})"
 
 
+def computing(embedder: Embedder) -> str:
+    """Return where and how vectors are computed."""
+    runtime = embedder.runtime
+    where = ", ".join(map(str, runtime.devices))
+    settled = ", ".join(
+        f"{name} {value}"
+        for name, value in embedder.chosen().items()
+        if value not in (None, "") and name not in ("device", "threads")
+    )
+    return f"runs on {where}, threads {runtime.threads}; {settled}"
+
+
 def skipped(records: int, where: str = "") -> str:
     """Return how many records were skipped."""
     return f"{counted(records, 'record was', 'records were')} skipped{where}" if records else ""

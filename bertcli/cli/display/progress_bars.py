@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from bertcli.files.streams import size_on_disk
 
 if TYPE_CHECKING:
-    from bertcli.inference.progress import Progress
+    from bertcli.inference.progress import ModelRun, Progress
     from bertcli.records.reader import Reader
-    from bertcli.tokenizing.run import TokenCounts
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
 
@@ -105,11 +104,9 @@ class CountingBar:
 class ModelBar:
     """Of a run that takes a model: it moves with every batch, and shows the end of the file too."""
 
-    def __init__(
-        self, progress: Progress, reader: Reader, tally: Callable[[], TokenCounts]
-    ) -> None:
-        self.progress, self.reader, self.tally = progress, reader, tally
-        self.size = size_on_disk(reader.source.paths)
+    def __init__(self, progress: Progress, run: ModelRun) -> None:
+        self.progress, self.run = progress, run
+        self.size = size_on_disk(run.reader.source.paths)
         self.bar: ProgressBar | None = None
         self.writing, self.truncated = 0.0, 0
 
@@ -119,7 +116,7 @@ class ModelBar:
         if progress.seconds <= QUIET_SECONDS:
             return
         self.bar = self.bar or ProgressBar()
-        if not progress.texts and progress.hashed[1]:
+        if not progress.texts and progress.hashed.size:
             done, size = progress.hashed
             counts = f"hashing the input: {done / 1e9:,.1f} of {size / 1e9:,.1f} GB"
             self.bar.update(counts, min(1.0, done / size), progress.seconds)
@@ -130,7 +127,7 @@ class ModelBar:
             share = min(1.0, progress.written / progress.total)
             self.bar.update(counts, share, monotonic() - self.writing)
             return
-        done, tally = progress.before + progress.texts, self.tally()
+        done, tally = progress.before + progress.texts, self.run.tally
         if done >= tally.records:  # a window is tokenized, and counted, before its first batch
             self.truncated = tally.truncated
         counts = f"{done:,} texts  {progress.rates}"
@@ -144,7 +141,7 @@ class ModelBar:
         The tokens that were not read yet are those of texts as long as the others, and as many as
         the rest of the files has room for.
         """
-        reader, tally, progress = self.reader, self.tally(), self.progress
+        reader, tally, progress = self.run.reader, self.run.tally, self.progress
         if reader.source.texts:
             texts = float(len(reader.source.texts))
         elif self.size and reader.bytes_read:

@@ -1,0 +1,15 @@
+"""Where and how a model runs, as a user chooses it. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Devices, number format, threads and batch size. None, or auto, leaves the choice to us."""
+
+    device: str = "auto"  # or a list: a process for each
+    dtype: str = "auto"
+    threads: int | None = None  # of all processes together
+    batch_tokens: int | None = None
