@@ -14,6 +14,7 @@ from pretrain_folders import prepared
 from safetensors.torch import load_file, save_file
 
 from .craft import PICKLES, evil_pickle, mutated_safetensors, mutated_zip
+from .plausible import PLAUSIBLE
 from .values import mutated_bytes, mutated_json, odd
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -127,6 +128,22 @@ def _tensorflow(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     write_checkpoint(folder / "bert_model.ckpt", convert(weights))
 
 
+def _in_numbers(dtype: torch.dtype) -> Callable[[Path, dict[str, torch.Tensor]], None]:
+    return lambda folder, found: save_file(
+        {name: one.to(dtype) for name, one in found.items()}, folder / "model.safetensors"
+    )
+
+
+def _old_names(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Write names of former times, and buffers that nobody needs."""
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): one
+        for name, one in weights.items()
+    }
+    old["bert.embeddings.position_ids"] = torch.arange(64)[None]
+    torch.save({"state_dict": old, "epoch": 3}, folder / "pytorch_model.bin")
+
+
 FORMATS: dict[str, Callable[[Path, dict[str, torch.Tensor]], None]] = {
     "zip": lambda folder, found: torch.save(found, folder / "pytorch_model.bin"),
     "legacy": lambda folder, found: torch.save(
@@ -135,6 +152,9 @@ FORMATS: dict[str, Callable[[Path, dict[str, torch.Tensor]], None]] = {
     "shards": lambda folder, found: _sharded(folder, found, "safetensors", save_file),
     "bins": lambda folder, found: _sharded(folder, found, "bin", torch.save),
     "tensorflow": _tensorflow,
+    "half": _in_numbers(torch.float16),
+    "double": _in_numbers(torch.float64),
+    "old-names": _old_names,
 }
 
 
@@ -196,7 +216,13 @@ def _older(folder: Path) -> None:
 
 
 def mutate(folder: Path, dice: random.Random) -> None:
-    """Break one to three files of a folder."""
+    """Break one to three files of a folder, or give it other settings that it could have."""
+    settings = sorted(path for path in folder.rglob("*.json") if plain_name(path) in PLAUSIBLE)
+    if settings and dice.random() < 0.35:
+        for path in dice.sample(settings, dice.choice([1, 1, len(settings)])):
+            known = PLAUSIBLE[plain_name(path)]
+            path.write_text(json.dumps(with_plausible(json.loads(path.read_text()), known, dice)))
+        return
     for _ in range(dice.choice([1, 1, 1, 2, 3])):
         files = sorted(path for path in folder.rglob("*") if _ordinary(path))
         if not files:
@@ -225,7 +251,7 @@ def mutate_file(path: Path, dice: random.Random) -> None:
     if dice.random() < 0.2:
         new = mutated_bytes(data, dice, head=1000)
     elif path.suffix == ".json":
-        new = _mutated_json_file(data, dice)
+        new = _mutated_json_file(plain_name(path), data, dice)
     elif path.suffix == ".txt":
         new = mutated_vocabulary(data, dice)
     elif path.suffix == ".safetensors":
@@ -239,15 +265,34 @@ def mutate_file(path: Path, dice: random.Random) -> None:
     path.write_bytes(new)
 
 
-def _mutated_json_file(data: bytes, dice: random.Random) -> bytes:
+def _mutated_json_file(name: str, data: bytes, dice: random.Random) -> bytes:
     try:
-        text = mutated_json(json.loads(data), dice).encode(errors="surrogatepass")
+        value = json.loads(data)
+        if name in PLAUSIBLE and isinstance(value, dict) and dice.random() < 0.5:
+            return json.dumps(with_plausible(value, PLAUSIBLE[name], dice)).encode()
+        text = mutated_json(value, dice).encode(errors="surrogatepass")
     except (ValueError, RecursionError):
         return mutated_bytes(data, dice)
     kind = dice.random()
     if kind < 0.02:
         return b"\xef\xbb\xbf" + text
     return text.decode().encode("utf-16") if kind < 0.04 else text
+
+
+def plain_name(path: Path) -> str:
+    """Return the name of a file under which PLAUSIBLE has its settings."""
+    if path.parent.name == "1_Pooling":
+        return "1_Pooling/config.json"
+    return path.name.replace("bert_config", "config")
+
+
+def with_plausible(
+    value: dict[str, Any], known: dict[str, list[Any]], dice: random.Random
+) -> dict[str, Any]:
+    """Return settings of which one to three are others that may stand there."""
+    for key in dice.sample([*known], dice.choice([1, 1, 2, 3])):
+        value = {**value, key: dice.choice(known[key])}
+    return value
 
 
 def mutated_vocabulary(data: bytes, dice: random.Random) -> bytes:
@@ -347,9 +392,9 @@ def swap(one: Path, other: Path) -> None:
 
 # --- commands -----------------------------------------------------------------------------------
 
-TEXTS = ["I love NLP!", "\udcff \ud800", "The film was [MASK].", "", "word " * 90]
-TEXTS += ["\u4e00\U0001f600 \x07 e\u0301"]
-LINES = "\n".join(TEXTS).encode(errors="replace") + b"\n"
+TEXTS = ["I love NLP!", "The film was [MASK].", "", "word " * 90, "\u4e00\U0001f600 \x07 e\u0301"]
+HALF = "\udcff \ud800"
+LINES = "\n".join(TEXTS).encode() + b"\n"
 JSON_IDS = b'{"input_ids":[101,5,7,102]}\n{"input_ids":[]}\n{"input_ids":[346,0]}\n'
 
 
@@ -401,7 +446,7 @@ def _command(dice: random.Random, name: str) -> Command:
             [[], ["--stats"], ["--tokens"], ["--offsets"], ["--count"], ["-f", "table"]]
         )
         pads = dice.choice([[], [], ["--padding", "max_length"], ["--truncation"]])
-        return Command(["tokenize", *TEXTS, *more, *pads])
+        return Command(["tokenize", *_texts(dice), *more, *pads])
     if kind < 0.28:
         more = dice.choice([[], ["--as", "tokens"], ["--skip-special-tokens"]])
         return Command(["decode", *more], JSON_IDS)
@@ -410,11 +455,11 @@ def _command(dice: random.Random, name: str) -> Command:
         view = dice.choice(views)
         return Command(["inspect", *([view] if view else [])])
     if kind < 0.62:
-        suffix = dice.choice(["html", "svg", "png", "json", "npz"])
+        suffix = dice.choice(["html", "svg", "png", "json", "pdf"])
         out = dice.choice([[], ["-o", f"out.{suffix}"]])
         return Command(["inspect", "--attention", TEXTS[0], *out], output=out[1] if out else "")
     if kind < 0.82:
-        return _embed(dice)
+        return _embed(dice, name)
     if kind < 0.88:
         more = dice.choice([[], ["--vectors", "out.npy"]])
         return Command(["similar", "a word", "--corpus", "corpus.txt", *more], output="out.npy")
@@ -426,12 +471,22 @@ def _command(dice: random.Random, name: str) -> Command:
     return _task(dice.choice([*HEADS]), dice)
 
 
-def _embed(dice: random.Random) -> Command:
-    more = dice.choice([[], [], ["--pooling", "cls"], ["--pooling", "mean"], ["--token-vectors"]])
-    more += dice.choice([[], [], ["--word-vectors", "mean"], ["--prompt-name", "query"]])
-    more += dice.choice([[], [], ["--dtype", "int8"], ["--layers", "-2,-1"], ["--max-length", "8"]])
+def _texts(dice: random.Random) -> list[str]:
+    """Return texts, seldom with one that is none."""
+    return [*TEXTS, HALF] if dice.random() < 0.04 else TEXTS
+
+
+def _embed(dice: random.Random, name: str) -> Command:
+    several = [["--token-vectors"], ["--word-vectors", "mean"], ["--word-vectors", "first"]]
+    pooled = [["--pooling", how] for how in ("cls", "mean", "max", "pooler", "mean+max")]
+    more = dice.choice([[], [], *several, *pooled])
+    if name == "sentence" or dice.random() < 0.04:
+        more = [*more, *dice.choice([[], ["--prompt-name", "query"]])]
+    more += dice.choice([[], [], ["--dtype", "int8"], ["--dtype", "bfloat16"]])
+    more += dice.choice([[], [], ["--layers", "-2,-1"], ["--layers", "0"], ["--max-length", "8"]])
+    more += dice.choice([[], [], [], ["--normalize"], ["--batch-tokens", "7"]])
     if dice.random() < 0.6:
-        return Command(["embed", *TEXTS, *more])
+        return Command(["embed", *_texts(dice), *more])
     out = "out." + dice.choice(["npy", "npz", "safetensors", "jsonl", "parquet", "csv"])
     return Command(["embed", *more, "-o", out], LINES, out)
 
@@ -442,10 +497,10 @@ def _task(name: str, dice: random.Random) -> Command:
             given = ["The film was [MASK].", *dice.choice([[], ["--targets", "good,word,\u4e00"]])]
         case "classify":
             more = dice.choice([[], ["--scores", "all"], ["--top-k", "2"], ["--logits"]])
-            given = [*TEXTS, *more]
+            given = [*_texts(dice), *more]
         case "tag":
             how = dice.choice(["none", "simple", "first", "average", "max"])
-            given = [*TEXTS, "--aggregation", how]
+            given = [*_texts(dice), "--aggregation", how]
         case "answer":
             given = ["--question", "Who?", "--context", "He said so. " * 30]
         case "choose":

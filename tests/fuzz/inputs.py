@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import random
 import zipfile
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from .values import Raw, dump, mutated_bytes, mutated_json, odd
 
 LINE = "the film was good I love NLP ! Straße 中文 [MASK] 😀 U.S. don't [SEP] \u0130 e\u0301"
 WORDS = LINE.split()
-KINDS = ("text", "text", "text", "vectors", "resume", "table", "stdin")
+KINDS = ("text", "text", "text", "vectors", "resume", "table", "stdin", "chain")
 
 
 ODD_NAMES = ["\x1b]0;x\x07", "a" * 235, "\udcff", "[red]x", "\u202e", "a\nb", " ", "'", "nowhere/a"]
@@ -64,6 +65,8 @@ def _made(dice: random.Random, sound: Path, case: Path) -> list[Command]:
             return _vectors(dice, sound, case)
         case "resume":
             return _resume(dice, sound, case)
+        case "chain":
+            return _chain(dice, sound, case)
         case "table":
             return _arrow(dice, sound, case)
         case "stdin":
@@ -77,6 +80,8 @@ def _made(dice: random.Random, sound: Path, case: Path) -> list[Command]:
 def text(dice: random.Random) -> str:
     """Return a few words, seldom none, with characters that matter to some format."""
     found = " ".join(dice.choices(WORDS, k=dice.choice([0, 1, 3, 8, 60])))
+    if dice.random() < 0.3:
+        found += " [MASK]"
     if dice.random() < 0.15:
         found += dice.choice(
             ["\t", '"', ",", "\r", "\x00", "\x1b]0;x\x07", "\u2028", "\ufeff", "\\"]
@@ -97,15 +102,15 @@ def record(dice: random.Random, fields: list[str]) -> dict[str, Any]:
 
 
 def json_lines(dice: random.Random, fields: list[str]) -> bytes:
-    """Return JSON lines some of which are not as they should be."""
-    lines = []
+    """Return JSON lines some of which are not as they should be; of half the files none is."""
+    lines, broken = [], dice.random() < 0.5
     for _ in range(dice.choice([0, 1, 3, 3, 8, 20])):
         one = record(dice, fields)
-        for name in dice.sample([*one], dice.choice([0, 0, 1])):
+        for name in dice.sample([*one], dice.choice([0, 0, 1]) if broken else 0):
             one[name] = odd(dice)
         kind = dice.random()
-        line = mutated_json(one, dice) if kind < 0.25 else dump(one)
-        lines.append(odd_line(dice) if kind > 0.95 else line)
+        line = mutated_json(one, dice) if broken and kind < 0.25 else dump(one)
+        lines.append(odd_line(dice) if broken and kind > 0.95 else line)
         if dice.random() < 0.005:
             lines.append(dump({"text": "a " * 20_000_000}))
     return (dice.choice(["\n", "\n", "\r\n", "\n\n"]).join(lines) + "\n").encode(
@@ -115,22 +120,27 @@ def json_lines(dice: random.Random, fields: list[str]) -> bytes:
 
 def delimited(dice: random.Random, fields: list[str], between: str) -> bytes:
     """Return CSV or TSV with quotes, rows and headers that do not fit."""
-    names = [*fields, *dice.sample(["id", "label", "", "text", "\x1b]0;x\x07", "a" * 3000], 2)]
-    rows = [names] if dice.random() < 0.85 else []
+    odd_names = ["id", "label", "", "text", "\x1b]0;x\x07", "a" * 3000]
+    broken = dice.random() < 0.5
+    names = [*fields, *dice.sample(odd_names if broken else ["id", "label", "stars"], 2)]
+    rows = [names] if not broken or dice.random() < 0.7 else []
     for _ in range(dice.choice([0, 1, 3, 8])):
         row = [text(dice) for _ in names]
-        if dice.random() < 0.1:
+        if broken and dice.random() < 0.2:
             row = row[: dice.randrange(len(row) + 1)] + [str(odd(dice))] * dice.choice([0, 1, 5])
         rows.append(row)
 
     def quoted(value: str) -> str:
         kind = dice.random()
-        if kind < 0.05:
+        if broken and kind < 0.05:
             return f'"{value}'
-        return '"' + value.replace('"', '""') + '"' if kind < 0.6 else value
+        bare = broken and kind > 0.6
+        return value if bare else '"' + value.replace('"', '""') + '"'
 
     lines = [between.join(map(quoted, row)) for row in rows]
-    return (dice.choice(["\n", "\r\n", "\r"]).join(lines) + "\n").encode(errors="surrogatepass")
+    return (
+        dice.choice(["\n", "\r\n", "\r"] if broken else ["\n", "\r\n"]).join(lines) + "\n"
+    ).encode(errors="surrogatepass")
 
 
 def plain(dice: random.Random, fields: list[str]) -> bytes:
@@ -172,7 +182,7 @@ def file_of(dice: random.Random, case: Path, fields: list[str], form: str = "") 
     """Write a file that can be broken in several ways and return its name."""
     form = form or dice.choice([*TEXT_FORMATS])
     data = TEXT_FORMATS[form](dice, fields)
-    if dice.random() < 0.25:
+    if dice.random() < 0.2:
         data = mutated_bytes(data, dice)
     if dice.random() < 0.05 and form != "parquet":
         data = data.decode(errors="replace").encode(dice.choice(["utf-16", "utf-16-le", "utf-32"]))
@@ -242,6 +252,8 @@ def _over(name: str, given: list[str], dice: random.Random, sound: Path) -> Comm
     argv = [name, *given, *reading(dice, pairs=free)]
     if name not in ("tokenize", "embed", "classify", "fill-mask", "tag", "next-sentence"):
         argv = [one for one in argv if one != "--pre-split"]
+    if name == "fill-mask" and dice.random() < 0.6:  # not every text has something to fill in
+        argv += ["--on-error", "skip"]
     model = HEADS.get(name, "tiny")
     argv += ["-m", str(sound / model)]
     if name == "tokenize":
@@ -272,7 +284,7 @@ def _corpus(dice: random.Random, file: str, sound: Path) -> Command:
     """Return a command of pretraining over a corpus."""
     more = [one for one in reading(dice, pairs=False, model=False)]
     if dice.random() < 0.5:
-        sizes = ["--size", dice.choice(["5", "50", "400"])]
+        sizes = ["--size", dice.choice(["5", "200", "1500", "9000"])]
         return Command(["pretrain", "vocab", file, *sizes, *more, "-o", "out"], output="out")
     argv = ["pretrain", "prepare", file, "--max-length", "12", *more, "-o", "out"]
     argv += dice.choice([[], ["-f", "parquet"], ["--whole-word"], ["--dupe-factor", "2"]])
@@ -287,11 +299,12 @@ def _stdin(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     if dice.random() < 0.4:
         data = mutated_bytes(data, dice)
     if name == "vocab":
-        return [Command(["pretrain", "vocab", "-o", "out", "--size", "50"], data, "out")]
+        return [Command(["pretrain", "vocab", "-o", "out", "--size", "1500"], data, "out")]
     said = ["--input-format", form] if dice.random() < 0.7 else []
     if name == "decode":
         lines = [dump(_ids(dice)) for _ in range(dice.choice([1, 3, 9]))]
-        kinds = (mutated_bytes("\n".join(lines).encode(errors="surrogatepass"), dice), data)
+        whole = "\n".join(lines).encode(errors="surrogatepass")
+        kinds = (whole, whole, mutated_bytes(whole, dice), data)
         more = [*dice.choice([[], ["--keep-fields"]]), *dice.choice([[], ["--on-error", "skip"]])]
         argv = ["decode", *said[:1], *(["jsonl"] if said else []), *more]
         return [Command([*argv, "-m", str(sound / "tiny")], dice.choice(kinds))]
@@ -520,6 +533,39 @@ def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     ]
 
 
+def _chain(dice: random.Random, sound: Path, case: Path) -> list[Command]:
+    """Return a command whose output, perhaps spoiled, is the input of others."""
+    lines = [dump(record(dice, ["text"])) for _ in range(dice.choice([0, 1, 5]))]
+    (case / "in.jsonl").write_bytes("".join(f"{one}\n" for one in lines).encode())
+    model = ["-m", str(sound / "tiny")]
+    form = dice.choice(["jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"])
+    ids = dice.random() < 0.5 or form == "tsv"
+    out = f"out.{form}" + dice.choice(
+        ["", "", ".gz", ".zst"] if form[-2:] in ("nl", "sv") else [""]
+    )
+    first = ["tokenize", *dice.choice([[], ["--tokens", "--text"], ["--padding", "max_length"]])]
+    if not ids:
+        kinds = [[], ["--precision", "int8"], ["--precision", "binary"], ["--precision", "float16"]]
+        first = ["embed", *dice.choice([*kinds, ["--token-vectors"], ["--word-vectors", "mean"]])]
+    first += ["-i", "in.jsonl", *dice.choice([[], ["--keep-fields"], ["--id-field", "text"]])]
+    last = "last." + dice.choice(["jsonl", "csv", "parquet", "txt"])
+    where = ["-o", last] if dice.random() < 0.4 else []
+    nearest = ["similar", "a", "--corpus", "in.jsonl", "--vectors", out, *model]
+    further = [
+        ["decode", "-i", out, *dice.choice([[], ["--keep-fields"], ["--as", "tokens"]]), *model],
+        ["inspect", out, *dice.choice([[], ["--json"]])],
+        ["compare", out, out, *dice.choice([[], ["--tolerance", "0.1"]])],
+        ["tokenize", "-i", out, "--on-error", "skip", *model],
+    ]
+    chosen = dice.choice(further) if ids else dice.choice([*further, nearest, nearest])
+    spoil = partial(_spoil, dice=dice, out=out) if dice.random() < 0.5 else None
+    more = where if chosen[0] in ("decode", "tokenize") else []
+    return [
+        Command([*first, *model, "-o", out], output=out, after=spoil),
+        Command([*chosen, *more], output=last if more else out),
+    ]
+
+
 def _spoil(where: Path, dice: random.Random, out: str) -> None:
     """Break one or two of the files that a run left, the output among them."""
     left = sorted(path for path in where.iterdir() if path.name.startswith(out))
@@ -530,6 +576,9 @@ def _spoil(where: Path, dice: random.Random, out: str) -> None:
             path.write_bytes(value.encode(errors="surrogatepass"))
         elif dice.random() < 0.2:
             path.unlink()
-            dice.choice([path.mkdir, lambda path=path: path.symlink_to(path.name), list])()
+            links = [
+                partial(path.symlink_to, name) for name in (path.name, "/dev/full", "in.jsonl")
+            ]
+            dice.choice([path.mkdir, partial(os.mkfifo, path), list, *links])()
         else:
             path.write_bytes(mutated_bytes(data, dice))

@@ -113,7 +113,9 @@ def output_problems(command: Command, done: Result, place: Path) -> Iterator[str
     if done.code == 2 and done.stdout:
         yield "data beside a usage error"
     plain = "-f" not in command.argv and command.argv[0] not in ("inspect", "decode")
-    if plain and done.stdout:
+    if "--count" in command.argv:
+        yield from count_problems(done) if plain else ()
+    elif plain and done.stdout:
         yield from json_problems("stdout", done.stdout)
     path = place / command.output
     if done.code or "-o" not in command.argv or not path.is_file():
@@ -125,6 +127,14 @@ def output_problems(command: Command, done: Result, place: Path) -> Iterator[str
 
         if np.load(path, allow_pickle=False).dtype.kind not in "fiu":
             yield "an .npy without numbers"
+
+
+def count_problems(done: Result) -> Iterator[str]:
+    """Say which line is not the id of a text, if it has one, and how many tokens it has."""
+    for line in done.stdout.decode(errors="replace").split("\n")[:-1]:
+        if not re.fullmatch(r"([^\t]*\t)?\d+", line):
+            yield f"a line of --count is no number: {line[:300]!r}"
+            return
 
 
 def json_problems(name: str, data: bytes) -> Iterator[str]:
@@ -140,7 +150,7 @@ def json_problems(name: str, data: bytes) -> Iterator[str]:
         except (ValueError, RecursionError) as bad:
             yield f"{name} is not strict JSON: {bad}, in {line[:300]!r}"
             return
-        if not isinstance(found, dict | int):  # a number is that of tokens, of --count
+        if not isinstance(found, dict):
             yield f"{name} has a line that is no object: {line[:300]!r}"
 
 
