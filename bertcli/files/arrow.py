@@ -325,8 +325,11 @@ def type_of(name: str) -> Any:
 
 
 def type_of_values(found: Sequence[Any]) -> Any:
-    """Return the type of these values; where there are none, that of text."""
-    kind = pyarrow.array(found).type
+    """Return the type of these values: that of text where there are none, or several kinds."""
+    try:
+        kind = pyarrow.array(found).type
+    except pyarrow.ArrowException:
+        return pyarrow.string()
     return pyarrow.string() if types.is_null(kind) else kind
 
 
@@ -344,10 +347,15 @@ def common_type(kind: Any, found: Sequence[Any]) -> Any:
 def column(found: Iterable[Any], kind: Any) -> Any:
     """Return values as a column of a type that `common_type` found for them."""
     if kind == pyarrow.string():
-        found = [one if one is None or isinstance(one, str) else _dump(one) for one in found]
+        found = as_texts(found)
     elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
         found = [one if one is None else float(one) for one in found]
     return pyarrow.array(found, type=kind)
+
+
+def as_texts(found: Iterable[Any]) -> list[str | None]:
+    """Return values for a column of text: what is none is written as JSON."""
+    return [one if one is None or isinstance(one, str) else _dump(one) for one in found]
 
 
 def _dump(value: Any) -> str:

@@ -206,6 +206,6 @@ def _tsv(cells: Sequence[Any]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, list | tuple | dict):
+    if isinstance(value, bool | list | tuple | dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return value

@@ -209,8 +209,9 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
         try:
             writer = writer or arrow.ParquetWriter(file, _schema(rows))
             refuse_new(rows, writer.schema.names)
-            table = arrow.pyarrow.Table.from_pylist(lines_of(rows), schema=writer.schema)
-            writer.write_table(table)
+            found, schema = lines_of(rows), writer.schema
+            columns = [_column([row.get(one.name) for row in found], one.type) for one in schema]
+            writer.write_table(arrow.pyarrow.table(columns, schema=schema))
         except (arrow.pyarrow.ArrowException, OverflowError, TypeError, ValueError) as bad:
             raise OutputError(
                 f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"
@@ -230,6 +231,11 @@ def _schema(rows: Sequence[Row]) -> Any:
         made = name in TYPES and any(isinstance(value, Made) for value in values)
         fields.append((name, arrow.type_of(TYPES[name]) if made else arrow.type_of_values(values)))
     return arrow.pyarrow.schema(fields)
+
+
+def _column(values: Sequence[Any], kind: Any) -> Any:
+    found = arrow.as_texts(values) if kind == arrow.pyarrow.string() else values
+    return arrow.pyarrow.array(found, type=kind)
 
 
 class ColumnTypes:

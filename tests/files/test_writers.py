@@ -202,12 +202,31 @@ def test_a_value_that_does_not_fit_its_column(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("values", [[1, "x"], [1, [2]], ["a", {"b": 1}]])
-def test_values_that_are_no_column(tmp_path, values):
-    """Also within the first rows, which set the type."""
-    with pytest.raises(OutputError, match="Parquet"):
-        written(tmp_path / "a.parquet", "parquet", [{"id": value} for value in values])
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([1, "x"], ["1", "x"]),
+        ([1, [2]], ["1", "[2]"]),
+        (["a", {"b": 1}], ["a", '{"b":1}']),
+        (["a", None, True, 0.5], ["a", None, "true", "0.5"]),
+    ],
+)
+def test_values_of_several_kinds_are_a_column_of_text(tmp_path, values, texts):
+    """As in the files of embed; also where the first rows have text alone."""
+    for at in range(len(values)):
+        rows = [{"id": value} for value in values]
+        some = rows[: at + 1], rows[at + 1 :]
+        if isinstance(values[0], int) and not at:
+            continue
+        written(tmp_path / "a.parquet", "parquet", *some, overwrite=True)
+        table = pyarrow.parquet.read_table(tmp_path / "a.parquet")
+        assert table["id"].to_pylist() == texts
+
+
+@pytest.mark.parametrize(("form", "end"), [("csv", ","), ("tsv", "\t")])
+def test_truth_values_are_those_of_json(tmp_path, form, end):
+    content = written(tmp_path / f"a.{form}", form, [{"a": True, "b": False, "c": None}])
+    assert content.decode() == f"{end.join('abc')}\ntrue{end}false{end}\n"
 
 
 class OddError(Exception):

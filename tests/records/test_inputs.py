@@ -124,6 +124,21 @@ def test_an_id_that_is_none(key):
     assert "stdin:1: the id 'id' is " in read(rows, "--id-field", "id").error
 
 
+@pytest.mark.parametrize("command", ["tokenize", "embed"])
+def test_ids_of_several_kinds_in_a_table_are_text(tmp_path, command):
+    rows = lines(*({"id": key, "text": "a", "flag": True} for key in (1, "x", 2.5)))
+    for form in ("parquet", "csv"):
+        out = tmp_path / f"a.{form}"
+        done = read(rows, "-m", TINY, "-q", "--keep-fields", "-o", out, command=command)
+        assert done.code == 0, done
+        if form == "csv":
+            with out.open(newline="") as file:
+                found = [(row["id"], row["flag"]) for row in csv.DictReader(file)]
+            assert found == [("1", "true"), ("x", "true"), ("2.5", "true")]
+        else:
+            assert pyarrow.parquet.read_table(out)["id"].to_pylist() == ["1", "x", "2.5"]
+
+
 @pytest.mark.parametrize("key", ["x", 7, 1.5, 10**30])
 def test_an_id_is_written_as_it_was_read(key):
     (row,) = read(lines({"id": key, "text": "a"})).rows
