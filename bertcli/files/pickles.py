@@ -115,7 +115,7 @@ class _Machine:
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
+        self.numbered: dict[int, Any] = {}  # what pickle calls the memo
         self.pairs = 0  # that were copied
 
     def step(self, opcode: str, argument: Any) -> None:
@@ -127,9 +127,9 @@ class _Machine:
         elif opcode in _MADE:
             self.stack.append(_MADE[opcode]())
         elif opcode in _PUT:
-            self.memo[len(self.memo) if argument is None else argument] = self.stack[-1]
+            self.numbered[len(self.numbered) if argument is None else argument] = self.stack[-1]
         elif opcode in _GET:
-            self.stack.append(self.memo[argument])
+            self.stack.append(self.numbered[argument])
         elif opcode in _STEPS:
             _STEPS[opcode](self, argument)
         elif opcode not in ("PROTO", "FRAME"):

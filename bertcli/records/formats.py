@@ -1,7 +1,7 @@
 """The file formats of records: lines, JSONL, CSV, TSV and Parquet, one function each.
 
-Each takes a path and the Reader that asks, and yields lists of records. No record of more than
-`--max-record-bytes` is held in memory, whatever it is packed in.
+Each takes an open file and its reader, and yields lists of records. No record larger
+than `--max-record-bytes` is held in memory, however it is compressed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked
 
 
 def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
-    """Yield the records of one file in the format that the source names or the suffix tells."""
+    """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
     name = "stdin" if path == "-" else path
     if form in (*ARRAYS, "parquet"):
@@ -60,14 +60,14 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
 
 
 def _of_file(place: str, form: str, name: str, reader: ReadProgress) -> Iterator[list[Record]]:
-    """Yield the records of a file that is read here and there, not from its start to its end."""
+    """Yield the records of a file that needs random access."""
     if form == "parquet":
         return parquet(place, name, reader)
     return arrays(place, form, name, reader)
 
 
 def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
-    """NPY, NPZ and safetensors: a record of token ids a row."""
+    """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
 
     limit = reader.source.max_record_bytes
@@ -84,7 +84,7 @@ def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[l
 def lines(
     stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
 ) -> Iterator[Sequence[Record]]:
-    """One text a line (or up to a NUL); an empty line is an empty text."""
+    """One text per line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
     objects = _Objects(reader, name)
@@ -105,7 +105,7 @@ def lines(
 
 
 def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[list[Record]]:
-    """One JSON object a line; blank lines are passed over."""
+    """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
     def parse(block: Block, number: int, index: int) -> Record:
@@ -117,7 +117,7 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Itera
 
 
 def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
-    """Parquet, read in batches of rows and only the columns that are needed."""
+    """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 
     source = reader.source
@@ -155,7 +155,7 @@ def _numbered(block: Block) -> Iterator[tuple[int, int]]:
 
 
 class _Objects:
-    """Records in lines of JSON: each object may have other fields than the last."""
+    """Records from lines of JSON; the fields may change from line to line."""
 
     def __init__(self, reader: ReadProgress, name: str) -> None:
         source = self.source = reader.source
@@ -194,7 +194,7 @@ class _Objects:
 
 
 def _whole(value: Any, where: str, source: Source) -> Any:
-    """Return a JSON value whose strings are text: an escape may write half of a surrogate pair."""
+    """Return a JSON value whose strings are valid text: escapes may be half a surrogate pair."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()

@@ -1,9 +1,9 @@
-"""Records of any source, one after another, and what became of those that cannot be read.
+"""Records of any source, one after another; counts those that cannot be read.
 
     for record in Reader(Source(paths=("reviews.jsonl.gz",))):
         print(record.text)
 
-A file of any size is read in the memory of one block. A record that cannot be read is an InputError
+Memory is that of one block, for a file of any size. A record that cannot be read is an InputError
 with its file and line, or is reported, counted and skipped (`on_error="skip"`).
 """
 
@@ -50,18 +50,18 @@ class ReadProgress:
         return found
 
     def skip(self, error: InputError) -> None:
-        """Report and count a record that is left out; raise when the run shall stop instead."""
+        """Report and count a record that is skipped; raise with ``on_error="fail"``."""
         if self.source.on_error != "skip":
             raise error
         self.skipped += 1
         self.warn(f"skipped: {error}")
 
     def count(self, size: int) -> None:
-        """Note that so many bytes were read from the disk."""
+        """Count bytes read from disk."""
         self.bytes_read += size
 
     def fit_id(self, key: Any, name: str, where: str) -> float | None:
-        """Return an id that is neither a string nor a whole number: a number, or none.
+        """Return a valid id, given one that is neither a string nor an integer: a number or None.
 
         A list, an object, true or false is no id. It is counted; where the field was asked for
         with --id-field, InputError is raised, as it is for NaN and infinity.
@@ -79,9 +79,9 @@ class ReadProgress:
         return None
 
     def record(self, fields: RecordFields, row: Mapping[str, Any], file: str, line: int) -> Record:
-        """Return the record that a row holds, and count ids.
+        """Return the record of a row, and count ids.
 
-        Raises InputError for values that could not be written again, NaN and infinity among them.
+        Raises InputError for values that cannot be written as JSON, such as NaN and infinity.
         """
         found = Record(
             row[fields.text],
@@ -104,9 +104,9 @@ class ReadProgress:
         return checked(found, self.source)
 
     def table_fields(self, there: Sequence[str], where: str) -> RecordFields:
-        """Return the fields of a table, which are kept for the header of the output.
+        """Return the fields of a table, and keep them for the header of the output.
 
-        Raises InputError for a field that is missing, or that two columns have the name of.
+        Raises InputError for a field that is missing, or the name of two columns.
         """
         fields = fields_of(self.source, there, where)
         for name in fields.needed:
@@ -146,7 +146,7 @@ class Reader(ReadProgress):
         return checked(record, self.source)
 
     def _check_paths(self) -> None:
-        """Fail before the first record, not after an hour, when a later file is not there."""
+        """Raise InputError for a missing file before the first record is read."""
         for path in self.source.paths:
             try:
                 if path != "-" and stat.S_ISDIR(os.stat(path).st_mode):

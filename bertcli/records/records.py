@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The place to name in a message: ``reviews.txt:12``, or ``text 2`` of the arguments."""
+        """The place to name in messages: ``reviews.txt:12``, or ``text 2`` for arguments."""
         return f"{self.file}:{self.line}" if self.file else f"text {self.line}"
 
 
@@ -59,7 +59,7 @@ class TextBlock(Sequence[Record]):
 
 
 def checked(record: Record, source: Source) -> Record:
-    """Return the record with its texts split into words, or read as ids, if they are to be.
+    """Return the record with its texts split into words or parsed as ids, if the source says so.
 
     Raises InputError for a text that is not a string, or not valid Unicode.
     """
@@ -115,7 +115,7 @@ def _valid(text: str, record: Record, source: Source) -> str:
 
 
 def texts_of(records: Iterable[Record]) -> Iterator[str]:
-    """Yield every string of some records: texts, pairs, or the words of those that are split."""
+    """Yield all strings of records: texts, pairs, or their words if they are split."""
     for text, pair, *_ in records:
         for part in (text, pair):
             if isinstance(part, list):
@@ -125,9 +125,9 @@ def texts_of(records: Iterable[Record]) -> Iterator[str]:
 
 
 def words(text: str) -> list[str]:
-    """Split a text into its words: a JSON list of strings, or else on white space.
+    """Split a text into words: a JSON list of strings, or else at white space.
 
-    Raises TooDeepError for brackets that no text has.
+    Raises TooDeepError for JSON nested too deep.
     """
     if text.startswith("["):
         try:
@@ -142,7 +142,7 @@ def words(text: str) -> list[str]:
 
 
 def ids_in(value: Any, where: str) -> list[int]:
-    """Return a list of ids: given as such, as JSON, or as numbers between blanks or commas.
+    """Return a list of ids: a list, JSON, or numbers separated by spaces or commas.
 
     Raises InputError for anything else.
     """
@@ -154,10 +154,10 @@ def ids_in(value: Any, where: str) -> list[int]:
         except ValueError:
             raise InputError(
                 f"{where}: {text[:40]!r} is not a list of token ids",
-                "ids are whole numbers between blanks or commas, or a JSON list",
+                "give integers separated by spaces or commas, or a JSON list",
             ) from None
     if not isinstance(value, list) or not all(type(number) is int for number in value):
-        raise InputError(f"{where}: expected a list of whole numbers, the token ids", SKIP)
+        raise InputError(f"{where}: expected a list of integers, the token ids", SKIP)
     return value
 
 
@@ -171,7 +171,7 @@ class RecordFields(NamedTuple):
 
     @property
     def needed(self) -> list[str]:
-        """All of them, each once."""
+        """All names, without duplicates."""
         return list(dict.fromkeys(name for name in (*self[:3], *self.rest) if name is not None))
 
 
@@ -197,10 +197,10 @@ def is_finite(value: Any) -> bool:
 
 
 def fields_of(source: Source, there: Sequence[str], where: str) -> RecordFields:
-    """Return the names of text, pair, id and carried fields among those that are there.
+    """Return the names of text, pair, id and kept fields among those available.
 
-    Raises InputError for a name that was asked for and is not there, and for a field to carry that
-    has the name of one of the output.
+    Raises InputError for a requested name that is missing, and for a kept field that has the name
+    of an output field.
     """
     text = source.text_field or ("input_ids" if source.ids else "text")
     single = source.pair_field is None and (source.single or source.ids)
@@ -227,7 +227,7 @@ def fields_of(source: Source, there: Sequence[str], where: str) -> RecordFields:
 
 
 def taken(name: str, where: str) -> InputError:
-    """Return the error for a field that cannot be carried: the output has one of that name."""
+    """Return the error for a kept field that has the name of an output field."""
     return InputError(
         f"{where}: field {name!r} cannot be kept, as the output has a field of that name",
         "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
@@ -235,9 +235,9 @@ def taken(name: str, where: str) -> InputError:
 
 
 def carried(row: Mapping[str, Any], record: Record, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of a record that are written behind those of a row.
+    """Return the kept fields of a record, which are written after those of a row.
 
-    Raises InputError for one that the row, or ``also``, has a field of the same name.
+    Raises InputError for a name that the row or ``also`` has.
     """
     extra = record.extra or {}
     for name in extra:

@@ -30,24 +30,24 @@ NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-
 
 @dataclass(frozen=True)
 class Source:
-    """Where records come from, in the words of the command line; None means the default name."""
+    """Where records come from, named as the options of the command line; None: the default."""
 
     texts: tuple[str, ...] = ()
     pair: str | None = None
     paths: tuple[str, ...] = ()
-    are_pairs: bool = False  # files of two columns without a header, as `--pairs` reads them
+    are_pairs: bool = False  # files of two columns without a header (--pairs)
     format: str = "auto"
     text_field: str | None = None
     pair_field: str | None = None
     id_field: str | None = None
-    keep: str | None = None  # names of further fields to carry, separated by commas; "*" is all
+    keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
     null: bool = False
-    single: bool = False  # there is no second text, so a field `pair` is like any other
+    single: bool = False  # no pairs: a field `pair` is a field like any other
     pre_split: bool = False
     sentences: bool = False  # a text may be a list of sentences
     ids: bool = False  # the records are lists of token ids
     flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
-    taken: frozenset[str] = frozenset()  # names that no kept field may have: the output's own
+    taken: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
     on_error: str = "fail"
     encoding: str = "utf-8"
     encoding_errors: str = "strict"
@@ -71,7 +71,7 @@ class Source:
             ) from None
 
     def format_of(self, path: str) -> str:
-        """Return the format of a file: as asked, else by the suffix."""
+        """Return the format of a file: that of the source, else by the suffix."""
         name = Path(path)
         inner = name.with_suffix("") if name.suffix.lower() in PACKED else name
         found = FORMATS.get(inner.suffix.lower(), "tsv" if self.are_pairs else "txt")

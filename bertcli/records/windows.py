@@ -1,4 +1,4 @@
-"""Windows of records, and work that goes on in the background while a window is used."""
+"""Windows of records, prefetching, and batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DONE = object()
 
 
 def windows(blocks: Iterable[Sequence[T]], size: int, *, full: bool = False) -> Iterator[list[T]]:
-    """Cut blocks into lists of at most ``size`` items.
+    """Split blocks into lists of at most ``size`` items.
 
-    A block that is short because its source is slow goes on at once, unless ``full`` asks for
-    windows that do not depend on how the blocks came.
+    A block that is short because its source is slow is passed on at once, unless ``full`` asks for
+    windows that do not depend on the blocks.
     """
     held: list[T] = []
     for block in blocks:

@@ -61,7 +61,7 @@ _repeated = lru_cache(maxsize=2 * SHARED)(Repeated)
 
 @dataclass(frozen=True)
 class Layout:
-    """How records become columns. None means what the model folder says."""
+    """How records become columns. None: as the model specifies."""
 
     columns: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
     special_tokens: bool = True
@@ -86,7 +86,7 @@ class Layout:
 
 
 class Encoded(NamedTuple):
-    """A record's tokens. ``cut`` counts the tokens that truncation took away."""
+    """A record's tokens. ``cut`` is the number of tokens dropped by truncation."""
 
     record: Record
     columns: dict[str, Column]
@@ -120,7 +120,7 @@ def strategies(
 
 
 def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Encoded:
-    """Return the item filled up with padding tokens at its end, or at its start (side "left")."""
+    """Return the item padded at its end, or at its start (side "left")."""
     size = length - item.length
     if size <= 0:
         return item
@@ -157,7 +157,7 @@ def to_unit(offsets: Column, text: str, unit: str) -> Column:
 
 
 def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
-    """Return where the tokens of one sequence stand among special ones."""
+    """Return the positions of one sequence's tokens among special tokens."""
     count = sequences.count(which)
     start = sequences.index(which) if count else 0
     return start, start + count

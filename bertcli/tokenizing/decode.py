@@ -18,19 +18,19 @@ WINDOW = 1024
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How ids are shown. ``tokens`` asks for the tokens instead of a text."""
+    """How ids are decoded: to a text, or with ``tokens`` to the list of tokens."""
 
     tokens: bool = False
     skip_special: bool = False
-    clean_up: bool | None = None  # None is what the folder says
+    clean_up: bool | None = None  # None: as the model specifies
 
     @property
     def field(self) -> str:
-        """The field that is written."""
+        """The name of the output field."""
         return "tokens" if self.tokens else "text"
 
     def header(self, reader: Reader) -> TableHeader:
-        """Return the row that begins a table of no rows."""
+        """Return the header of a table without rows."""
         known = reader.fields
         key = {"id": None} if known and known.id is not None else {}
         rest = dict.fromkeys(known.rest) if known else {}

@@ -38,13 +38,13 @@ ROLES = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
-PREFIX = "##"  # of a piece that continues a word
+PREFIX = "##"  # of a token that continues a word
 # Classes of transformers that take tokenizer.json as it is; the others build its normalizer and
 # its decoder anew.
 AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 where a tokenizer has no limit
+UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
-UNKNOWN = "\U0010ffff"  # a character that no vocabulary has
+UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
 
 
 def content(settings: JsonObject, role: str) -> str | None:
@@ -56,7 +56,7 @@ def content(settings: JsonObject, role: str) -> str | None:
 
 
 def roles_of(settings: JsonObject) -> dict[str, str]:
-    """Return the special tokens that BERT needs, by the names that this folder gives them."""
+    """Return the special tokens of BERT's roles, as this folder names them."""
     return {role: content(settings, role) or default for role, default in ROLES.items()}
 
 
@@ -92,19 +92,19 @@ def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int
 
 
 def _has_capitals(vocabulary: Collection[str]) -> bool:
-    """Tell whether many words have capital letters; some of an uncased vocabulary may."""
+    """Return whether many words have capital letters; an uncased vocabulary has few."""
     words = [token for token in vocabulary if token.isalpha()]
     capitals = sum(word != word.lower() for word in words)
     return capitals > 1 and 10 * capitals > len(words)
 
 
 def is_cased(tokenizer: Tokenizer) -> bool:
-    """Tell whether the vocabulary has capital letters, which lower-cased text never reaches."""
+    """Return whether the vocabulary has capital letters, which lower-cased text never uses."""
     return all(tokenizer.token_to_id(letter) is not None for letter in "ABCDE")
 
 
 def load(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
-    """Return what a folder's tokenizer.json holds, or else its vocab.txt, and warnings about it."""
+    """Return the vocabulary of tokenizer.json, or else of vocab.txt, and warnings about it."""
     if os.path.lexists(folder / "tokenizer.json"):
         return _from_json(folder, settings)
     if os.path.lexists(folder / "vocab.txt"):
@@ -129,7 +129,7 @@ def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]
     is_regular(path)  # which the library does not ask
     try:
         core = Tokenizer.from_file(str(path))
-    except Exception as broken:  # tokenizers raises nothing narrower
+    except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(
             f"{path}: not a tokenizer: {broken}",
             "download it again, or remove it to use vocab.txt",
@@ -150,7 +150,7 @@ def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]
 
 
 def _check_pre_tokenizer(part: JsonObject) -> None:
-    """Refuse pieces of no length, which the library would panic about."""
+    """Refuse empty tokens, on which the library would panic."""
     inner = part.entries("pretokenizers")
     for at in inner:
         _check_pre_tokenizer(inner.object(at))
@@ -158,7 +158,7 @@ def _check_pre_tokenizer(part: JsonObject) -> None:
 
 
 def _check_processor(core: Tokenizer, processor: JsonObject) -> None:
-    """Refuse a template that the library would panic about, or that loses or repeats a text.
+    """Refuse a template on which the library would panic, or that drops or repeats a text.
 
     The library has checked the types; it checks neither names nor ids.
     """
@@ -196,7 +196,7 @@ def _check_template(processor: JsonObject, key: str, texts: list[str], special: 
 
 
 def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
-    """Let tokenizer_config.json decide about the normalizer, as transformers does; warn of it."""
+    """Apply tokenizer_config.json to the normalizer, as transformers does; warn of changes."""
     was = core.normalizer
     if type(was).__name__ != "BertNormalizer" or settings.get("tokenizer_class") in AS_IT_IS:
         return []
@@ -219,13 +219,13 @@ def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
 
 
 def sentence_settings(folder: Path) -> JsonObject:
-    """Return what sentence-transformers was told of the BERT in this folder; empty if nothing."""
+    """Return sentence_bert_config.json of this folder; empty without one."""
     found = (read_object(folder / name) for name in SENTENCE_CONFIGS)
     return next((raw for raw in found if raw), NOTHING)
 
 
 def sentence_limit(raw: JsonObject) -> int | None:
-    """Return the limit in there; what is passed on to the tokenizer precedes ``max_seq_length``."""
+    """Return the limit it sets; that of the tokenizer's arguments precedes ``max_seq_length``."""
     for name in ("processor_kwargs", "tokenizer_args"):
         if limit := raw.object(name).whole("model_max_length", 1):
             return limit
@@ -295,7 +295,7 @@ def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
         )
     try:
         core.model.tokenize(UNKNOWN)
-    except Exception as failed:  # tokenizers raises nothing narrower
+    except Exception as failed:  # tokenizers raises no narrower class
         raise ModelError(f"{folder}: unknown words have no token: {failed}") from None
     if getattr(core.normalizer, "lowercase", False) and is_cased(core):
         return [

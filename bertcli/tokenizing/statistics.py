@@ -1,4 +1,4 @@
-"""What a corpus looks like to a tokenizer, in one pass and in constant memory."""
+"""Token statistics of a corpus, in one pass and in constant memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.model_files import PREFIX
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-UNKNOWN_KEPT = 50_000  # distinct unknown words remembered; beyond that the rare ones are dropped
+UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12
 
 
@@ -44,7 +44,7 @@ class CorpusStats:
                 self._remember(item)
 
     def summary(self) -> dict[str, Any]:
-        """Return the corpus in numbers; lengths include special tokens."""
+        """Return the statistics as JSON values; lengths include special tokens."""
         texts = self.lengths.total()
         total = sum(length * count for length, count in self.lengths.items())
         words = total - self.special - self.pieces
@@ -70,7 +70,7 @@ class CorpusStats:
         }
 
     def _remember(self, item: Encoded) -> None:
-        """Find the words behind [UNK]: the text at its offsets."""
+        """Count the words that became [UNK]: the text at its offsets."""
         from bertcli.tokenizing.columns import COLUMNS
 
         record = item.record
@@ -95,7 +95,7 @@ class CorpusStats:
         return next((at for at, n in zip(ordered, counts, strict=True) if n >= needed), 0)
 
     def _histogram(self) -> list[dict[str, int]]:
-        """Return bars of equal width up to the 99th percentile, and one for what is beyond."""
+        """Return bars of equal width up to the 99th percentile, and one for the rest."""
         if not self.lengths:
             return []
         low, high, top = min(self.lengths), self._quantile(0.99), max(self.lengths)

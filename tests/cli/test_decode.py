@@ -153,10 +153,10 @@ def test_an_id_that_is_not_there(tmp_path, index):
     [
         ("one two", "'one two' is not a list of token ids"),
         ("1.5", "'1.5' is not a list of token ids"),
-        ("[1, true]", "expected a list of whole numbers"),
-        ('["1"]', "expected a list of whole numbers"),
+        ("[1, true]", "expected a list of integers"),
+        ('["1"]', "expected a list of integers"),
         ('{"ids":[1]}', "field 'input_ids' not found"),
-        ('{"input_ids":7}', "expected a list of whole numbers"),
+        ('{"input_ids":7}', "expected a list of integers"),
         ("{", "not valid JSON"),
     ],
 )
