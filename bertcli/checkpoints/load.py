@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from bertcli.checkpoints.load_report import LoadReport, Shape, compare, partner
 from bertcli.checkpoints.names import BASE, TIED, canonical, heads_in
-from bertcli.checkpoints.scan import find_config, require_weights
+from bertcli.checkpoints.scan import bert_folder, find_config, require_weights
 from bertcli.checkpoints.tensor_reader import TensorReader
 from bertcli.checkpoints.tensors import StoredTensor, read_tensors
 from bertcli.errors import ModelError, OutputError
@@ -97,9 +97,10 @@ def examine(folder: Path, cls: type[Model] | None = None, pooler: bool | None = 
 
 
 def read_config(folder: Path) -> BertConfig:
-    """Read config.json, or bert_config.json as Google calls it; ModelError without either."""
+    """Read the config of the BERT in a folder: config.json, or Google's bert_config.json."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: folder not found")
+    folder = bert_folder(folder)
     path = find_config(folder)
     if path is None:
         raise ModelError(f"{folder}: no config.json in this folder")
@@ -109,6 +110,7 @@ def read_config(folder: Path) -> BertConfig:
 def _plan(
     folder: Path, cls: type[Model] | None, pooler: bool | None, reader: TensorReader
 ) -> tuple[Model, dict[str, StoredTensor], LoadReport]:
+    folder = bert_folder(folder)
     config = read_config(folder)
     made = architecture(config) if cls is None else cls
     if pooler is not None and not issubclass(made, BertModel):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from bertcli.checkpoints import load as checkpoint
-from bertcli.checkpoints.scan import require_weights
+from bertcli.checkpoints.scan import bert_folder, require_weights
 from bertcli.errors import BertcliError, InputError, ModelError, OutputError, out_of_memory
 from bertcli.files.lock import locked
 from bertcli.files.typed_json import as_json
@@ -309,4 +309,4 @@ def _open(folder: Path, ranks: Ranks) -> Instances:
 
 def _weights_sha256(folder: Path) -> str:
     """Return one sha256 for the files of weights in a folder."""
-    return " ".join(sha256(path) for path in require_weights(folder).all)
+    return " ".join(sha256(path) for path in require_weights(bert_folder(folder)).all)

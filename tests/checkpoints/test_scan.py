@@ -10,6 +10,8 @@ from front import PACKAGE, bad, call, good
 from safetensors.torch import load_file, save_file
 from tensorflow_files import write_checkpoint
 
+from bertcli.checkpoints.load import load
+
 TINY = PACKAGE / "samples" / "tiny-bert"
 QUIET = ["--pooling", "mean", "-q"]
 
@@ -146,5 +148,6 @@ def test_inspect_finds_the_bert_inside_a_sentence_model(inside):
     assert [*found["weights"]["files"]] == ["model.safetensors"]
     assert found["sentence"]["transformer"] == "0_Transformer"
     assert found["tokenizer"]["vocabulary_size"] == found["config"]["vocab_size"]
+    assert load(folder)[0].state_dict().keys() == load(TINY)[0].state_dict().keys()
     assert good("inspect", folder, "--attention", "one", "--json").rows
     assert "WRONG" not in good("inspect", folder, "--verify").out
