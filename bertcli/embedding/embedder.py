@@ -31,9 +31,8 @@ from bertcli.embedding.token_vectors import (
     portions,
     windows_of,
 )
-from bertcli.embedding.vector_checks import refuse_cut, refuse_empty, refuse_infinite
 from bertcli.embedding.word_pooling import pool_words, words_of
-from bertcli.errors import BertcliError
+from bertcli.errors import BertcliError, InputError, ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inference.encoder import Reading, Tokens, Work, result_of
 from bertcli.inference.progress import Ran
@@ -349,3 +348,36 @@ class Embedder:
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
         length = self.runtime.tokenizer.encode([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
+
+
+def refuse_cut(batch: Sequence[Encoded], limit: int) -> None:
+    """Raise InputError for a text of which truncation took something away."""
+    for item in batch:
+        if item.cut:
+            raise InputError(
+                f"{item.record.where}: {item.length + item.cut} tokens, and {limit} is the limit",
+                "--on-truncate warn cuts texts, window encodes all of them",
+            )
+
+
+def refuse_empty(batch: Sequence[Encoded]) -> None:
+    """Raise InputError for a text without a token, not even a special one."""
+    for item in batch:
+        if not item.length:
+            raise InputError(
+                f"{item.record.where}: has no tokens, so it has no vector",
+                "leave out --no-special-tokens, or drop the text",
+            )
+
+
+def refuse_infinite(items: Sequence[Encoded], vectors: np.ndarray) -> None:
+    """Raise ModelError for a record whose vectors [n, ...] hold NaN or infinity."""
+    import numpy as np
+
+    finite = np.isfinite(vectors).reshape(len(items), -1).all(axis=1)
+    if not finite.all():
+        record = items[int(finite.argmin())].record
+        raise ModelError(
+            f"{record.where}: its vector holds NaN or infinity",
+            "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
+        )

@@ -107,7 +107,7 @@ class _Embedding:
     def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
         from bertcli.inference.progress import Ran
         from bertcli.vectors.run import EmbedRun
-        from bertcli.vectors.target import Target
+        from bertcli.vectors.sink import Target
 
         again = self.job.overwrite
         target = Target(

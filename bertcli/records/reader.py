@@ -13,6 +13,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from bertcli.errors import InputError
@@ -38,6 +39,10 @@ class ReadProgress:
         self.with_id = self.without_id = 0  # records of files that have fields
         self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
         self.bytes_read = self.records = 0
+
+    def reserve(self, names: frozenset[str]) -> None:
+        """Refuse to keep fields of these names: the output has such fields itself."""
+        self.source = replace(self.source, taken=names)
 
     def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
         """Parse numbered units; one that cannot be parsed stops the run or is skipped."""

@@ -23,9 +23,9 @@ from bertcli.records.records import Record, carried
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.formats import vector_writer
 from bertcli.vectors.input_hashes import Inputs
-from bertcli.vectors.output import Sink, begin, claimed
+from bertcli.vectors.output import begin, claimed
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
-from bertcli.vectors.target import Target
+from bertcli.vectors.sink import Sink, Target
 
 if TYPE_CHECKING:
     import numpy as np

@@ -38,7 +38,7 @@ from bertcli.vectors.run import (
     tokenizer_of,
     weights_of,
 )
-from bertcli.vectors.target import Target
+from bertcli.vectors.sink import Target
 
 QUERY = ("query",)
 # Options that have one name in a manifest and here.

@@ -32,8 +32,8 @@ from bertcli.__main__ import run
 run()
 """
 STOPPED = """
-import bertcli.vectors.output
-bertcli.vectors.output.Sink.finish = lambda *_: os._exit(9)
+import bertcli.vectors.sink
+bertcli.vectors.sink.Sink.finishing = lambda *_: os._exit(9)
 """
 
 

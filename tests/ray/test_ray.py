@@ -239,7 +239,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.output.put_json", "bertcli.ray.jobs.put_json")[at]
+    where = ("bertcli.vectors.sink.put_json", "bertcli.ray.jobs.put_json")[at]
     with mock.patch(where, side_effect=killed(at)), pytest.raises(KeyboardInterrupt):
         ShardWorker(job, "me", lambda *seen: None).make(shard)
     assert out.exists()

@@ -15,7 +15,7 @@ from front import PACKAGE, bad, call, good, left_in, shell
 from safetensors.numpy import load_file
 
 from bertcli.vectors import journal
-from bertcli.vectors.output import Sink
+from bertcli.vectors.sink import Sink
 
 TINY = PACKAGE / "samples" / "tiny-bert"
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)

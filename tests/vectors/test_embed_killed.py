@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from front import DEADLINE, bad, call, environment, good, shell
 
-from bertcli.vectors.output import Sink
+from bertcli.vectors.sink import Sink
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "samples" / "tiny-bert"

@@ -26,7 +26,7 @@ from bertcli.hub import MODEL_FILES
 from bertcli.vectors import rows as fields
 from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.precision import RANGED, too_few
-from bertcli.vectors.target import Target
+from bertcli.vectors.sink import Target
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedded, Embedder

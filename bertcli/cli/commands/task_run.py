@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.display.console import Console
@@ -46,7 +45,7 @@ def write(
 
     if form != "table":
         names = fields_written(stream.blank, flat=form != "jsonl") - stream.consumed
-        stream.reader.source = replace(stream.reader.source, taken=names)
+        stream.reader.reserve(names)
     batches = console.track(
         stream,
         stream.reader,
