@@ -224,6 +224,7 @@ ONE_HOME = {
     "os.open": "files/system_calls",
     "import filelock": "files/lock",
     "import csv": "files/delimited",
+    "import zipfile": "files/zips",
     "import pyarrow": "files/arrow",
     b"\x93NUMPY": "files/npy",
     "O_NOFOLLOW": "files/system_calls",

@@ -15,9 +15,10 @@ from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError
 from bertcli.files import safetensors
-from bertcli.files.npy import BLOCK, header_of, npz_archive
+from bertcli.files.npy import BLOCK, header_of
 from bertcli.files.stored_arrays import open_array
 from bertcli.files.tables import TableHeader
+from bertcli.files.zips import npz_archive
 
 Row = dict[str, Any]
 ROWS = 1024  # rows read at a time

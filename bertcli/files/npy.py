@@ -1,4 +1,4 @@
-"""NPY arrays, alone and in archives (NPZ): their headers, and rows as a stream.
+"""NPY arrays, alone or in archives (NPZ): their headers, and rows as a stream.
 
     head = read_header(file)                 # ValueError says what is wrong
     for block in read_blocks(file, head.dtype, rows, width): ...
@@ -14,9 +14,7 @@ from __future__ import annotations
 import ast
 import struct
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -111,15 +109,3 @@ def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Return the header of an NPY file of version 1.0, 128 bytes for every shape."""
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
     return MAGIC + b"\x01\x00" + struct.pack("<H", 118) + text.ljust(117).encode() + b"\n"
-
-
-@contextmanager
-def npz_archive(file: IO[bytes]) -> Iterator[Callable[[str], IO[bytes]]]:
-    """Yield what opens an array of an archive, to write it there. Equal arrays give equal bytes."""
-    with zipfile.ZipFile(file, "w") as archive:
-
-        def member(name: str) -> IO[bytes]:
-            entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed
-            return archive.open(entry, "w", force_zip64=True)
-
-        yield member

@@ -8,8 +8,6 @@ for block in found.blocks(1024): ...
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from bertcli.errors import InputError
 from bertcli.files.npy import read_blocks, read_header
 from bertcli.files.safetensors import AGAIN, NUMPY_OF, open_safetensors
 from bertcli.files.streams import PACKED, open_bytes, size_on_disk, unreadable
-from bertcli.files.zips import open_zip
+from bertcli.files.zips import UNREADABLE, open_zip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +65,7 @@ def open_array(place: str, path: str, form: str, wanted: str) -> Iterator[Stored
     try:
         with OPENERS[form](place, path, wanted) as found:
             yield found
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as broken:
+    except (ValueError, *UNREADABLE) as broken:
         raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
     except OSError as failed:
         raise unreadable(path, failed) from None

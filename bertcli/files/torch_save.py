@@ -20,12 +20,11 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 from bertcli.errors import ModelError
 from bertcli.files.pickles import AsksToRun, BadPickle, Storage, Tensor, kind_of, read_pickle
 from bertcli.files.typed_json import AGAIN
-from bertcli.files.zips import open_zip
+from bertcli.files.zips import ZIP_STORED, BadZipFile, ZipFile, open_zip
 
 ZIP = b"PK\x03\x04"  # how torch.save has begun its files since torch 1.6
 LARGEST = 1 << 25  # bytes of what describes the tensors

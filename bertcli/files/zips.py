@@ -1,4 +1,4 @@
-"""Zip archives from outside, opened with bounds: what NPZ files and torch's checkpoints are.
+"""Zip archives, which NPZ files and torch's checkpoints are: those from outside with bounds.
 
     with open_zip(path) as archive:    # BadZipFile says what is wrong
         with archive.open("a.npy") as member: ...
@@ -10,12 +10,19 @@ stored or deflated, which can be read piece by piece (bz2 and lzma cannot), and 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZipInfo
+from zipfile import ZIP_STORED as ZIP_STORED
+from zipfile import BadZipFile as BadZipFile
+from zipfile import ZipFile as ZipFile
 
 LARGEST = 1 << 24  # bytes of a directory: those of 100,000 members and more
+UNREADABLE = (BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 _END, _END64, _LOCATOR = 22, 56, 20  # bytes of the records at the end of an archive
 _COMMENT = 1 << 16  # bytes at most, behind the last of them
 
@@ -65,3 +72,15 @@ def _check_members(archive: ZipFile) -> None:
             raise BadZipFile(f"{name!r} is encrypted")
         if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
             raise BadZipFile(f"{name!r} is compressed in a way that is not supported")
+
+
+@contextmanager
+def npz_archive(file: IO[bytes]) -> Iterator[Callable[[str], IO[bytes]]]:
+    """Yield what opens an array of an archive, to write it there. Equal arrays give equal bytes."""
+    with ZipFile(file, "w") as archive:
+
+        def member(name: str) -> IO[bytes]:
+            entry = ZipInfo(f"{name}.npy")  # its date is fixed
+            return archive.open(entry, "w", force_zip64=True)
+
+        yield member

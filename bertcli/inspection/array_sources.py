@@ -6,8 +6,6 @@ A block is a numpy array [rows, width] of at most a few megabytes.
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -22,13 +20,12 @@ from bertcli.files.safetensors import read_header as read_safetensors
 from bertcli.files.streams import LineDecoder, open_bytes
 from bertcli.files.streams import blocks as line_blocks
 from bertcli.files.typed_json import BadJsonError, parse
-from bertcli.files.zips import open_zip
+from bertcli.files.zips import UNREADABLE, open_zip
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 LONGEST_HEADER = 1 << 16  # bytes of the names of the columns of CSV
 ROWS = 256  # vectors of JSON that are measured together
-UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 CUT_OFF = "fetch or write the file again"
 LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors

@@ -17,10 +17,10 @@ from bertcli.errors import BertcliError, InputError
 from bertcli.files.side_files import manifest_beside
 from bertcli.files.streams import PACKED
 from bertcli.files.typed_json import read_object
+from bertcli.files.zips import UNREADABLE
 from bertcli.hub import sha256
 from bertcli.inspection.array_sources import (
     CUT_OFF,
-    UNREADABLE,
     ArrayPart,
     FileFields,
     csv,

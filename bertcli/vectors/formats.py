@@ -16,10 +16,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
 from bertcli.files import safetensors
-from bertcli.files.npy import header_of, npz_archive
+from bertcli.files.npy import header_of
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.writers import writer_of
+from bertcli.files.zips import npz_archive
 from bertcli.vectors import rows as fields
 from bertcli.vectors.journal import Files
 from bertcli.vectors.precision import RANGED

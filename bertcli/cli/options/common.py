@@ -145,7 +145,9 @@ class OutputOptions:
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
     """Return the format. Raises UsageError when the command cannot write it."""
     if form not in allowed:
-        raise UsageError(f"this command cannot write {form}", f"--format can be: {', '.join(allowed)}")
+        raise UsageError(
+            f"this command cannot write {form}", f"--format can be: {', '.join(allowed)}"
+        )
     return form
 
 

@@ -1,0 +1,101 @@
+"""Files and folders that appear whole or not at all, and are on the disk when they do."""
+
+import os
+import stat
+
+import pytest
+
+from bertcli.files.atomic import put_files, put_folder, scratch_folder, whole_file
+
+
+@pytest.fixture
+def happened(monkeypatch):
+    """Note what is synced and renamed, by name."""
+    found, fsync, replace = [], os.fsync, os.replace
+
+    def note(file):
+        fsync(file)
+        found.append(("sync", os.fstat(file).st_ino))
+
+    def move(source, to):
+        found.append(("move", os.stat(source).st_ino))
+        replace(source, to)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "replace", move)
+    return found
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_its_folder_after(tmp_path, happened):
+    path = tmp_path / "a"
+    with whole_file(path) as file:
+        file.write(b"new")
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    made, folder = path.stat().st_ino, tmp_path.stat().st_ino
+    assert happened[:2] == [("sync", made), ("move", made)]
+    assert happened[2:] == ([("sync", folder)] if os.name == "posix" else [])
+
+
+def test_a_file_that_fails_leaves_the_old_one_alone(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
+        file.write(b"new")
+        raise ZeroDivisionError
+    assert (path.read_bytes(), names(tmp_path)) == (b"old", ["a"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_a_private_file_is_private_while_it_is_made(tmp_path):
+    with whole_file(tmp_path / "a", 0o600):
+        (made,) = tmp_path.iterdir()
+        assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path):
+    target = tmp_path / "a"
+    for text in ("old", "new"):
+        with scratch_folder(tmp_path / ".making") as made:
+            (made / text).write_text(text)
+            put_folder(made, target)
+    assert (names(tmp_path), names(target)) == (["a"], ["new"])
+
+
+def test_a_folder_that_cannot_be_moved_gives_its_place_back(tmp_path, monkeypatch):
+    target, replace = tmp_path / "a", os.replace
+    target.mkdir()
+    (target / "old").touch()
+
+    def fail(source, to):
+        if os.path.basename(source) == ".making":
+            raise OSError(28, "No space left on device")
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"), scratch_folder(tmp_path / ".making") as made:
+        put_folder(made, target)
+    assert (names(tmp_path), names(target)) == (["a"], ["old"])
+
+
+def test_the_file_that_makes_a_folder_one_comes_last(tmp_path, monkeypatch):
+    target, moved, replace = tmp_path / "a", [], os.replace
+    target.mkdir()
+    (target / "config.json").touch()
+
+    def note(source, to):
+        moved.append((os.path.basename(to), (target / "config.json").exists()))
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", note)
+    with scratch_folder(tmp_path / ".making") as made:
+        for name in ("config.json", "a.txt", "model.safetensors"):
+            (made / name).touch()
+        put_files(made, target, last="config.json")
+    assert sorted(moved[:2]) == [("a.txt", False), ("model.safetensors", False)]
+    assert moved[2] == ("config.json", False)
