@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, InputError, OutputError
+from bertcli.files.npy import WIDEST
 from bertcli.files.streams import unreadable
 from bertcli.files.tables import TYPES, Made, fields_of, lines_of, refuse_new
 
@@ -117,11 +118,11 @@ class Table:
     def arrays(self, name: str, most: int) -> Iterator[Array]:
         """Yield a column of numbers, or of lists of one length, as arrays [<= most, D...].
 
-        Raises InputError for a column of lists of several lengths.
+        Raises InputError for a column of lists of several lengths, or longer ones than are read.
         """
         if not self.metadata.num_rows:
             yield from arrow.no_rows(self.schema.field(name).type)
-        for batch in self.file.iter_batches(most, columns=[name]):
+        for batch in self._batches([name], most):
             try:
                 yield arrow.array(batch.column(0), name)
             except ValueError as uneven:
@@ -133,10 +134,26 @@ class Table:
         return [field.name for field in self.schema if arrow.is_vector(field.type)]
 
     def vectors(self, names: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
-        """Yield lists of numbers, of so many rows at a time: column, type and vectors of each."""
-        for batch in self.file.iter_batches(most, columns=list(names)) if names else ():
+        """Yield lists of numbers, of so many rows at a time: column, type and vectors of each.
+
+        Raises InputError for longer lists than are read.
+        """
+        for batch in self._batches(names, most) if names else ():
             for name in names:
                 yield (name, *arrow.vectors(batch.column(name)))
+
+    def _batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
+        """Yield columns in batches of at most so many rows, and fewer of long lists."""
+        for group in range(self.metadata.num_row_groups):
+            rows = self.metadata.row_group(group).num_rows
+            values = max((chunk.num_values for chunk in self._chunks(group, names)), default=0)
+            width = values // max(1, rows)  # whatever room equal values take in the file
+            if width > WIDEST:
+                raise InputError(
+                    f"{self.path}: a row has {width:,} numbers, and {WIDEST:,} is the limit"
+                )
+            step = max(1, min(most, WIDEST // max(1, width)))
+            yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 
     def _chunks(self, group: int, names: Sequence[str]) -> Iterator[Any]:
         found = self.metadata.row_group(group)

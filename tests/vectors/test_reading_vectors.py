@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pyarrow as arrow
 import pytest
+from front import bad as failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -220,3 +221,19 @@ def test_parquet_without_the_column(tmp_path):
     with pytest.raises(InputError, match="column 'embedding' not found") as caught:
         list(stored(str(tmp_path / "v.parquet")))
     assert caught.value.hint == "available: id"
+
+
+@pytest.mark.parametrize("command", ["compare", "inspect"])
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+def test_a_row_of_more_numbers_than_are_read_is_refused(tmp_path, command, form):
+    """Equal numbers take no room in Parquet; a line of JSON is not held whole."""
+    path = tmp_path / f"a.{form}"
+    if form == "parquet":
+        lists = arrow.array([np.zeros((1 << 22) + 1, np.float32)], arrow.list_(arrow.float32()))
+        parquet.write_table(arrow.table({"embedding": lists}), path)
+        assert path.stat().st_size < 1 << 20
+    else:
+        row = f"[{'0,' * (1 << 24)}0]"
+        path.write_text(f'embedding\n"{row}"\n' if form == "csv" else f'{{"embedding":{row}}}\n')
+    said = failing(command, *([path] * (1 + (command == "compare")))).error
+    assert ("4,194,304 is the limit" in said) or "larger than 33,554,432 bytes" in said
