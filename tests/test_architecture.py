@@ -47,9 +47,8 @@ TORCH = ("models", "checkpoints", "inference", "embedding", "tasks")
 TORCH += tuple(f"training/{name}" for name in ("objective", "loop", "ranks", "checkpoints", "run"))
 # What `bertcli inspect` and the options of `bertcli embed` read without torch.
 NO_TORCH = """
-models/__init__ models/config models/shapes checkpoints/__init__ checkpoints/names
-checkpoints/scan checkpoints/tensors checkpoints/tensorflow
-checkpoints/fit embedding/__init__
+models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
+checkpoints/scan checkpoints/tensors checkpoints/tensorflow checkpoints/fit embedding/__init__
 embedding/options embedding/sentence_config embedding/word_pooling
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.

@@ -148,7 +148,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that its tokenizer is made of."""
+    """Return the files of a folder's tokenizer, tokenizer.json or else vocab.txt first."""
     return [folder / name for name in TOKENIZER_PARTS if isfile(folder / name)]
 
 

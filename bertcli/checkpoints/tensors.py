@@ -48,8 +48,8 @@ class StoredTensor(NamedTuple):
 def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
     """Return the tensors of a checkpoint, file by file. ModelError when a file is broken.
 
-    An index must name each tensor's file rightly; tensors that it leaves out are read as well, as
-    transformers does.
+    Every tensor of an index must be in the file that it names; tensors that it leaves out are read
+    as well, as in transformers.
     """
     if weights.format == "tensorflow":
         from bertcli.checkpoints.tensorflow import read_index

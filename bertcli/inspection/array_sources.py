@@ -55,7 +55,7 @@ def npy(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     with path.open("rb") as file:
         yield _array(file, os.fstat(file.fileno()).st_size, "", str(path))
         if file.read(1):
-            fields.warnings.append("there are bytes after the end of the array")
+            fields.warnings.append("extra bytes after the end of the array")
 
 
 def npz(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
@@ -218,7 +218,7 @@ def _overflows(row: list[float]) -> bool:
 
 
 def _is_numbers(row: Any) -> bool:
-    """Allow null, which stands for a number that is none: JSON has no NaN."""
+    """Allow null, which stands for NaN: JSON has none."""
     return isinstance(row, list) and bool(row) and {*map(type, row)} <= {int, float, type(None)}
 
 

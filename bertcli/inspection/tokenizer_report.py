@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertcli.checkpoints.scan import tokenizer_files
 from bertcli.errors import ModelError
 from bertcli.hub import sha256
 from bertcli.tokenizing.model_files import PREFIX, read_settings
@@ -36,7 +37,7 @@ def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | N
         return None, str(failed)
     warnings.extend(found.warnings)
     info = TokenizerInfo(
-        file="tokenizer.json" if (folder / "tokenizer.json").exists() else "vocab.txt",
+        file=tokenizer_files(folder)[0].name,
         vocabulary_size=found.vocabulary_size,
         largest_id=max(found.core.get_vocab().values(), default=-1),
         lower_case=lower,
@@ -50,7 +51,7 @@ def tokenizer_details(folder: Path) -> dict[str, Any]:
     """Return the details of a tokenizer; ModelError when it is missing or broken."""
     found = Tokenizer.load(folder)
     core, vocabulary = found.core, found.core.get_vocab()
-    file = folder / ("tokenizer.json" if (folder / "tokenizer.json").exists() else "vocab.txt")
+    file = tokenizer_files(folder)[0]
     return {
         "file": file.name,
         "sha256": sha256(file),

@@ -1,7 +1,7 @@
 """BERT as a decoder: one step at a time, each token computed once.
 
-A cache is a kernel around a kernel, one a layer: it puts the keys and values of the past in front
-of the new ones. Letters as in attention.py; `S` is the length of the encoder's text.
+A cache is a kernel around a kernel, one per layer: it puts past keys and values before the new
+ones. Letters as in attention.py; `S` is the length of the encoder's text.
 """
 
 from __future__ import annotations

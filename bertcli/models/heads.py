@@ -1,8 +1,8 @@
 """BERT with the layers of one task on top: hidden states in, logits out.
 
-`logits` takes hidden states [..., L, hidden] from anywhere, so a caller who has only the first
-tokens, or only the masked ones, hands over those. Losses live elsewhere. Names, and which heads
-have a pooler, are those of the classes of the same names in transformers.
+`logits` takes any hidden states [..., L, hidden]: a caller may pass only the first tokens, or only
+the masked ones. Losses are in training/. Names, and which heads have a pooler, are those of the
+classes of the same names in transformers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The colours of weights: even steps of lightness from paper to ink, made in the OKLCH space.
 
 A weight from 0 to 1 gets its colour by its square root, so that weights of a few per cent, which
-most are, can be told apart. Source of the space: Bjoern Ottosson, A perceptual color space for
+most are, can be distinguished. Source of the space: Bjoern Ottosson, A perceptual color space for
 image processing, 2020.
 """
 
