@@ -6,7 +6,9 @@ Text stays whole: emoji joined by ZWJ, variation selectors, combining marks, fla
 Arabic, Hebrew and their marks of direction. What steers a terminal or hides and reorders what is
 read becomes U+FFFD: control characters (C0, C1, DEL), separators of lines and paragraphs, overrides
 and isolates of direction (https://trojansource.codes), annotations, tag characters outside of a
-flag, and what is no character: surrogates, private use, unassigned.
+flag, and what is no character: surrogates, noncharacters, unassigned. Private use stays, as fonts
+of users have it, and so does what is unassigned among the pictures: emoji that are newer than the
+Unicode data of this Python.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _FLAG = re.compile("(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}
 _HIDES = re.compile(
     "[\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"  # of the format characters
 )
-_NO_TEXT = ("Cc", "Cn", "Co", "Cs", "Zl", "Zp")  # general categories
+_NO_TEXT = ("Cc", "Cn", "Cs", "Zl", "Zp")  # general categories
+_PICTURES = range(0x1F000, 0x1FC00)  # blocks of symbols and pictographs; none is a noncharacter
 
 
 def printable(text: str) -> str:
@@ -33,5 +36,8 @@ def printable(text: str) -> str:
 def _filtered(text: str) -> str:
     from unicodedata import category
 
-    shown = (REPLACEMENT if category(one) in _NO_TEXT else one for one in text)
+    shown = (
+        REPLACEMENT if category(one) in _NO_TEXT and ord(one) not in _PICTURES else one
+        for one in text
+    )
     return _HIDES.sub(REPLACEMENT, "".join(shown))

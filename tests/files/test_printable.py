@@ -26,6 +26,8 @@ WHOLE = {
     "combining": "e\u0301o\u0308\u0323 \u0928\u092e\u0938\u094d\u0924\u0947",
     "arabic": "\u0645\u0631\u062d\u0628\u0627 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
     "hebrew": "\u200f\u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd\u200e!",
+    "new emoji": "\U0001faff\U0001f8ff\U0001fbff",  # not all of them are assigned
+    "private use": "\ue0b0 \uf8ff \U000f0000 \U0010fffd",
     "blanks": "a\u00a0b\u3000c",
 }
 
@@ -38,7 +40,7 @@ def test_text_stays_whole(text):
 
 def test_what_steers_hides_or_is_no_character():
     steers = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F)]
-    nobody = [*range(0x2066, 0x2070), 0xD800, 0xE000, 0xFFF9, 0xFFFE, 0x0378, 0x10FFFF]
+    nobody = [*range(0x2066, 0x2070), 0xD800, 0xFDD0, 0xFFF9, 0xFFFE, 0x0378, 0x1FFFE, 0x10FFFF]
     for code in [*steers, *nobody, *range(0xE0000, 0xE0080)]:
         assert printable(f"a{chr(code)}b") == "a\ufffdb", hex(code)
     assert printable(WALES[:-1]) == "\U0001f3f4" + "\ufffd" * 5  # without its end, no flag
