@@ -48,8 +48,33 @@ def listed(pattern: str) -> list[str]:
             f"{public(pattern)}: no matching files",
             "quote globs, so that the shell does not expand them; ** matches folders",
         )
-    scheme = "" if is_local(pattern) else pattern.split("://")[0] + "://"
-    return [scheme + name for name in sorted(found)]
+    return [_like(pattern, path, name) for name in sorted(found)]
+
+
+def _like(pattern: str, path: str, name: str) -> str:
+    """Return the place of a file that a file system names, opened as the pattern is.
+
+    ``path`` is what the file system calls the pattern. What stands in the address besides, such as
+    s3://key:secret@bucket or ?region=..., is needed to open the file as well.
+    """
+    if is_local(pattern) or "://" in name:
+        return name
+    scheme, _, rest = pattern.partition("://")
+    rest, mark, query = rest.partition("?") if scheme in ARROW else (rest, "", "")
+    place, inner = rest.rstrip("/"), rest.rstrip("/").partition("/")[2]
+    if not path.rstrip("/").endswith(inner):
+        return f"{scheme}://{name}"
+    before = len(path.rstrip("/")) - len(inner)  # of the bucket, say
+    return f"{scheme}://{place[: len(place) - len(inner)]}{name[before:]}{mark}{query}"
+
+
+def named(place: str) -> str:
+    """Return a place without what opens it, as outputs and manifests are named by it."""
+    scheme, mark, rest = place.partition("://")
+    host, slash, path = rest.partition("/")
+    user, _, bucket = host.rpartition("@")
+    path = path.partition("?")[0] if scheme in ARROW else path
+    return f"{scheme}{mark}{bucket if ':' in user else host}{slash}{path}"
 
 
 def size(place: str) -> int:

@@ -14,7 +14,7 @@ from bertcli.files.addresses import public
 from bertcli.files.same_file import refuse_inputs
 from bertcli.files.side_files import beside
 from bertcli.files.streams import PACKED
-from bertcli.ray.locations import is_local, listed, local_path
+from bertcli.ray.locations import is_local, listed, local_path, named
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.journal import Files
 
@@ -45,11 +45,12 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
             f"{public(', '.join(source.paths))}: none of {len(found)} files has a known suffix",
             f"known: {', '.join(FORMATS)}; --input-format reads any file",
         )
-    _alike(files, source)
-    names = _names(files)
+    shown = [named(file) for file in files]
+    _alike(shown, source)
+    names = _names(shown)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        same = [file for file, name in zip(files, names, strict=True) if name == twice[0]]
+        same = [file for file, name in zip(shown, names, strict=True) if name == twice[0]]
         raise InputError(
             f"{' and '.join(same)} would both be written to {twice[0]}", "rename one of them"
         )
@@ -103,6 +104,7 @@ def _make(folder: Path) -> None:
 
 def _is_data(name: str, source: Source) -> bool:
     """Tell whether a file that a folder or a glob has is one of records."""
+    name = named(name)
     known = source.format != "auto" or _without(name, PACKED)[1] in FORMATS
     return known and not name.endswith(OURS)
 

@@ -38,7 +38,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
         "counts": dict(totals(done)),
         "shards": [
             {
-                "source": public(one.shard.source),
+                "source": public(places.named(one.shard.source)),
                 "output": one.shard.output.removeprefix(base + "/"),
                 "records": one.counts["records"],
                 "sha256": one.sha256,

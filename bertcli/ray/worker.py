@@ -116,7 +116,10 @@ class ShardWorker:
 
 def source_of(shard: Shard) -> dict[str, Any]:
     """Return what identifies the contents of a shard's source."""
-    found: dict[str, Any] = {"place": public(shard.source), "bytes": places.size(shard.source)}
+    found: dict[str, Any] = {
+        "place": public(places.named(shard.source)),
+        "bytes": places.size(shard.source),
+    }
     if places.is_local(shard.source):  # elsewhere it would have to be fetched
         with places.explained(shard.source):
             found["sha256"] = sha256(places.local_path(shard.source))

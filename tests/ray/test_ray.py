@@ -306,6 +306,41 @@ def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
     assert maker.make(shard).passed_over
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "s3://KEY:SE%2FCRET@bucket/in/*.jsonl?region=x&access_key=TOKEN",
+        "s3://KEY:SE%2FCRET@bucket/in/?region=x&access_key=TOKEN",
+        "s3://KEY:SE%2FCRET@bucket?access_key=TOKEN",
+        "s3://KEY:SE%2FCRET@bucket/in/a.jsonl?access_key=TOKEN",
+    ],
+)
+def test_what_opens_a_store_stays_with_its_files_and_is_shown_nowhere(tmp_path, pattern):
+    import fsspec
+
+    memory, opened = fsspec.filesystem("memory"), []
+    memory.pipe("/bucket/in/a.jsonl", b'{"text":"one"}\n{"text":2}\n')
+
+    def file_system(place):
+        opened.append(place)
+        return memory, "/" + place.partition("@")[2].partition("?")[0].rstrip("/")
+
+    with mock.patch("bertcli.files.arrow.file_system", file_system):
+        source = Source(paths=(pattern,), on_error="skip")
+        (shard,) = plan(source, str(tmp_path / "out"), "jsonl")
+        for job in jobs(replace(source, paths=("ignored",)))[1:]:
+            done = ShardWorker(job, "me", lambda *seen: None).make(shard)
+    assert done.counts["records"] == 1
+    assert all("KEY:SE%2FCRET@bucket" in place and "=TOKEN" in place for place in opened)
+    made = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
+    ends = [".jsonl", ".jsonl.errors.jsonl", ".jsonl.manifest.json"]
+    assert [path.name.removeprefix("a") for path in made] == ends
+    for path in made:
+        assert not any(word in path.read_text() for word in ("KEY", "CRET", "TOKEN"))
+    manifest = json.loads(made[-1].read_text())
+    assert manifest["shard"]["source"]["place"] == "s3://bucket/in/a.jsonl"
+
+
 def worker_of(cluster):
     """Return the process of a worker, once there is one."""
     for _ in range(600):
