@@ -220,7 +220,7 @@ def test_an_output_that_nothing_says_who_made_is_refused(tmp_path, at, where):
     shard = Shard(str(source), place if where == "here" else f"memory:/{place}")
     job = jobs(Source(paths=(str(source),)))[at]
     fs.pipe(place, b"precious\n") if where == "memory" else _written(Path(place), "precious\n")
-    with pytest.raises(OutputError, match="exists already, and no manifest says what made it"):
+    with pytest.raises(OutputError, match="already exists, and has no manifest of such a run"):
         ShardWorker(job, "me", lambda *seen: None).make(shard)
     assert fs.cat_file(place) == b"precious\n"
     assert len(fs.ls(place.rpartition("/")[0])) == 1
