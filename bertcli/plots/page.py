@@ -23,8 +23,8 @@ def page(found: AttentionMaps) -> bytes:
     numbers = found.count * len(found.tokens) ** 2
     if numbers > LARGEST:
         raise UsageError(
-            f"{found.count} maps of {len(found.tokens)} tokens are {numbers:,} weights: too many "
-            "for a page",
+            f"{found.count} {'map' if found.count == 1 else 'maps'} of {len(found.tokens)} tokens "
+            f"have {numbers:,} weights: too many for a page",
             "choose fewer --layers or --heads",
         )
     filled = Template(_file("page.html")).substitute(

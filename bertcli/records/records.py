@@ -151,7 +151,9 @@ def ids_in(value: Any, where: str) -> list[int]:
         try:
             listed = text.startswith("[")
             value = parse(text) if listed else [int(n) for n in text.replace(",", " ").split()]
-        except ValueError:
+        except TooDeepError as deep:
+            raise InputError(f"{where}: {deep}", SKIP) from None
+        except ValueError:  # of the JSON, or of a number
             raise InputError(
                 f"{where}: {text[:40]!r} is not a list of token ids",
                 "give integers separated by spaces or commas, or a JSON list",

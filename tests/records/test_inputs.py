@@ -174,6 +174,11 @@ def test_a_line_that_is_no_json_is_one_error_or_is_skipped(command, form, line, 
     assert (done.code, len(done.out.splitlines())) == (1, 2)
 
 
+def test_ids_that_are_nested_too_deeply_are_not_said_to_be_no_ids():
+    said = read(DEEP, command="decode", form="txt").error
+    assert said == "stdin:1: lists or objects are nested too deeply"
+
+
 # --- large records --------------------------------------------------------------------------------
 
 

@@ -11,7 +11,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.display.console import Console
-from bertcli.files.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,7 +36,7 @@ def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
         with _live(progress) as show:
             yield show
     else:
-        yield progress.write
+        yield lambda event: console.note(progress.seen_line(event))
 
 
 class TrainingProgress:
@@ -70,12 +69,10 @@ class TrainingProgress:
             return f"{at}  {evaluation_line(event.values)}"
         return f"{at}  checkpoint: {event.values['path']}" if event.kind == "checkpoint" else ""
 
-    def write(self, event: Event) -> None:
-        """Add an event, and write its line."""
+    def seen_line(self, event: Event) -> str:
+        """Add an event, and return its line."""
         self.see(event)
-        if line := self.line(event):
-            sys.stderr.write(f"{printable(line)}\n")
-            sys.stderr.flush()
+        return self.line(event)
 
     def left(self) -> str:
         """Estimate the time left."""
