@@ -200,7 +200,6 @@ class Embedder:
             self.options.window,
             full=full,
             prepare=self._text,
-            background=True,
             blocks=blocks,
             start=start,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
@@ -17,7 +17,7 @@ from bertcli.errors import InputError, OutputError
 from bertcli.files import safetensors
 from bertcli.files.npy import BLOCK, header_of
 from bertcli.files.stored_arrays import open_array
-from bertcli.files.tables import TableHeader
+from bertcli.files.tables import ColumnTable, FlatLists, TableHeader
 from bertcli.files.zips import npz_archive
 
 Row = dict[str, Any]
@@ -46,6 +46,20 @@ class ArraySpool:
         self.rows += 1
         self.file.write(array("q", values).tobytes())
 
+    def add_lists(self, lists: FlatLists) -> None:
+        """Append many rows at once."""
+        lengths = lists.offsets[1:] - lists.offsets[:-1]
+        if not len(lengths):
+            return
+        self.length = self.length if self.rows else int(lengths[0])
+        wrong = (lengths != self.length).nonzero()[0]
+        if len(wrong):
+            at = int(wrong[0])
+            self.rows += at
+            self.add(range(int(lengths[at])))  # raises
+        self.rows += len(lengths)
+        self.file.write(lists.values.astype("<i8").tobytes())
+
     def copy_to(self, file: IO[bytes]) -> None:
         """Write the rows to a file."""
         self.file.seek(0)
@@ -58,15 +72,24 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
     names = NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
-    def arrays(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
+    def arrays(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
         with ExitStack() as stack:
             spools: list[ArraySpool] = []
 
-            def write(rows: Sequence[Row]) -> None:
+            def begin(found: Container[str]) -> None:
+                present = [name for name in names if name in found]
+                opened = (stack.enter_context(tempfile.TemporaryFile()) for _ in present)
+                spools.extend(map(ArraySpool, present, opened))
+
+            def write(rows: Sequence[Row] | ColumnTable) -> None:
+                if isinstance(rows, ColumnTable):
+                    if not spools:
+                        begin(rows.columns)
+                    for spool in spools:
+                        spool.add_lists(rows.columns[spool.name])
+                    return
                 if rows and not spools:
-                    present = [name for name in names if name in rows[0]]
-                    opened = (stack.enter_context(tempfile.TemporaryFile()) for _ in present)
-                    spools.extend(map(ArraySpool, present, opened))
+                    begin(rows[0])
                 for row in rows:
                     for spool in spools:
                         if isinstance(row, TableHeader):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, overload
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from bertcli.errors import OutputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Row: TypeAlias = dict[str, Any]
 
@@ -56,6 +61,24 @@ class Written(Sequence[int]):
 
     def __repr__(self) -> str:
         return self.json
+
+
+class FlatLists(NamedTuple):
+    """A column of lists as flat arrays: their values, and where those of each row begin [B + 1]."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ColumnTable:
+    """Some rows as columns: flat lists, arrays or lists of values, by name."""
+
+    columns: Mapping[str, Any]
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
 
 
 class TableHeader(Row):

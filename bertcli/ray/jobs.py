@@ -19,8 +19,8 @@ from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.line_output import Task, TokenOutput, Window
-from bertcli.tokenizing.run import WINDOW, TokenCounts
+from bertcli.tokenizing.run import WINDOW, Batch, TokenCounts
+from bertcli.tokenizing.token_output import Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.journal import Files, put_json
 
@@ -193,7 +193,7 @@ class _Tokenizing:
         )
 
 
-def _watched(made: TokenOutput, seen: Seen) -> Iterator[Window]:
+def _watched(made: TokenOutput, seen: Seen) -> Iterator[Batch]:
     for window in made:
         yield window
         seen(made.run.tally)

@@ -2,6 +2,7 @@
 
 `model_files` reads the tokenizer of a model's folder, `tokenizer` turns records into `columns`,
 `truncation` decides what stays, `run` goes through a whole input and counts, `decode` goes back.
-`word_cache`, `line_output` and `worker_processes` are the fast way for plain text. Imports
-`errors`, `files`, `hub` and `records`. Begin with `tokenizer`.
+Millions of texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens,
+truncation and padding, `token_output` and `ragged_lines` write them. Imports `errors`, `files`,
+`hub` and `records`. Begin with `tokenizer`.
 """

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import UsageError
-from bertcli.files.tables import Written
 from bertcli.records.records import Record
 from bertcli.tokenizing.truncation import Window
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 Column = Sequence[Any]
-SHARED = 1024  # tokens up to which columns of one number are kept for the next text
 
 # What each column is made of, in the order in which they are shown.
 COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
@@ -33,30 +30,6 @@ COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
     "sequence_ids": lambda encoding: encoding.sequence_ids,
     "places": lambda encoding: range(len(encoding.ids)),  # before anything is cut
 }
-
-
-class Repeated(Written):
-    """The same number for every token."""
-
-    def __init__(self, value: int, length: int) -> None:
-        self.value, self.length = value, length
-        self.json = f"[{','.join([str(value)] * length)}]"
-
-    @staticmethod
-    def of(value: int, length: int) -> Repeated:
-        """Return ``length`` times ``value``; equal calls share one object unless it is large."""
-        return _repeated(value, length) if length <= SHARED else Repeated(value, length)
-
-    @property
-    def numbers(self) -> list[int]:
-        """The number, repeated."""
-        return [self.value] * self.length
-
-    def __len__(self) -> int:
-        return self.length
-
-
-_repeated = lru_cache(maxsize=2 * SHARED)(Repeated)
 
 
 @dataclass(frozen=True)
@@ -167,9 +140,6 @@ def select(
     column: Column, window: Window, first: tuple[int, int], second: tuple[int, int]
 ) -> Column:
     """Return the special tokens of a column and the part of each sequence in the window."""
-    if isinstance(column, Repeated):  # one object for all windows, of which there may be many
-        kept = select(range(len(column)), window, first, second)
-        return Repeated.of(column.value, len(kept))
     (start, stop), (begin, end) = window
     middle = [*column[: first[0]], *column[first[0] + start : first[0] + stop]]
     if second[1] == 0:

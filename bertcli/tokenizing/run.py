@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain, islice
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from bertcli.files.tables import Made, Numbers, TableHeader, Written
+from bertcli.files.tables import Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried
+from bertcli.records.records import Record, TextBlock, carried
 from bertcli.records.windows import ahead, windows
 from bertcli.tokenizing.columns import Encoded, Layout
-from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.tokenizer import FEW, RAGGED, Tokenizer
+
+if TYPE_CHECKING:
+    from bertcli.tokenizing.ragged import Ragged, RaggedMaker
 
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
 
+
+@dataclass(frozen=True)
+class RaggedBatch:
+    """Records and their tokens as arrays."""
+
+    records: Sequence[Record]
+    tokens: Ragged
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def encoded(self, columns: Sequence[str]) -> list[Encoded]:
+        """Return the records one by one."""
+        return self.tokens.encoded(self.records, columns, range(len(self)))
+
+
+Batch = list[Encoded] | RaggedBatch
 Counted = tuple["TokenCounts", list[Encoded]]  # a window
 
 
@@ -46,6 +66,21 @@ class TokenCounts:
         if limit is not None and self.longest > limit:
             self.too_long += sum(length > limit for length in lengths)
 
+    def add_ragged(self, batch: RaggedBatch, limit: int | None) -> None:
+        """Count the records of a flat batch."""
+        tokens, records = batch.tokens, batch.records
+        self.records += len(tokens)
+        self.tokens += len(tokens.ids)
+        self.longest = max(self.longest, int(tokens.lengths.max(initial=0)))
+        self.truncated += int((tokens.cut > 0).sum())
+        self.cut += int(tokens.cut.sum())
+        if isinstance(records, TextBlock):
+            self.empty += records.texts.count("")
+        else:
+            self.empty += sum(not record.text and not record.pair for record in records)
+        if limit is not None and self.longest > limit:
+            self.too_long += int((tokens.lengths > limit).sum())
+
     def merge(self, other: TokenCounts) -> None:
         """Add the counts of another part of the same run."""
         longest = max(self.longest, other.longest)
@@ -64,7 +99,6 @@ class TokenizeRun:
     window: int = WINDOW
     full: bool = False  # whether every window has that many records, however slowly they come
     prepare: Callable[[Record], Record] | None = None  # what is done to each text before
-    background: bool = False  # whether work goes ahead in a thread in any case, beside a model's
     blocks: Iterable[Sequence[Record]] | None = None  # what is left of the reader's
     start: int = 0  # the number of the first record in them
     tally: TokenCounts = field(default_factory=TokenCounts)
@@ -79,14 +113,47 @@ class TokenizeRun:
     def counted(self) -> Iterator[Counted]:
         """Yield the windows with their counts, for whoever keeps the tally; some may be empty."""
         groups = windows(self.blocks or self.reader.blocks(), self.window, full=self.full)
-        encoded = self._encoded(groups)
-        yield from chain(islice(encoded, 1), self._rest(encoded))
+        yield from ahead(self._encoded(groups))
 
-    def _rest(self, encoded: Iterator[Counted]) -> Iterator[Counted]:
-        """Work ahead in a thread where that is work of the library, which runs beside Python's."""
-        memo = self.tokenizer.memo
-        alone = memo and memo.hits > 0.5 and not self.background
-        yield from encoded if alone else ahead(encoded)
+    @property
+    def is_flat(self) -> bool:
+        """Whether arrays can say all that the layout asks for."""
+        return RAGGED.issuperset(self.layout.columns) and not self.layout.overflowing
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the records as arrays, a block at a time as it was read, where there are many.
+
+        A window of a certain size is kept where it has to be ``full``.
+        """
+        for counts, batch in ahead(self._batches()):
+            self.tally.merge(counts)
+            if len(batch):
+                yield batch
+
+    def _batches(self) -> Iterator[tuple[TokenCounts, Batch]]:
+        blocks = iter(self.reader.blocks())
+        if self.full:
+            blocks = windows(blocks, self.window, full=True)
+        first, skip, limit = 0, self.reader.skip, self.tokenizer.limit
+        for records in blocks:
+            counts = TokenCounts(literals=self.tokenizer.count_literals(records))
+            if len(records) < FEW or not self._maker.fits:
+                items = self.tokenizer.encode_each(records, self.layout, skip=skip, first=first)
+                counts.add(items, limit)
+                yield counts, items
+            else:
+                tokens, rows = self._maker(records, skip)
+                kept = records if len(rows) == len(records) else [records[at] for at in rows]
+                batch = RaggedBatch(kept, tokens)
+                counts.add_ragged(batch, limit)
+                yield counts, batch
+            first += len(records)
+
+    @cached_property
+    def _maker(self) -> RaggedMaker:
+        from bertcli.tokenizing.ragged import RaggedMaker
+
+        return RaggedMaker(self.tokenizer, self.layout)
 
     def _encoded(self, groups: Iterator[list[Record]]) -> Iterator[Counted]:
         first = self.start
@@ -114,7 +181,7 @@ def row(
     columns: dict[str, Any] = {} if record.id is None else {"id": record.id}
     for name in layout.columns:
         column = encoded.columns[name]
-        if sparse and name in NUMERIC and not isinstance(column, Written):
+        if sparse and name in NUMERIC:
             column = Numbers(column)
         columns[name] = column if sparse else Made(column)
     if "length" in extra:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from bertcli.tokenizing.columns import Encoded
+from bertcli.records.records import Record
 from bertcli.tokenizing.model_files import PREFIX
+from bertcli.tokenizing.run import Batch, RaggedBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
@@ -31,8 +31,11 @@ class CorpusStats:
         self.unk = tokenizer.special_ids()[tokenizer.roles["unk_token"]]
         self.outside.discard(self.unk)
 
-    def add(self, batch: Sequence[Encoded]) -> None:
-        """Count the records of one window; they need the columns input_ids and word_ids."""
+    def add(self, batch: Batch) -> None:
+        """Count the records of a batch."""
+        if isinstance(batch, RaggedBatch):
+            self._add_flat(batch)
+            return
         for item in batch:
             ids = list(item.columns["input_ids"])
             self.lengths[len(ids)] += 1
@@ -41,7 +44,7 @@ class CorpusStats:
             unknown = ids.count(self.unk)
             if unknown:
                 self.unknown += unknown
-                self._remember(item)
+                self._remember(item.record)
 
     def summary(self) -> dict[str, Any]:
         """Return the statistics as JSON values; lengths include special tokens."""
@@ -69,11 +72,24 @@ class CorpusStats:
             "pieces_per_word": round((total - self.special) / words, 4) if words else 0,
         }
 
-    def _remember(self, item: Encoded) -> None:
+    def _add_flat(self, batch: RaggedBatch) -> None:
+        import numpy as np
+
+        tokens = batch.tokens
+        self.lengths.update(tokens.lengths.tolist())
+        times = np.bincount(tokens.ids)
+        for count, wanted in (("special", self.outside), ("pieces", self.continuing)):
+            there = [index for index in wanted if index < len(times)]
+            setattr(self, count, getattr(self, count) + int(times[there].sum()))
+        unknown = np.flatnonzero(tokens.ids == self.unk)
+        self.unknown += len(unknown)
+        for at in np.unique(np.searchsorted(tokens.offsets, unknown, "right") - 1).tolist():
+            self._remember(batch.records[at])
+
+    def _remember(self, record: Record) -> None:
         """Count the words that became [UNK]: the text at its offsets."""
         from bertcli.tokenizing.columns import COLUMNS
 
-        record = item.record
         split = isinstance(record.text, list)
         encoding = self.tokenizer.core.encode(record.text, record.pair, split, False)
         columns = {name: COLUMNS[name](encoding) for name in ("offset_mapping", "sequence_ids")}

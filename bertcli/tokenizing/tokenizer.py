@@ -11,6 +11,7 @@ what a tokenizer.json says about them is overridden, and what was cut is counted
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,7 +24,6 @@ from bertcli.tokenizing.columns import (
     Column,
     Encoded,
     Layout,
-    Repeated,
     offsets_in,
     padded,
     select,
@@ -39,21 +39,18 @@ from bertcli.tokenizing.model_files import (
     sequence_limit,
 )
 from bertcli.tokenizing.special_text import SpecialTextCounter
-from bertcli.tokenizing.truncation import TooShortError, windows
-from bertcli.tokenizing.word_cache import Remembered, WordMemo, state
+from bertcli.tokenizing.truncation import TooShortError, Window, windows
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from tokenizers import Tokenizer as Core
 
-
-FEW = 16  # records for which learning their words is not worth while
-MEMO_COLUMNS = {"input_ids", "token_type_ids", "attention_mask"}
-FAST_COLUMNS = {
-    *MEMO_COLUMNS,
-    "special_tokens_mask",
-    "sequence_ids",
-}  # encode_batch_fast has no more
+    from bertcli.tokenizing.ragged import Ragged
+    from bertcli.tokenizing.wordpiece import WordPieceEngine
+FEW = 256  # records that do not pay for the import of numpy
+RAGGED = {"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"}
+REPEATING = RAGGED - {"input_ids"}
+FAST_COLUMNS = {*RAGGED, "sequence_ids"}  # encode_batch_fast has no more
 
 
 # What clean_up_tokenization_spaces stands for in transformers, in this order.
@@ -82,10 +79,8 @@ class Tokenizer:
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
         self.warnings: list[str] = []
-        self.plain = False  # whether every token of a single text has type 0, as in BERT
-        self.memo: WordMemo | None = None
         self.literals = SpecialTextCounter(core)
-        self.state = state(core)  # of the core, which the memo and the literals are made from
+        self.state = _state(core)  # of the core, which the engine and the literals are made from
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         core.no_truncation()
         core.no_padding()
@@ -114,20 +109,29 @@ class Tokenizer:
                 "correct model_max_length, max_seq_length or max_position_embeddings",
             )
         core.encode_special_tokens = not parse_special
-        tokenizer.plain = not any(core.encode("a").type_ids)
-        tokenizer._remember()
+        tokenizer.state = _state(core)
+        tokenizer.literals = SpecialTextCounter(core)
         return tokenizer
+
+    @cached_property
+    def engine(self) -> WordPieceEngine:
+        """What makes ids of many texts at once."""
+        from bertcli.tokenizing.wordpiece import WordPieceEngine
+
+        return WordPieceEngine(self.core)
 
     def notice_changes(self) -> None:
         """Forget what was remembered of a core that has changed since, as by ``add_tokens``."""
-        if self.state != (now := state(self.core)):
+        if self.state != (now := _state(self.core)):
             self.state, self.folder = now, None  # the folder's files have another tokenizer
-            self._remember()
+            self.literals = SpecialTextCounter(self.core)
+            self.__dict__.pop("engine", None)
 
-    def _remember(self) -> None:
-        self.literals = SpecialTextCounter(self.core)
-        fits = self.plain and WordMemo.fits(self.core)
-        self.memo = WordMemo(self.core) if fits else None
+    @property
+    def engine_used(self) -> str:
+        """What made the ids, and why nothing faster."""
+        made = self.__dict__.get("engine")
+        return made.why if made else "tokenizers, as there are few texts"
 
     @property
     def vocabulary_size(self) -> int:
@@ -169,6 +173,37 @@ class Tokenizer:
         ``first`` is the number of the first record in the run. A record that cannot be truncated
         as asked goes to ``skip`` (default: raise).
         """
+        if len(records) >= FEW and RAGGED.issuperset(layout.columns):
+            from bertcli.tokenizing.ragged import RaggedMaker
+
+            maker = RaggedMaker(self, layout)
+            if maker.fits:
+                ragged, rows = maker(records, skip)
+                some = [records[at] for at in rows]
+                return ragged.encoded(some, layout.columns, (first + at for at in rows))
+        return self.encode_each(records, layout, skip=skip, first=first)
+
+    def ragged(
+        self,
+        records: Sequence[Record],
+        layout: Layout,
+        *,
+        skip: Callable[[InputError], None] = _stop,
+    ) -> Ragged:
+        """Return the records as flat arrays, for columns in RAGGED."""
+        from bertcli.tokenizing.ragged import RaggedMaker
+
+        return RaggedMaker(self, layout)(records, skip)[0]
+
+    def encode_each(
+        self,
+        records: Sequence[Record],
+        layout: Layout,
+        *,
+        skip: Callable[[InputError], None] = _stop,
+        first: int = 0,
+    ) -> list[Encoded]:
+        """Do what `encode` does record by record, for any columns."""
         self.notice_changes()
         limit = self.cut_at(layout)
         found: list[Encoded] = []
@@ -197,8 +232,12 @@ class Tokenizer:
         length = -(-length // step) * step
         side = layout.padding_side or self.padding_side
         token = self.roles["pad_token"]
-        index = self.special_ids()[token]
-        return [padded(item, length, side, token, index) for item in batch]
+        return [padded(item, length, side, token, self.padding_id) for item in batch]
+
+    @property
+    def padding_id(self) -> int:
+        """The id of the padding token."""
+        return self.special_ids()[self.roles["pad_token"]]
 
     def max_length(self, layout: Layout) -> int:
         """Return the length to cut or pad to: the one asked for, else the model's limit."""
@@ -230,7 +269,7 @@ class Tokenizer:
         if layout.truncation == "do_not_truncate":
             return None
         length = self.max_length(layout)
-        room = self._room(length, layout, pair=False)
+        room = self.room(length, layout, pair=False)
         if layout.stride and layout.stride >= room:
             if not room:
                 raise UsageError(f"--max-length {length} leaves no room for text")
@@ -277,18 +316,7 @@ class Tokenizer:
             if not known:
                 raise IndexError(index)
 
-    def _encodings(
-        self, records: Sequence[Record], layout: Layout
-    ) -> Sequence[Encoding | Remembered]:
-        if len(records) < FEW or self.memo is None or not MEMO_COLUMNS.issuperset(layout.columns):
-            return self._long_way(records, layout)
-        texts = [None if record.pair is not None else record.text for record in records]
-        known = self.memo.encode(texts, special=layout.special_tokens)
-        rest = [record for record, found in zip(records, known, strict=True) if found is None]
-        others = iter(self._long_way(rest, layout) if rest else ())
-        return [next(others) if found is None else found for found in known]
-
-    def _long_way(self, records: Sequence[Record], layout: Layout) -> list[Encoding]:
+    def _encodings(self, records: Sequence[Record], layout: Layout) -> list[Encoding]:
         special = layout.special_tokens
         split = any(isinstance(record.text, list) for record in records)
         if len(records) == 1:  # without the start of a thread pool
@@ -299,43 +327,51 @@ class Tokenizer:
         run = self.core.encode_batch_fast if fast else self.core.encode_batch
         return run(inputs, split, special)
 
-    def _columns(
-        self, record: Record, encoding: Encoding | Remembered, layout: Layout
-    ) -> dict[str, Column]:
-        """Return the columns asked for; the ones of a single text that never vary are shared."""
-        ids = encoding.ids
-        columns: dict[str, Column] = {"input_ids": ids}
-        single = self.plain and record.pair is None
+    def _columns(self, record: Record, encoding: Encoding, layout: Layout) -> dict[str, Column]:
+        columns: dict[str, Column] = {"input_ids": encoding.ids}
         for name in layout.columns:
-            if name == "attention_mask":
-                columns[name] = Repeated.of(1, len(ids))
-            elif name == "token_type_ids" and single:
-                columns[name] = Repeated.of(0, len(ids))
-            elif isinstance(encoding, Remembered):
-                continue
-            elif name == "offset_mapping" and layout.offset_unit != "char":
+            if name == "offset_mapping" and layout.offset_unit != "char":
                 columns[name] = offsets_in(record, encoding, layout.offset_unit)
             elif name != "input_ids":
                 columns[name] = COLUMNS[name](encoding)
         return columns
 
     def _windows(
-        self, encoded: Encoded, encoding: Encoding | Remembered, layout: Layout, limit: int
+        self, encoded: Encoded, encoding: Encoding, layout: Layout, limit: int
     ) -> list[Encoded]:
         """Cut one item that is too long, into all its windows when they are asked for."""
-        record = encoded.record
         sequences = encoding.sequence_ids
         first, second = (span(sequences, which) for which in (0, 1))
         lengths = first[1] - first[0], second[1] - second[0]
-        room = self._room(limit, layout, pair=record.pair is not None)
-        side = layout.truncation_side or self.truncation_side
+        found = self.windows_of(encoded.record, lengths, layout, limit)
+        shared: dict[tuple[object, ...], Column] = {}  # equal masks: there may be many windows
+
+        def part(name: str, window: Window) -> Column:
+            column = select(encoded.columns[name], window, first, second)
+            return shared.setdefault(tuple(column), column) if name in REPEATING else column
+
+        return [
+            encoded._replace(
+                columns={name: part(name, window) for name in encoded.columns},
+                cut=0 if layout.overflowing else sum(lengths) - sum(b - a for a, b in window),
+            )
+            for window in (found if layout.overflowing else found[:1])
+        ]
+
+    def windows_of(
+        self, record: Record, lengths: tuple[int, int], layout: Layout, limit: int
+    ) -> list[Window]:
+        """Return the windows of a record whose texts have so many tokens.
+
+        Raises InputError when it cannot be truncated as asked.
+        """
         try:
-            found = windows(
+            return windows(
                 lengths[0],
                 None if record.pair is None else lengths[1],
-                room,
+                self.room(limit, layout, pair=record.pair is not None),
                 layout.truncation,
-                side=side,
+                side=layout.truncation_side or self.truncation_side,
                 stride=layout.stride if layout.overflowing else 0,
             )
         except TooShortError as error:
@@ -343,18 +379,8 @@ class Tokenizer:
                 f"{record.where}: cannot be truncated to {limit} tokens: {error}",
                 f"{error.way}, a larger --max-length, or --on-error skip",
             ) from None
-        return [
-            encoded._replace(
-                columns={
-                    name: select(column, window, first, second)
-                    for name, column in encoded.columns.items()
-                },
-                cut=0 if layout.overflowing else sum(lengths) - sum(b - a for a, b in window),
-            )
-            for window in (found if layout.overflowing else found[:1])
-        ]
 
-    def _room(self, length: int, layout: Layout, *, pair: bool) -> int:
+    def room(self, length: int, layout: Layout, *, pair: bool) -> int:
         """Return how many tokens of a text or a pair fit beside the special tokens.
 
         Raises UsageError when those alone are too many.
@@ -366,3 +392,18 @@ class Tokenizer:
                 "increase it, or use --no-special-tokens",
             )
         return length - special
+
+
+def _state(core: Core) -> tuple[object, ...]:
+    """Return what we derive from a core and a caller may change, in a form that is cheap to make.
+
+    The words of the model itself are left out: nothing adds to those but a new model.
+    """
+    added = core.get_added_tokens_decoder()
+    return (
+        core.get_vocab_size(),
+        type(core.model).__name__,
+        core.encode_special_tokens,
+        tuple((index, repr(token)) for index, token in added.items()),
+        *(part and part.__getstate__() for part in (core.normalizer, core.pre_tokenizer)),
+    )

@@ -19,8 +19,8 @@ from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import TENSORS
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.line_output import LINES, TABULAR, Task, TokenOutput
 from bertcli.tokenizing.run import TokenizeRun, ids_row
+from bertcli.tokenizing.token_output import LINES, TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def tokenize(
     task = Task(shape, fields.extra(), form, mode.count)
     reader = source.reader(console, taken=_taken(task, mode))
     run = task.run(reader, tokenizer, layout.window)
-    made = TokenOutput(run, task, engine.processes())
+    made = TokenOutput(run, task)
     windows: Any = console.track(
-        run if mode.stats else made,
+        made,
         reader,
         beside_output=output.on_terminal and not mode.stats,  # which come at the end
         truncated=lambda: run.tally.truncated,
@@ -236,4 +236,5 @@ def _report(run: TokenizeRun, console: Console) -> None:
     console.warn(special_tokens(tally))
     if run.layout.padding == "longest" and tally.records > run.window:
         console.note(f"--padding longest was applied to {run.window} records at a time (--window)")
+    console.detail(f"tokenized with {run.tokenizer.engine_used}")
     console.close(tally.records, run.reader)

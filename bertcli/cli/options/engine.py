@@ -7,12 +7,9 @@ import typer
 
 from bertcli.cli.options.groups import number
 from bertcli.errors import UsageError
-from bertcli.files.system_calls import usable_cores
 
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
-
-MOST_PROCESSES = 8  # of tokenize, as a single process reads and writes for all of them
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,7 @@ class TokenizeEngineOptions(EngineOptions):
     workers: Annotated[
         int | None,
         number(
-            "Processes for a large input, for JSONL and counts (default: one per core, at "
-            "most 8; none for a small input); with --engine ray, Ray workers.",
+            "Ray workers (default: as many as fit); the local engine needs none.",
             low=0,
             envvar="BERTCLI_WORKERS",
         ),
@@ -96,10 +92,3 @@ class TokenizeEngineOptions(EngineOptions):
         from bertcli.ray.cluster import Pool
 
         return Pool(self.workers or None, self.cpus_per_worker or 1, 0.0)
-
-    def processes(self) -> int:
-        """Return the number of worker processes; none on a single core."""
-        if self.workers is not None:
-            return self.workers
-        cores = usable_cores()
-        return min(cores, MOST_PROCESSES) if cores > 1 else 0

@@ -1,0 +1,140 @@
+"""What `bertcli tokenize` writes: lines of JSON, counts, tables and arrays.
+
+    task = Task(Layout())
+    output = TokenOutput(task.run(reader, tokenizer, window), task)
+    with open_writer(path, output.form) as put:
+        output.write(output, put)
+
+Many records go as arrays from the tokenizer to the file (`ragged_lines` makes lines of them), few
+as records one by one. The bytes are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bertcli.files.tables import ColumnTable, FlatLists
+from bertcli.files.writers import TENSORS, to_json, to_text
+from bertcli.records.reader import Reader
+from bertcli.records.records import TextBlock, carried
+from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.run import (
+    WINDOW,
+    Batch,
+    RaggedBatch,
+    TokenizeRun,
+    count_row,
+    fields_written,
+    header,
+    row,
+)
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertcli.tokenizing.ragged_lines import RaggedLines
+
+LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be written of records, and in which form."""
+
+    layout: Layout
+    extra: tuple[str, ...] = ()
+    form: str = "jsonl"
+    only_count: bool = False
+
+    @property
+    def together(self) -> bool:
+        """Whether the records of a window are padded to one length."""
+        return self.layout.padding == "longest"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The names that are written, which no carried field may have."""
+        return frozenset(fields_written(self.layout, self.extra, only_count=self.only_count))
+
+    def run(self, reader: Reader, tokenizer: Tokenizer, window: int) -> TokenizeRun:
+        """Return the run over these records; ``window`` of them are padded together."""
+        size = window if self.together else WINDOW
+        return TokenizeRun(reader, tokenizer, self.layout, size, full=self.together)
+
+
+@dataclass
+class TokenOutput:
+    """What a run writes, batch by batch."""
+
+    run: TokenizeRun
+    task: Task
+
+    @property
+    def form(self) -> str:
+        """The format of the writer."""
+        return "finished" if self.task.form in LINES else self.task.form
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the tokens of the records, a batch at a time."""
+        return self.run.batches() if self.run.is_flat else iter(self.run)
+
+    def write(self, batches: Iterable[Batch], put: Callable[..., None]) -> None:
+        """Write batches, and what begins a table that has no rows."""
+        for batch in batches:
+            put(self._written(batch))
+        if self.task.form not in LINES and not self.run.tally.records:
+            put([header(self.run, self.task.extra, only_count=self.task.only_count)])
+
+    def _written(self, batch: Batch) -> Any:
+        """Return what the writer of the format takes: bytes, rows or a table of columns."""
+        form = self.task.form
+        if isinstance(batch, RaggedBatch):
+            if form == "jsonl":
+                return [self._lines(batch)]
+            if form == "txt" and isinstance(batch.records, TextBlock):
+                return [b"".join([b"%d\n" % length for length in batch.tokens.lengths.tolist()])]
+            if form in TENSORS:
+                return self._table(batch)
+            batch = batch.encoded(self.task.layout.columns)
+        rows = list(map(self._row, batch))
+        if form in LINES:
+            return ["".join(map(to_text if form == "txt" else to_json, rows)).encode()]
+        return rows
+
+    def _row(self, item: Encoded) -> dict[str, Any]:
+        task = self.task
+        if task.only_count:
+            return count_row(item)
+        return row(item, task.layout, extra=task.extra, sparse=task.form not in TABULAR)
+
+    @cached_property
+    def _lines(self) -> RaggedLines:
+        from bertcli.tokenizing.ragged_lines import RaggedLines
+
+        return RaggedLines(self.task.layout, self.task.extra, only_count=self.task.only_count)
+
+    def _table(self, batch: RaggedBatch) -> ColumnTable:
+        """Return the columns of a batch, those of tokens as they are."""
+        layout, tokens, records = self.task.layout, batch.tokens, batch.records
+        columns: dict[str, Any] = {
+            name: FlatLists(tokens.column(name), tokens.offsets) for name in layout.columns
+        }
+        if "length" in self.task.extra:
+            columns["length"] = tokens.lengths
+        if "text" in self.task.extra:
+            columns["text"] = [record.text for record in records]
+            columns["pair"] = [record.pair for record in records]
+        if layout.truncation != "do_not_truncate":
+            columns["truncated"] = tokens.cut
+        if isinstance(records, TextBlock):
+            return ColumnTable(columns, len(tokens))
+        rows = [
+            ({} if record.id is None else {"id": record.id}, carried(columns, record))
+            for record in records
+        ]
+        names = dict.fromkeys(name for key, extra in rows for name in (*key, *columns, *extra))
+        for name in names.keys() - columns.keys():
+            columns[name] = [key.get(name, extra.get(name)) for key, extra in rows]
+        return ColumnTable({name: columns[name] for name in names}, len(tokens))

@@ -1,0 +1,283 @@
+"""Flat batches: the same ids, types and masks as records one by one, for every layout."""
+
+import json
+from itertools import product
+
+import hostile
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, pre_tokenizers, processors
+
+from bertcli.errors import BertcliError, InputError
+from bertcli.records.records import Record, TextBlock
+from bertcli.tokenizing import wordpiece
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.ragged import COLUMNS, RaggedMaker
+from bertcli.tokenizing.tokenizer import FEW, Tokenizer
+
+SPECIAL = [("[CLS]", 101), ("[SEP]", 102)]
+SIDES = st.sampled_from([None, "left", "right"])
+
+
+@pytest.fixture(scope="module", params=hostile.VOCABULARIES)
+def folder(request, tmp_path_factory):
+    made = hostile.copy_vocabulary(request.param, tmp_path_factory.mktemp(request.param))
+    lower = {"do_lower_case": hostile.VOCABULARIES[request.param]}
+    (made / "tokenizer_config.json").write_text(json.dumps(lower))
+    return made
+
+
+@pytest.fixture(scope="module")
+def default(default_folder):
+    return Tokenizer.load(default_folder)
+
+
+@pytest.fixture
+def fresh(default_folder):
+    return Tokenizer.load(default_folder)
+
+
+def fast(tokenizer: Tokenizer) -> Tokenizer:
+    """Let the engine think that it has seen many texts."""
+    tokenizer.notice_changes()
+    tokenizer.engine.seen = wordpiece.MANY
+    return tokenizer
+
+
+def both_ways(tokenizer, records, layout):
+    """Return the columns of all records and the tokens dropped, or the error, each way."""
+    found = []
+    for flat in (False, True):
+        problems = []
+        try:
+            if flat:
+                ragged, rows = RaggedMaker(tokenizer, layout)(records, problems.append)
+                items = ragged.encoded([records[at] for at in rows], layout.columns, rows)
+            else:
+                items = tokenizer.encode_each(records, layout, skip=problems.append)
+        except BertcliError as error:
+            found.append((type(error), str(error)))
+            continue
+        rows = [
+            (item.record, item.sample, item.cut, {k: list(v) for k, v in item.columns.items()})
+            for item in items
+        ]
+        found.append((rows, [(str(one), one.hint) for one in problems]))
+    return found
+
+
+layouts = st.builds(
+    Layout,
+    columns=st.just(COLUMNS),
+    special_tokens=st.booleans(),
+    max_length=st.one_of(st.none(), st.integers(1, 24)),
+    truncation=st.sampled_from(["do_not_truncate", "longest_first", "only_first", "only_second"]),
+    truncation_side=SIDES,
+    padding=st.sampled_from(["do_not_pad", "longest", "max_length"]),
+    padding_side=SIDES,
+    pad_to_multiple_of=st.sampled_from([None, 1]),
+)
+kinds = {
+    "single": st.tuples(hostile.texts),
+    "mixed": st.tuples(hostile.texts, st.one_of(st.none(), hostile.texts)),
+    "split": st.tuples(hostile.words, st.one_of(st.none(), hostile.words)),
+}
+
+
+@given(
+    layout=layouts,
+    records=st.sampled_from(list(kinds)).flatmap(lambda kind: st.lists(kinds[kind], max_size=6)),
+)
+def test_both_ways_give_the_same_of_any_records(default, layout, records):
+    made = [Record(*fields) for fields in records]
+    one, other = both_ways(fast(default), made, layout)
+    assert one == other
+
+
+OPTIONS = [
+    Layout(columns=COLUMNS, **options)
+    for options in (
+        {},
+        {"special_tokens": False},
+        {"max_length": 7, "truncation": "longest_first"},
+        {"max_length": 9, "truncation": "only_first", "truncation_side": "left"},
+        {"max_length": 12, "truncation": "only_second", "padding": "longest"},
+        {"padding": "longest", "pad_to_multiple_of": 8, "padding_side": "left"},
+        {"padding": "max_length", "max_length": 16, "truncation": "longest_first"},
+        {"max_length": 1, "truncation": "longest_first", "special_tokens": False},
+    )
+]
+
+
+@pytest.mark.parametrize("parse_special", [True, False])
+def test_both_ways_give_the_same_of_hostile_texts(folder, parse_special):
+    tokenizer = fast(Tokenizer.load(folder, parse_special=parse_special))
+    texts = hostile.composed(3, 120)
+    pairs = [Record(text, texts[-at] if at % 3 else None) for at, text in enumerate(texts)]
+    words = [Record(text.split(), None if at % 2 else ["a", text]) for at, text in enumerate(texts)]
+    for records, layout in product(([*map(Record, texts)], pairs, words), OPTIONS):
+        one, other = both_ways(tokenizer, records, layout)
+        assert one == other, layout
+    assert tokenizer.engine.why == "nanotoken"
+
+
+def test_arrays_of_a_batch(default):
+    ragged = default.ragged([Record("I love NLP!"), Record(""), Record("Hi", "you")], Layout())
+    assert (ragged.ids.dtype, ragged.offsets.dtype) == (np.uint32, np.int64)
+    first, second = [101, 1045, 2293, 17953, 2361, 999, 102], [101, 7632, 102, 2017, 102]
+    assert ragged.ids.tolist() == [*first, 101, 102, *second]
+    assert ragged.offsets.tolist() == [0, 7, 9, 14]
+    assert ragged.column("token_type_ids").tolist() == [0] * 12 + [1] * 2
+    assert ragged.column("special_tokens_mask").tolist()[-5:] == [1, 0, 1, 0, 1]
+    assert (len(ragged), ragged.lengths.tolist(), ragged.is_plain) == (3, [7, 2, 5], False)
+
+
+def test_rows_in_any_order(default):
+    texts = hostile.composed(5, 60)
+    layout = Layout(padding="longest", pad_to_multiple_of=4)
+    ragged = default.ragged([Record(text, "b" if text else None) for text in texts], layout)
+    order = ragged.by_length()
+    assert order.tolist() == sorted(range(len(texts)), key=lambda at: ragged.lengths[at])
+    some, rows = order[::2], [Record(text) for text in texts]
+    whole = ragged.encoded(rows, COLUMNS, range(len(rows)))
+    taken = ragged.take(some).encoded(rows[: len(some)], COLUMNS, some)
+    for at, item in zip(some, taken, strict=True):
+        assert item.columns == whole[at].columns
+
+
+def test_no_records(default):
+    for layout in OPTIONS:
+        assert len(default.ragged([], layout)) == 0
+
+
+def test_lines_need_no_record(default):
+    texts = hostile.composed(6, 300)
+    lines = default.ragged(TextBlock(texts, "x.txt", 1), Layout())
+    assert lines.ids.tolist() == default.ragged([*map(Record, texts)], Layout()).ids.tolist()
+
+
+def test_a_record_that_cannot_be_cut_is_named(default):
+    records = [Record("a b c d", "e f g h i j k l", file="x.tsv", line=at) for at in (1, 2)]
+    layout = Layout(max_length=8, truncation="only_first")
+    with pytest.raises(InputError, match=r"x.tsv:1: cannot be truncated to 8 tokens"):
+        default.ragged(records, layout)
+    ragged = default.ragged(records, layout, skip=lambda error: None)
+    assert len(ragged) == 0
+
+
+def test_many_records_take_the_flat_way_unseen(default):
+    records = [Record(text) for text in hostile.composed(8, FEW)]
+    layout = Layout(max_length=9, truncation="longest_first")
+    many, each = default.encode(records, layout, first=5), default.encode_each(records, layout)
+    assert [item.columns for item in many] == [
+        {name: list(column) for name, column in item.columns.items()} for item in each
+    ]
+    assert [item.sample for item in many] == [*range(5, 5 + len(records))]
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        processors.TemplateProcessing(
+            "[CLS]:2 $A:3 [SEP]:1 [SEP]:1", "[SEP] $A:1 [CLS]:2 [CLS]:2 $B:4", SPECIAL
+        ),
+        processors.TemplateProcessing("$A", "$A $B:1 [SEP]", SPECIAL),
+        processors.RobertaProcessing(*reversed(SPECIAL)),
+    ],
+)
+def test_other_templates(fresh, processor):
+    fresh.core.post_processor = processor
+    records = [Record(text, text[::-1] if at % 2 else None) for at, text in enumerate(hostile.REAL)]
+    for layout in OPTIONS:
+        one, other = both_ways(fresh, records, layout)
+        assert one == other
+
+
+@pytest.mark.parametrize("template", ["[CLS] $B $A [SEP]", "$A [CLS]:0 [SEP]:1 $B"])
+def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
+    fresh.core.post_processor = processors.TemplateProcessing("$A", template, SPECIAL)
+    assert not RaggedMaker(fresh, Layout()).fits
+    records = [Record("a", "b c")] * FEW
+    assert list(fresh.encode(records, Layout())[0].columns["input_ids"]) == (
+        fresh.core.encode("a", "b c").ids
+    )
+
+
+# The engine.
+
+
+def test_few_texts_start_no_engine(default_folder):
+    tokenizer = Tokenizer.load(default_folder)
+    tokenizer.encode([Record("a")] * 999, Layout())
+    assert "_fast" not in vars(tokenizer.engine)
+    tokenizer.encode([Record("a")] * 999, Layout())
+    assert tokenizer.engine.why == "nanotoken"
+
+
+class WrongTokenizer:
+    """A nanotoken that is wrong about one text."""
+
+    @classmethod
+    def from_json(cls, described):
+        import nanotoken.nanotoken_rs as right
+
+        made = cls()
+        made.right = right.WordPieceTokenizer.from_json(described)
+        return made
+
+    def encode_batch(self, texts, **options):
+        ids, offsets = self.right.encode_batch(texts, **options)
+        ids[offsets[texts.index("I love NLP!")]] += 1
+        return ids, offsets
+
+
+def test_a_disagreement_is_noticed_before_any_text(fresh, monkeypatch):
+    import nanotoken
+
+    monkeypatch.setattr(nanotoken, "WordPieceTokenizer", WrongTokenizer)
+    texts = hostile.composed(2, wordpiece.MANY)
+    ids, _ = fresh.engine(texts)
+    right = fresh.core.encode_batch_fast(texts, add_special_tokens=False)
+    assert ids.tolist() == [index for one in right for index in one.ids]
+    assert fresh.engine.why == "tokenizers, as nanotoken differs on 'I love NLP!'"
+
+
+def test_without_nanotoken(fresh, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "nanotoken", None)
+    texts = hostile.composed(2, wordpiece.MANY)
+    ids, _ = fresh.engine(texts)
+    right = fresh.core.encode_batch_fast(texts, add_special_tokens=False)
+    assert ids.tolist() == [index for one in right for index in one.ids]
+    assert fresh.engine.why == "tokenizers, as nanotoken is not installed"
+
+
+def test_a_tokenizer_that_nanotoken_does_not_have(fresh):
+    fresh.core.pre_tokenizer = pre_tokenizers.Metaspace()
+    fast(fresh).ragged([Record("a b")], Layout())
+    assert fresh.engine.why.startswith("tokenizers, as nanotoken has no such tokenizer: ")
+
+
+def test_special_tokens_as_text_beside_added_ones(fresh):
+    fresh.core.add_tokens(["[ENT]"])
+    fresh.core.encode_special_tokens = True
+    records = [Record("a [SEP] [ENT] b")] * 3
+    one, other = both_ways(fast(fresh), records, Layout())
+    assert one == other
+    assert "not parsed" in fresh.engine.why
+
+
+@pytest.mark.parametrize("flags", [*product([False, True], repeat=4)])
+def test_added_tokens(fresh, flags):
+    names = ("single_word", "lstrip", "rstrip", "normalized")
+    options = dict(zip(names, flags, strict=True))
+    tokens = ["[ENT]", "foo bar", "Ünï", "x1", "##ing", "日本", "the", "[sep]", "é", "👍"]
+    fast(fresh).ragged([Record("a")], Layout())  # before the tokens were added
+    fresh.core.add_tokens([AddedToken(token, **options) for token in tokens])
+    texts = [f"{a}{gap}{b}" for a in tokens for b in tokens for gap in ("", " ", "a", " \u0301")]
+    one, other = both_ways(fast(fresh), [*map(Record, texts)], Layout())
+    assert one == other
+    assert fresh.engine.why == "nanotoken"

@@ -1,0 +1,159 @@
+"""What tokenize writes of many records, as arrays, and of few, one by one: the same bytes."""
+
+import json
+from itertools import product
+
+import hostile
+import pytest
+from front import call
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, TextBlock
+from bertcli.records.source import Source
+from bertcli.tokenizing import run as runs
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.token_output import Task, TokenOutput
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
+TEXTS = [text.replace("\n", "").replace("\r", "") for text in hostile.composed(21, 300)]
+TEXTS += ["", " ", "[MASK]", "word " * 700]
+
+
+@pytest.fixture(scope="module")
+def default(default_folder):
+    return Tokenizer.load(default_folder)
+
+
+class Given(Reader):
+    """A reader of the records that a test has made."""
+
+    def __init__(self, records):
+        super().__init__(Source(on_error="skip"))
+        self.given = records
+
+    def blocks(self):
+        yield self.given
+
+
+def written(tokenizer, records, task, few):
+    """Return what is written of records, and the counts."""
+    run = task.run(Given(records), tokenizer, 5)
+    output, found = TokenOutput(run, task), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "FEW", few)
+        output.write(output, found.extend)
+    return b"".join(found), run.tally, run.reader.skipped
+
+
+columns = st.sets(st.sampled_from([TYPES, MASK, "special_tokens_mask"])).map(
+    lambda names: (IDS, *sorted(names))
+)
+layouts = st.builds(
+    Layout,
+    columns,
+    special_tokens=st.booleans(),
+    max_length=st.integers(3, 12),
+    truncation=st.sampled_from(["do_not_truncate", "longest_first", "only_first"]),
+    truncation_side=st.sampled_from([None, "left", "right"]),
+    padding=st.sampled_from(["do_not_pad", "max_length", "longest"]),
+    padding_side=st.sampled_from([None, "left", "right"]),
+)
+tasks = st.builds(
+    Task,
+    layouts,
+    extra=st.sets(st.sampled_from(["length", "text"])).map(sorted).map(tuple),
+    only_count=st.booleans(),
+)
+keys = st.one_of(st.none(), st.integers(), st.text(max_size=3))
+extras = st.one_of(st.none(), st.dictionaries(st.sampled_from(["x", "é"]), keys))
+records = st.tuples(hostile.texts, st.one_of(st.none(), hostile.texts), keys, extras)
+lines = hostile.texts.map(lambda text: text.replace("\n", ""))
+
+
+@given(st.lists(records, max_size=6), tasks)
+def test_any_records(default, fields, task):
+    made = [Record(*some) for some in fields]
+    assert written(default, made, task, 0) == written(default, made, task, 100)
+
+
+@given(st.lists(lines, max_size=20), tasks)
+def test_any_lines(default, texts, task):
+    block = TextBlock(texts, "x.txt", 1)
+    assert written(default, block, task, 0) == written(default, list(block), task, 100)
+
+
+@pytest.mark.parametrize("name", hostile.VOCABULARIES)
+def test_many_lines(tmp_path, name):
+    tokenizer = Tokenizer.load(hostile.copy_vocabulary(name, tmp_path))
+    block = TextBlock(TEXTS, "x.txt", 1)
+    for length, special, only_count in product([None, 2, 40], [True, False], [True, False]):
+        cut = "longest_first" if length else "do_not_truncate"
+        layout = Layout(special_tokens=special, max_length=length, truncation=cut)
+        task = Task(layout, only_count=only_count)
+        flat, each = (written(tokenizer, block, task, few) for few in (0, 10**6))
+        assert flat == each
+        assert flat[1].records == len(TEXTS)
+        assert flat[1].literals > 0 < flat[1].empty
+
+
+def test_ids_are_those_of_tokenizers(default):
+    """Every line through the command: blocks, line ends and all."""
+    texts = TEXTS * 5
+    right = [encoding.ids for encoding in default.core.encode_batch(texts)]
+    for end in ("\n", "\r\n"):
+        done = call("tokenize", "-v", stdin="\ufeff" + "".join(text + end for text in texts))
+        assert done.code == 0
+        assert done.ids == right
+    assert "note: tokenized with nanotoken" in done.err.splitlines()
+
+
+FORMS = ["jsonl", "csv", "tsv", "parquet", "npy", "npz", "safetensors"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_format(tmp_path, monkeypatch, form):
+    """Files of many records are those of few, from lines and from records with fields."""
+    rows = [{"id": at, "text": text, "label": at % 3} for at, text in enumerate(TEXTS)]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    (tmp_path / "x.txt").write_text("\n".join(TEXTS), "utf-8")
+    options = ["--max-length=9", "--truncation=true", "--length", "--special-tokens-mask"]
+    options += ["--padding=max_length"]
+    for name, kept in (("x.txt", []), ("x.jsonl", ["--keep-fields=label"])):
+        if kept and form in FORMS[-3:]:
+            continue
+        found = []
+        for few in (0, 10**6):
+            monkeypatch.setattr(runs, "FEW", few)
+            out = tmp_path / f"{name}{few}.{form}"
+            done = call("tokenize", "-i", tmp_path / name, *options, *kept, "-o", out)
+            found.append((done, out.read_bytes()))
+        assert found[0] == found[1]
+        assert found[0][0].code == 0
+
+
+def test_stats(monkeypatch):
+    texts, found = "\n".join(TEXTS), []
+    for few in (0, 10**6):
+        monkeypatch.setattr(runs, "FEW", few)
+        found.append(call("tokenize", "--stats", "-f", "jsonl", stdin=texts))
+    assert found[0] == found[1]
+    assert found[0].rows[0]["unknown_words"]
+
+
+def test_ids_of_eight_digits(default, monkeypatch):
+    """The table of digits has room for seven."""
+    from bertcli.tokenizing import ragged_lines
+
+    monkeypatch.setattr(ragged_lines, "LARGEST", 20_000)
+    made, task = [Record(text) for text in TEXTS[:50]], Task(Layout())
+    assert written(default, made, task, 0) == written(default, made, task, 100)
+
+
+def test_lines_are_records():
+    lines = TextBlock(["a", "b", "c"], "x.txt", 7)
+    assert [record.where for record in lines] == ["x.txt:7", "x.txt:8", "x.txt:9"]
+    assert list(lines) == [lines[at] for at in range(3)]
+    assert list(lines[1:]) == list(lines)[1:] == [lines[-2], lines[-1]]
