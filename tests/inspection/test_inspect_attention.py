@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from bertcli import plots
 from bertcli.cli.app import main
 from bertcli.hub import find_model
-from bertcli.models import attention_maps
+from bertcli.models import forward_passes
 from bertcli.plots import colours
 from bertcli.plots.attention_maps import AttentionMaps
 from bertcli.plots.drawing import without_glyph
@@ -106,7 +106,10 @@ def test_maps_of_spoiled_weights_are_refused(form, tmp_path, capsys):
     save_file(weights, folder / "model.safetensors")
     output = ["-o", tmp_path / f"out.{form}"] if form else []
     code, out, err = run(capsys, folder, "--attention", "hello", *output)
-    assert (code, out) == (1, "") and "the attention of layer 1 is not finite" in err
+    assert (code, out) == (
+        1,
+        "",
+    ) and "attention of layer 1 is not finite: the weights contain NaN or infinity" in err
     assert "hint: bertcli inspect --verify" in err
     assert not list(tmp_path.glob("out.*"))
 
@@ -158,7 +161,7 @@ def test_text_that_is_too_long_is_cut_and_said(capsys):
 
 
 def test_maps_that_memory_has_no_room_for(monkeypatch):
-    monkeypatch.setattr(attention_maps, "recording", lambda maps: torch.empty(1 << 50))
+    monkeypatch.setattr(forward_passes, "recording", lambda maps: torch.empty(1 << 50))
     done = bad("inspect", "--attention", "a", "-m", TINY)
     assert done.error == "out of memory"
 
