@@ -1,5 +1,6 @@
-"""The command line: `app` is the entry and the one place where errors are shown.
+"""The command line: `app` is the entry, and the one place where errors are shown.
 
-`commands` has a module a command, `options` the groups of options they take, `display` what people
-see. What a command does is in the library. Nothing imports from here.
+`commands` has one module per command, `options` the groups of options they take, `display` what
+people see. What a command does is in the library. Nothing imports from here. Begin with `app`, then
+read one command and the groups in its signature.
 """

@@ -53,7 +53,7 @@ def format_of(path: Path) -> str:
     name = path.with_suffix("") if path.suffix.lower() in PACKED else path
     if name.suffix.lower() not in SUFFIXES:
         raise OutputError(
-            f"{path}: the suffix names no format", f"one of {', '.join(SUFFIXES)}, or give --format"
+            f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}; or give --format"
         )
     return SUFFIXES[name.suffix.lower()]
 

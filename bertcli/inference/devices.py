@@ -44,7 +44,9 @@ def devices(names: str) -> list[torch.device]:
             continue
         whole = name if name in here else f"{name}:0"
         if whole not in here:
-            raise UsageError(f"device {name!r} is not there", f"--device can be: {', '.join(here)}")
+            raise UsageError(
+                f"device {name!r} not found", f"available for --device: {', '.join(here)}"
+            )
         found.append(torch.device(whole))
     return found
 

@@ -188,4 +188,4 @@ def refuse_stream(form: str, precision: str) -> None:
     """Raise OutputError for what is made of all rows together."""
     if form not in STREAMED or precision in RANGED:
         what = form if form not in STREAMED else f"--precision {precision}"
-        raise OutputError(f"{what} is made of all rows together: it needs a file", "give -o FILE")
+        raise OutputError(f"{what} cannot be streamed", "use -o FILE")

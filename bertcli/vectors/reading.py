@@ -106,9 +106,7 @@ def form_of(path: str) -> str:
     inner = path.removesuffix(".gz").removesuffix(".zst")
     form = FORMATS.get(Path(inner).suffix.lower(), "")
     if form not in READERS:
-        raise InputError(
-            f"{path}: the suffix names no format of vectors", f"one of {', '.join(READERS)}"
-        )
+        raise InputError(f"{path}: unknown format of vectors", f"known: {', '.join(READERS)}")
     return form
 
 

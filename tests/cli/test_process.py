@@ -162,7 +162,7 @@ BAD_INPUT = {
     "parent is a file": parent_is_a_file,
     "parent is missing": parent_is_missing,
     "output is a folder": output_is_a_folder,
-    "unknown suffix": lambda _: (["a", "-o", "x.doc"], "x.doc: the suffix names no format", 1),
+    "unknown suffix": lambda _: (["a", "-o", "x.doc"], "x.doc: unknown format", 1),
     "missing special token": missing_special_token,
     "special token twice": special_token_twice,
     "empty vocabulary": empty_vocabulary,

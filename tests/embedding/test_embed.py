@@ -211,7 +211,7 @@ def test_the_pooler_is_used_when_it_was_trained():
     [
         ({"layers": (9,)}, "there is no layer 9"),
         ({"dim": 999}, "--dim 999 is not possible: the vectors have 384 dimensions"),
-        ({"device": "cuda:7"}, "device 'cuda:7' is not there"),
+        ({"device": "cuda:7"}, "device 'cuda:7' not found"),
         ({"prompt_name": "query"}, "no prompt 'query'"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_folder_without_a_trained_pooler_says_so(tmp_path):
 
 def test_devices_that_are_here():
     assert devices("cpu") == [torch.device("cpu")]
-    with pytest.raises(UsageError, match="device 'gpu' is not there") as error:
+    with pytest.raises(UsageError, match="device 'gpu' not found") as error:
         devices("gpu")
     assert "cpu" in error.value.hint
 
@@ -363,7 +363,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
     assert not out.exists()
     refused = run(*arguments(many, out))
     assert refused.returncode == 1
-    assert "--resume goes on with it" in refused.stderr
+    assert "--resume continues it" in refused.stderr
     other = run(*arguments(many, out, "--resume", "--pooling", "cls"))
     assert other.returncode == 1
     assert "pooling" in other.stderr
@@ -380,7 +380,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
-        (["--resume", "--overwrite"], 2, "--resume and --overwrite contradict each other"),
+        (["--resume", "--overwrite"], 2, "--resume cannot be combined with --overwrite"),
         (["--layers", "x"], 2, "--layers x is not a list of numbers"),
     ],
 )

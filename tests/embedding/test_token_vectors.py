@@ -323,8 +323,8 @@ def test_a_stream_has_the_precisions_that_need_no_ranges(precision, tmp_path):
         (("--token-vectors", "--pooling", "cls"), 2, "--token-vectors and --pooling cls exclude"),
         (("--word-vectors", "max", "--pooling", "cls"), 2, "--word-vectors and --pooling cls excl"),
         (("--token-vectors", "-f", "csv"), 2, "csv has one vector a row, and here a text has sev"),
-        (("--token-vectors", "-f", "npy"), 1, "npy is made of all rows together: it needs a file"),
-        (("--precision", "int8"), 1, "--precision int8 is made of all rows together: it needs a f"),
+        (("--token-vectors", "-f", "npy"), 1, "npy cannot be streamed"),
+        (("--precision", "int8"), 1, "--precision int8 cannot be streamed"),
         (("-f", "table", "--precision", "float16"), 2, "a table shows float32, not --precision fl"),
     ],
 )

@@ -409,5 +409,5 @@ def test_the_suffix_sets_the_format(suffix, packed):
 
 @pytest.mark.parametrize("name", ["a", "a.doc", "a.gz", ".jsonl", "a.jsonl/b"])
 def test_a_suffix_that_names_no_format(name):
-    with pytest.raises(OutputError, match="names no format"):
+    with pytest.raises(OutputError, match="unknown format"):
         format_of(Path(name))

@@ -217,7 +217,7 @@ def test_results_that_are_not_numbers(models, monkeypatch):
 
 def test_devices_types_and_threads(models):
     argv = ["classify", "one", "two", "-m", folder_of(models, "classify")]
-    assert "device 'cuda:77' is not there" in bad(*argv, "--device", "cuda:77", code=2).error
+    assert "device 'cuda:77' not found" in bad(*argv, "--device", "cuda:77", code=2).error
     half = call(*argv, "--dtype", "bfloat16", "--device", "cpu", "-q").rows
     whole = good(*argv, "--threads", 1, "--offline").rows
     for one, other in zip(half, whole, strict=True):

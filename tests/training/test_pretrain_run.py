@@ -485,7 +485,7 @@ def test_what_cannot_be_trained(place, tmp_path, case):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--device", "cuda:7"], "device 'cuda:7' is not there"),
+        (["--device", "cuda:7"], "device 'cuda:7' not found"),
         (["--warmup-steps", 6], "--warmup-steps 6 leaves none of the 6 steps"),
         (["--resume", "--overwrite"], "--resume cannot be combined with --overwrite"),
     ],

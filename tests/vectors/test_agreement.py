@@ -224,7 +224,7 @@ def test_command_writes_a_file(write, run, tmp_path):
     [
         (("a.npy",), 2, "Missing argument"),
         (("a.npy", "nowhere.npy"), 1, "nowhere.npy: no such file"),
-        (("a.npy", "b.txt"), 1, "the suffix names no format"),
+        (("a.npy", "b.txt"), 1, "unknown format"),
         (("a.npy", "a.npy", "--tolerance", "-1"), 2, "--tolerance"),
         (("a.npy", "a.npy", "-f", "npy"), 2, "this command cannot write npy"),
     ],

@@ -426,7 +426,7 @@ def test_a_manifest_that_says_nothing(tmp_path, texts, text):
     good(*SET, "-i", texts, "-o", out)
     Path(f"{out}.manifest.json").write_text(text)
     done = bad(*SET, "-i", texts, "-o", out, "--resume")
-    assert done.error == f"{out}: exists already, and no manifest says what made it"
+    assert done.error == f"{out}: already exists, and has no manifest of such a run"
 
 
 # --- precisions that cannot be ------------------------------------------------------------------

@@ -258,14 +258,14 @@ def with_nan(folder):
 
 
 ERRORS = {
-    "device": (["--device", "cuda:77"], "device 'cuda:77' is not there", 2),
-    "one of two devices": (["--device", "cpu,gpu"], "device 'gpu' is not there", 2),
+    "device": (["--device", "cuda:77"], "device 'cuda:77' not found", 2),
+    "one of two devices": (["--device", "cpu,gpu"], "device 'gpu' not found", 2),
     "layer": (["--layers", "3"], "there is no layer 3", 2),
     "layer from above": (["--layers", "-4"], "there is no layer -4", 2),
     "pooler": (without_pooler, "", 1),
     "dim": (["--dim", "33"], "--dim 33 is not possible: the vectors have 32 dimensions", 2),
     "NaN": (with_nan, "text 1: its vector holds NaN or infinity", 1),
-    "resume": (["--resume", "--overwrite"], "--resume and --overwrite contradict each other", 2),
+    "resume": (["--resume", "--overwrite"], "--resume cannot be combined with --overwrite", 2),
     "folder": (["-o", "none/x.npy"], "none/x.npy: there is no folder none", 1),
     "length": (["--max-length", "129"], "--max-length 129 is more than the 128 positions", 2),
     "cut": (

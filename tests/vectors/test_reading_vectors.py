@@ -140,7 +140,7 @@ def bad(name, content, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        bad("v.txt", b"", "the suffix names no format of vectors"),
+        bad("v.txt", b"", "unknown format of vectors"),
         bad("v.npy", None, "no such file"),
         bad("v.npz", None, "no such file"),
         bad("v.safetensors", None, "no such file|not a readable"),

@@ -1,1 +1,1 @@
-"""A command is a signature and one call into the library."""
+"""One module per command: a signature, and a call into the library."""

@@ -108,7 +108,7 @@ def _check(
     precision: str,
     options: EmbedOptions,
 ) -> None:
-    """Raise UsageError for an output that makes no sense, before a model is looked for."""
+    """Raise UsageError for an output that is not possible, before a model is loaded."""
     _refuse_kept(source, form, options)
     if form == "csv" and options.per_token:
         raise UsageError(
@@ -213,7 +213,7 @@ def _to_stream(
 
 
 def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:
-    """Say what a user should know of the run."""
+    """Report warnings and counts of the run."""
     if embedder.options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
         console.warn(truncated(tally, embedder.max_length, advice))

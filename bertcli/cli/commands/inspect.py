@@ -59,7 +59,7 @@ def _model(report: FolderReport, views: ViewOptions) -> bool:
 def _file(report: FileReport, views: ViewOptions) -> bool:
     """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
     if views.tree or views.config or views.tokenizer:
-        raise UsageError("--tree, --config and --tokenizer are for models")
+        raise UsageError("--tree, --config and --tokenizer require a model")
     check = check_file(report) if views.verify else None
     if views.json:
         _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))

@@ -1,4 +1,4 @@
-"""`bertcli similar`: the texts of a corpus that are nearest to a query."""
+"""`bertcli similar`: the texts of a corpus most similar to a query."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,39 +24,36 @@ WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for
 
 @dataclass(frozen=True)
 class QueryOptions:
-    """What is looked for."""
+    """The query."""
 
-    queries: Annotated[
-        list[str], typer.Argument(metavar="QUERY...", help="What the texts shall be like.")
-    ]
+    queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="Text to search for.")]
     top_k: Annotated[
-        int, typer.Option("--top-k", "-k", metavar="N", min=1, help="So many texts a query.")
+        int, typer.Option("--top-k", "-k", metavar="N", min=1, help="Results per query.")
     ] = 10
     query_prompt: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Put before each query (default: the model's prompt 'query')."
+            metavar="TEXT",
+            help="Text to put before each query (default: the model's prompt 'query').",
         ),
     ] = None
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """Where it is looked for."""
+    """The corpus to search."""
 
     PANEL: ClassVar = INPUT
 
     corpus: Annotated[
         list[str],
-        typer.Option(
-            metavar="FILE", help="Texts to search, more than once if need be; - is stdin."
-        ),
+        typer.Option(metavar="FILE", help="File of texts to search, repeatable; - is stdin."),
     ]
     vectors: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Vectors of the corpus: reused when the file is there, else written.",
+            help="Vectors of the corpus: read if the file exists, else written.",
         ),
     ] = None
     input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
@@ -65,14 +62,16 @@ class CorpusOptions:
     corpus_prompt: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Put before each text (default: the model's prompt 'document')."
+            metavar="TEXT",
+            help="Text to put before each text of the corpus (default: the model's prompt "
+            "'document').",
         ),
     ] = None
 
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
     def check(self) -> None:
-        """Raise UsageError when the texts are to be read twice, and cannot be."""
+        """Raise UsageError when the texts must be read twice, but cannot be."""
         if self.vectors is not None and not self.vectors.exists() and "-" in self.corpus:
             raise UsageError(
                 "--vectors needs a corpus that can be read again, and stdin cannot",
@@ -93,7 +92,7 @@ def similar(
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Find the texts of a corpus that are nearest to a query, by cosine.
+    """Find the texts of a corpus most similar to a query, by cosine.
 
     [bold]bertcli similar "late delivery" --corpus reviews.txt --top-k 3[/bold]
 

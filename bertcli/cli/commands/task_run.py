@@ -1,4 +1,4 @@
-"""What the commands for task heads share: opening the model, and writing what it says."""
+"""Common parts of the commands for task heads: opening the model, and writing results."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def open_head(
 def write(
     stream: Stream, output: OutputOptions, form: str, console: Console, advice: str = ""
 ) -> None:
-    """Write the results of a pass and say what a user should know of it.
+    """Write the results of a pass, and report warnings and counts.
 
-    ``advice`` tells what may be done about texts that were cut.
+    ``advice`` says what can be done about truncated texts.
     """
     from bertcli.tasks.results import fields_written, lined, tabular
 

@@ -228,7 +228,7 @@ def _screen() -> Any:
 
 
 def _report(run: TokenizeRun, console: Console) -> None:
-    """Say what a user should know of the run."""
+    """Report warnings and counts of the run."""
     tally = run.tally
     if run.layout.truncation == "do_not_truncate":
         console.warn(too_long(tally, run.tokenizer.limit))

@@ -25,7 +25,9 @@ def attention_view(screen: Console, found: AttentionMaps) -> None:
     for layer, heads in found.maps.items():
         only = next(iter(heads)) if len(heads) == 1 else None
         which = f"mean of {len(heads)} heads" if only is None else f"head {only}"
-        title = Text.assemble((f"layer {layer}", "bold"), f" of 0-{found.layers - 1}, {which}: ")
+        title = Text.assemble(
+            (f"layer {layer}", "bold"), f" (of 0 to {found.layers - 1}), {which}: "
+        )
         screen.print(title.append("each row looks at the columns", "dim"))
         for line in _lines(screen, found, found.mean[layer]):
             screen.print(line, no_wrap=True, overflow="crop")

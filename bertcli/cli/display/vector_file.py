@@ -1,4 +1,4 @@
-"""What `bertcli inspect FILE` shows to people."""
+"""The output of `bertcli inspect FILE` for people."""
 
 from __future__ import annotations
 

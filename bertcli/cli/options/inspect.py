@@ -24,14 +24,14 @@ def _complete(incomplete: str) -> list[str]:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What is inspected."""
+    """The model or file to inspect."""
 
     target: Annotated[
         str | None,
         typer.Argument(
             metavar="[MODEL|FILE]",
-            help="A folder, a hub id, or a file of vectors: "
-            ".npy .npz .safetensors .jsonl .csv .parquet (default: --model).",
+            help="Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv "
+            ".parquet (default: --model).",
             autocompletion=_complete,
         ),
     ] = None
@@ -45,7 +45,7 @@ class TargetOptions:
         return path if named or os.path.isfile(path) else None
 
     def folder(self, model: ModelOptions) -> ModelFolder:
-        """Return the folder of the model; that of a folder is taken whatever is in it."""
+        """Return the folder of the model; a path to a folder is used whatever it contains."""
         usual = (DEFAULT_MODEL, os.environ.get("BERTCLI_MODEL"))
         if self.target is not None and model.model not in (self.target, *usual):
             raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
@@ -58,29 +58,29 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """What is shown."""
+    """The parts to show."""
 
-    PANEL: ClassVar = "Instead of the summary"
+    PANEL: ClassVar = "Other views"
 
-    json: Annotated[bool, flag("--json", "All of it as one JSON object.")] = False
-    tree: Annotated[bool, flag("--tree", "The modules, with shapes and parameters.")] = False
-    tensors: Annotated[bool, flag("--tensors", "Name, shape, type and bytes of each tensor.")] = (
-        False
-    )
-    config: Annotated[bool, flag("--config", "The config.")] = False
-    tokenizer: Annotated[bool, flag("--tokenizer", "The tokenizer.")] = False
+    json: Annotated[bool, flag("--json", "Print everything as one JSON object.")] = False
+    tree: Annotated[bool, flag("--tree", "Show the modules, with shapes and parameters.")] = False
+    tensors: Annotated[
+        bool, flag("--tensors", "Show name, shape, type and bytes of each tensor.")
+    ] = False
+    config: Annotated[bool, flag("--config", "Show the config.")] = False
+    tokenizer: Annotated[bool, flag("--tokenizer", "Show the tokenizer.")] = False
     verify: Annotated[
-        bool, flag("--verify", "Load everything, check hashes and that all numbers are finite.")
+        bool, flag("--verify", "Load everything, check hashes, and check for NaN and infinity.")
     ] = False
 
     def some(self) -> bool:
-        """Tell whether a part is asked for by name."""
+        """Return whether a part was requested by name."""
         return self.tree or self.tensors or self.config or self.tokenizer or self.verify
 
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """Which attention maps are shown, and where."""
+    """The attention maps to show, and where."""
 
     PANEL: ClassVar = "Attention"
 
@@ -88,11 +88,11 @@ class AttentionOptions:
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Show what each token of this text looks at. On the terminal: the last layer, "
+            help="Show the attention maps of this text. On the terminal: the last layer, "
             "mean of its heads.",
         ),
     ] = None
-    pair: Annotated[str | None, typer.Option(help="The second sentence.")] = None
+    pair: Annotated[str | None, typer.Option(help="Second sentence.")] = None
     layers: Annotated[
         str | None,
         typer.Option(
@@ -113,18 +113,19 @@ class AttentionOptions:
             "--output",
             "-o",
             metavar="PATH",
-            help="A page to explore (.html), a figure (.svg, .png, .pdf), or the numbers (.json).",
+            help="Output file: an interactive page (.html), a figure (.svg, .png, .pdf), or "
+            "the numbers (.json).",
         ),
     ] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
     def check(self, views: ViewOptions, file: Path | None) -> None:
-        """Refuse options that mean nothing together, before anything is read."""
+        """Refuse contradicting options, before anything is read."""
         given = (self.pair, self.layers, self.heads, self.output)
         if self.attention is None and any(value is not None for value in given):
-            raise UsageError("--pair, --layers, --heads and --output are for --attention TEXT")
+            raise UsageError("--pair, --layers, --heads and --output require --attention TEXT")
         if self.attention is not None and views.some():
-            raise UsageError("--attention shows nothing else", "ask for one of them at a time")
+            raise UsageError("--attention cannot be combined with other views")
         if self.output is not None and self.form() not in PICTURES:
             known = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
