@@ -96,7 +96,7 @@ def begin(
             refuse_changes(str(target.path), journal.fingerprint, now)
             if files.output.exists() and not (journal.overwrite or journal.manifest):
                 raise OutputError(
-                    f"{target.path}: came to be while the run to resume was not at work",
+                    f"{target.path}: was created after the run was interrupted",
                     "move it away, or begin again with --overwrite",
                 )
             refuse_changed(str(target.path), journal.inputs, (yield from inputs.described()))
@@ -116,7 +116,7 @@ def _refuse_remains(target: Target, files: Files) -> None:
         if path.exists():
             raise OutputError(
                 f"{target.path}: an interrupted run left {path.name}",
-                f"--resume goes on with it, {BEGIN_AGAIN}",
+                f"--resume continues it, {BEGIN_AGAIN}",
             )
     for path in (files.output, *([files.row_index] if target.indexed else [])):
         if path.exists():
@@ -134,7 +134,7 @@ def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, An
     was, digest = made.get("fingerprint"), made.get("sha256")
     if not isinstance(was, dict) or not isinstance(digest, str):
         raise OutputError(
-            f"{target.path}: exists already, and no manifest says what made it",
+            f"{target.path}: already exists, and has no manifest of such a run",
             "give --overwrite, or another name",
         )
     refuse_changes(str(target.path), was, now)

@@ -68,10 +68,7 @@ class Target:
     def check(self) -> None:
         """Raise OutputError or UsageError for what can never be written."""
         if self.resume and self.overwrite:
-            raise UsageError(
-                "--resume and --overwrite contradict each other",
-                "--resume goes on with a run, --overwrite begins again",
-            )
+            raise UsageError("--resume cannot be combined with --overwrite")
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
         if self.many and self.form == "csv":
@@ -274,7 +271,7 @@ class Sink:
             self._move(self._whole, "output")
             sync_folder(files.output.parent)
         elif not files.output.exists():
-            raise OutputError(f"{self.target.path}: is gone", "begin again with --overwrite")
+            raise OutputError(f"{self.target.path}: was removed", "start again with --overwrite")
         if self.target.manifest:
             put_json(files.manifest, self.journal.manifest, self._final_mode("manifest"))
         files.clear()

@@ -178,7 +178,7 @@ def test_a_map_in_a_pipe(capsys):
     code, out, err = run(capsys, "--attention", "I love NLP!", "--pair", "Me too")
     lines = out.splitlines()
     assert (code, err) == (0, "") and "\x1b" not in out
-    assert lines[0] == "layer 5 of 0-5, mean of 12 heads: each row looks at the columns"
+    assert lines[0] == "layer 5 (of 0 to 5), mean of 12 heads: each row looks at the columns"
     rows = [line for line in lines if "▏" in line]
     assert [row.split()[0] for row in rows][:4] == ["[CLS]", "i", "love", "nl"]
     shares = [int(part) for part in rows[0].split("▏")[1].split()]
@@ -187,7 +187,7 @@ def test_a_map_in_a_pipe(capsys):
 
 def test_one_head_and_several_layers(capsys):
     _, out, _ = run(capsys, TINY, "--attention", "hello", "--layers", "all", "--heads", "2")
-    assert "layer 0 of 0-1, head 2" in out and "layer 1 of 0-1, head 2" in out
+    assert "layer 0 (of 0 to 1), head 2" in out and "layer 1 (of 0 to 1), head 2" in out
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 200])
