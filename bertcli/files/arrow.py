@@ -26,6 +26,8 @@ from pyarrow.parquet import ParquetWriter as ParquetWriter
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from bertcli.files.tables import FlatLists
+
     Array = NDArray[Any]
 
 DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
@@ -322,6 +324,17 @@ def type_of(name: str) -> Any:
     if name.startswith("list<"):
         return list_of(type_of(name[5:-1]))
     return getattr(pyarrow, name)()
+
+
+def column_of_flat(lists: FlatLists, kind: Any) -> Any:
+    """Return flat lists as a column of a type, as list<int32>; numbers of its width stay in place.
+
+    Unsigned numbers are read as signed ones, which token ids fit.
+    """
+    width = kind.value_type.to_pandas_dtype()
+    values = lists.values.view(f"i{lists.values.itemsize}").astype(width, copy=False)
+    offsets = lists.offsets.astype("int32")
+    return pyarrow.ListArray.from_arrays(offsets, pyarrow.array(values), type=kind)
 
 
 def type_of_values(found: Sequence[Any]) -> Any:

@@ -17,7 +17,15 @@ from typing import IO, TYPE_CHECKING, Any
 from bertcli.errors import BertcliError, InputError, OutputError
 from bertcli.files.npy import WIDEST
 from bertcli.files.streams import unreadable
-from bertcli.files.tables import TYPES, Made, fields_of, lines_of, refuse_new
+from bertcli.files.tables import (
+    TYPES,
+    ColumnTable,
+    FlatLists,
+    Made,
+    fields_of,
+    lines_of,
+    refuse_new,
+)
 
 try:
     from bertcli.files import arrow
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 ROWS = 1024  # decoded together, at most
+GROUP = 1 << 15  # rows of a group that is made of columns
 DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tell
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 REPEATED = 1 << 18  # bytes of a column from which its dictionary is not written out
@@ -214,21 +223,27 @@ def _listed(columns: Mapping[str, Any], number: int, errors: str) -> list[tuple[
 
 
 @contextmanager
-def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
-    """Yield a function that writes rows; the schema is that of the first ones."""
+def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
+    """Yield a function that writes rows or columns; the schema is that of the first ones."""
     check_installed("writing Parquet", OutputError)
     writer: Any = None
+    waiting: list[Any] = []  # columns, until they make a row group
 
-    def write(rows: Sequence[Row]) -> None:
+    def flush() -> None:
+        if waiting:
+            writer.write_table(arrow.pyarrow.concat_tables(waiting))
+            waiting.clear()
+
+    def write(rows: Sequence[Row] | ColumnTable) -> None:
         nonlocal writer
         if not rows:
             return
         try:
             writer = writer or arrow.ParquetWriter(file, _schema(rows))
-            refuse_new(rows, writer.schema.names)
-            found, schema = lines_of(rows), writer.schema
-            columns = [_column([row.get(one.name) for row in found], one.type) for one in schema]
-            writer.write_table(arrow.pyarrow.table(columns, schema=schema))
+            refuse_new(_named(rows), writer.schema.names)
+            waiting.append(_table(rows, writer.schema))
+            if not isinstance(rows, ColumnTable) or sum(map(len, waiting)) >= GROUP:
+                flush()
         except (arrow.pyarrow.ArrowException, OverflowError, TypeError, ValueError) as bad:
             raise OutputError(
                 f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"
@@ -236,13 +251,40 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
 
     try:
         yield write
+        flush()
     finally:
         if writer:
             writer.close()
 
 
-def _schema(rows: Sequence[Row]) -> Any:
-    fields = []
+def _named(rows: Sequence[Row] | ColumnTable) -> Sequence[Row]:
+    return [dict(rows.columns)] if isinstance(rows, ColumnTable) else rows
+
+
+def _table(rows: Sequence[Row] | ColumnTable, schema: Any) -> Any:
+    """Return rows or columns as a table; flat lists are not copied."""
+    if isinstance(rows, ColumnTable):
+        found = [rows.columns.get(one.name) for one in schema]
+    else:
+        lines = lines_of(rows)
+        found = [[row.get(one.name) for row in lines] for one in schema]
+    columns = [
+        arrow.column_of_flat(values, one.type)
+        if isinstance(values, FlatLists)
+        else _column([None] * len(rows) if values is None else values, one.type)
+        for values, one in zip(found, schema, strict=True)
+    ]
+    return arrow.pyarrow.table(columns, schema=schema)
+
+
+def _schema(rows: Sequence[Row] | ColumnTable) -> Any:
+    fields: list[tuple[str, Any]] = []
+    if isinstance(rows, ColumnTable):
+        for name, values in rows.columns.items():
+            flat = isinstance(values, FlatLists)
+            kind = arrow.type_of(TYPES[name]) if flat else arrow.type_of_values(values)
+            fields.append((name, kind))
+        return arrow.pyarrow.schema(fields)
     for name in fields_of(rows):
         values = [row.get(name) for row in rows]
         made = name in TYPES and any(isinstance(value, Made) for value in values)

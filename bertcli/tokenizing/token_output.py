@@ -95,7 +95,7 @@ class TokenOutput:
                 return [self._lines(batch)]
             if form == "txt" and isinstance(batch.records, TextBlock):
                 return [b"".join([b"%d\n" % length for length in batch.tokens.lengths.tolist()])]
-            if form in TENSORS:
+            if form in (*TENSORS, "parquet") and not self.task.only_count:
                 return self._table(batch)
             batch = batch.encoded(self.task.layout.columns)
         rows = list(map(self._row, batch))

@@ -8,6 +8,7 @@ import pytest
 from front import call
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow.parquet import read_table
 
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
@@ -129,7 +130,8 @@ def test_every_format(tmp_path, monkeypatch, form):
             monkeypatch.setattr(runs, "FEW", few)
             out = tmp_path / f"{name}{few}.{form}"
             done = call("tokenize", "-i", tmp_path / name, *options, *kept, "-o", out)
-            found.append((done, out.read_bytes()))
+            table = form == "parquet"  # whose row groups are larger where there are many
+            found.append((done, read_table(out) if table else out.read_bytes()))
         assert found[0] == found[1]
         assert found[0][0].code == 0
 
