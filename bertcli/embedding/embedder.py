@@ -355,7 +355,7 @@ def refuse_cut(batch: Sequence[Encoded], limit: int) -> None:
         if item.cut:
             raise InputError(
                 f"{item.record.where}: {item.length + item.cut} tokens, and {limit} is the limit",
-                "--on-truncate warn cuts texts, window encodes all of them",
+                "--on-truncate warn truncates texts, window encodes all of them",
             )
 
 
@@ -377,6 +377,6 @@ def refuse_infinite(items: Sequence[Encoded], vectors: np.ndarray) -> None:
     if not finite.all():
         record = items[int(finite.argmin())].record
         raise ModelError(
-            f"{record.where}: its vector holds NaN or infinity",
+            f"{record.where}: its vector contains NaN or infinity",
             "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
         )

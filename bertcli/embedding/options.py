@@ -53,7 +53,7 @@ class EmbedOptions(Compute):
             raise UsageError(f"unknown --word-vectors {self.words!r}", f"one of {known}")
         if self.pooling not in ("auto", "none"):
             raise UsageError(
-                f"--word-vectors and --pooling {self.pooling} exclude each other",
+                f"--word-vectors cannot be combined with --pooling {self.pooling}",
                 f"--word-vectors {self.words} says how tokens become a word; leave out --pooling",
             )
 

@@ -59,7 +59,7 @@ class Sentence:
         Raises UsageError for a name that is not there, or a text and a name together.
         """
         if text is not None and name is not None:
-            raise UsageError("--prompt and --prompt-name exclude each other", "give one of them")
+            raise UsageError("--prompt cannot be combined with --prompt-name", "give one of them")
         if text is not None:
             return text
         name = self.default_prompt if name is None else name
@@ -140,17 +140,15 @@ def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -
     hint = "give --pooling (mean, cls, ...) to take the vectors of the BERT inside"
     if untaught:
         names = ", ".join(untaught)
-        raise ModelError(
-            f"{folder / 'modules.json'}: bertcli does not have the module {names}", hint
-        )
+        raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)
     if not poolings:
-        raise ModelError(f"{folder / 'modules.json'}: names no Pooling", hint)
+        raise ModelError(f"{folder / 'modules.json'}: has no Pooling module", hint)
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
     """Return the modes in our words, whether prompts are pooled, and the width of a token."""
     if not is_regular(path):
-        raise ModelError(f"{path}: no such file, and it says how vectors are pooled")
+        raise ModelError(f"{path}: no such file; it sets the pooling")
     raw = read_object(path)
 
     def holds(named: Any) -> bool:

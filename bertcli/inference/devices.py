@@ -84,7 +84,7 @@ def slow(dtype: torch.dtype, device: torch.device) -> str:
 def refuse_several(names: str, instead: str) -> None:
     """Raise UsageError where one device computes and a list is named."""
     if len(devices(names)) > 1:
-        raise UsageError(f"--device {names} names several devices, and one is taken here", instead)
+        raise UsageError(f"--device {names} names several devices; this command takes one", instead)
 
 
 def use_threads(count: int | None) -> int:

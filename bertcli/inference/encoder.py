@@ -60,7 +60,7 @@ class Reading:
         for asked, layer in zip(self.layers, found, strict=True):
             if not 0 <= layer <= depth:
                 raise UsageError(
-                    f"there is no layer {asked} (--layers)",
+                    f"layer {asked} not found (--layers)",
                     f"this model has layers 0 to {depth}, or -1 to 0",
                 )
         return found

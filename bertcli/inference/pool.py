@@ -174,7 +174,7 @@ class ProcessPool:
         self.close()
         raise BertcliError(
             f"the process for {worker.name} {ended}",
-            "perhaps memory ran out; of a run with -o FILE, --resume keeps what was done",
+            "it may have run out of memory; with -o FILE, --resume continues the run",
         ) from None
 
 

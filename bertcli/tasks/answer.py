@@ -70,7 +70,7 @@ class AnswerTask:
         record = self._prepare(item.record)
         if record.pair is None:
             raise InputError(
-                f"{record.where}: there is no context",
+                f"{record.where}: no context",
                 "give --context, or records with the fields question and context",
             )
         return item._replace(record=record)

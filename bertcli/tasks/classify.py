@@ -107,7 +107,7 @@ def activation(folder: Path, config: BertConfig, warn: Warn) -> str:
         known = {"Sigmoid": "sigmoid", "Identity": "none"}
         if (kind := named.rpartition(".")[2]) in known:
             return known[kind]
-        warn(f"the activation {named} that the model's folder names is unknown: sigmoid is taken")
+        warn(f"the activation {named} named in the model's folder is unknown; sigmoid is used")
         return "sigmoid"
     if config.problem_type == "regression":
         return "none"

@@ -66,7 +66,7 @@ class FillMaskTask:
             token = self.head.tokenizer.roles["mask_token"]
             cut = f" in its first {item.length} tokens" if item.cut else ""
             raise InputError(
-                f"{item.record.where}: there is no {token}{cut}",
+                f"{item.record.where}: no {token}{cut}",
                 f"write {token} where a word is missing, or pass such texts over with "
                 "--on-error skip",
             )

@@ -121,7 +121,7 @@ class Head(Generic[M]):
         for item, output in zip(batch, found, strict=True):
             if not output.isfinite().all():
                 raise ModelError(
-                    f"{item.record.where}: its logits hold NaN or infinity",
+                    f"{item.record.where}: its logits contain NaN or infinity",
                     "bertcli inspect --verify checks the weights; float16 overflows, float32 "
                     "does not",
                 )

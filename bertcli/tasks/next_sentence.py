@@ -40,7 +40,7 @@ class NextSentenceTask:
 def _paired(number: int, item: Encoded) -> Encoded:
     if item.record.pair is None:
         raise InputError(
-            f"{item.record.where}: there is no second sentence",
+            f"{item.record.where}: no second sentence",
             "give two texts, --pairs FILE, or records with a pair field",
         )
     return item

@@ -55,7 +55,7 @@ class Comparison:
         """Raise BertcliError when a difference is greater than this, or cannot be measured."""
         if self.not_finite and not self.identical:
             raise BertcliError(
-                f"{self.not_finite} rows hold NaN or infinity, and the files differ",
+                f"{self.not_finite} rows contain NaN or infinity, and the files differ",
                 "bertcli inspect FILE counts them",
             )
         if self.max_abs is not None and self.max_abs > tolerance:

@@ -88,7 +88,7 @@ class Inputs:
             if now["sha256"] != one["sha256"]:
                 raise OutputError(
                     f"{output}: input changed while it was read: {name}",
-                    "when nothing writes to it any more, begin again with --overwrite",
+                    "once nothing writes to it, start over with --overwrite",
                 )
 
 
@@ -128,7 +128,7 @@ def refuse_changed(
             raise OutputError(
                 f"{output}: input changed: {one['name']}: its records are not those of the run "
                 f"that is resumed (sha256 was {_shown(earlier)}, now {_shown(one)})",
-                "restore the input, or begin again with --overwrite",
+                "restore the input, or start over with --overwrite",
             )
 
 

@@ -40,7 +40,7 @@ VERSION = 3  # of the journal and of the partial files
 SHOWN = 60  # characters of a value in a message
 
 
-BEGIN_AGAIN = "--overwrite begins again"
+BEGIN_AGAIN = "--overwrite starts over"
 MOST = 1 << 62  # of a count of rows or bytes
 ENDS = (  # of the names of the files beside an output, in the order of `Files`
     ".index.jsonl",
@@ -178,8 +178,8 @@ def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) ->
     ]
     if different:
         raise OutputError(
-            f"{name}: cannot go on with what another run began: {'; '.join(different)}",
-            "run the command as it was, or begin again with --overwrite",
+            f"{name}: cannot resume a different run: {'; '.join(different)}",
+            "run the command as it was, or start over with --overwrite",
         )
 
 

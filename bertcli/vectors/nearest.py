@@ -169,7 +169,7 @@ def _check(vectors: Array, queries: Array, before: int) -> None:
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        raise InputError(f"row {before + int(finite.argmin())} holds NaN or infinity")
+        raise InputError(f"row {before + int(finite.argmin())} contains NaN or infinity")
 
 
 def _unit(vectors: Array) -> Array:

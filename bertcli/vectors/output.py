@@ -97,7 +97,7 @@ def begin(
             if files.output.exists() and not (journal.overwrite or journal.manifest):
                 raise OutputError(
                     f"{target.path}: was created after the run was interrupted",
-                    "move it away, or begin again with --overwrite",
+                    "move it away, or start over with --overwrite",
                 )
             refuse_changed(str(target.path), journal.inputs, (yield from inputs.described()))
             if journal.manifest:
@@ -144,7 +144,7 @@ def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, An
     for path, wanted in expected.items():
         if not path.exists() or sha256(path) != wanted:
             raise OutputError(
-                f"{path}: was changed after it was made: its sha256 is not the manifest's",
+                f"{path}: was changed after it was made: its sha256 differs from the manifest's",
                 "give --overwrite, or another name",
             )
     return made

@@ -107,7 +107,7 @@ class Calibration:
 def too_few(rows: int) -> PrecisionError:
     """Return the error for so few vectors that their dimensions have no ranges."""
     return PrecisionError(
-        f"int8 and uint8 need the spread of many vectors, and there are {rows}",
+        f"int8 and uint8 need the range of at least two vectors, not {rows}",
         "give more texts, or --precision float16",
     )
 

@@ -201,7 +201,7 @@ class EmbedRun:
             raise OutputError(
                 f"{self.target.path}: the first {state['records']} records are not those of the "
                 "run that is resumed",
-                "give the same input, or begin again with --overwrite",
+                "give the same input, or start over with --overwrite",
             )
         return chain([rest], blocks) if rest else blocks
 

@@ -73,7 +73,7 @@ class Target:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
         if self.many and self.form == "csv":
             raise UsageError(
-                "csv has one vector a row, and here a text has several",
+                "csv holds one vector per row, and each text has several",
                 "use -f jsonl, parquet or npy",
             )
         if self.path.is_dir():
@@ -271,7 +271,7 @@ class Sink:
             self._move(self._whole, "output")
             sync_folder(files.output.parent)
         elif not files.output.exists():
-            raise OutputError(f"{self.target.path}: was removed", "start again with --overwrite")
+            raise OutputError(f"{self.target.path}: was removed", "start over with --overwrite")
         if self.target.manifest:
             put_json(files.manifest, self.journal.manifest, self._final_mode("manifest"))
         files.clear()

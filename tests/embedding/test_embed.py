@@ -209,7 +209,7 @@ def test_the_pooler_is_used_when_it_was_trained():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": (9,)}, "there is no layer 9"),
+        ({"layers": (9,)}, "layer 9 not found"),
         ({"dim": 999}, "--dim 999 is not possible: the vectors have 384 dimensions"),
         ({"device": "cuda:7"}, "device 'cuda:7' not found"),
         ({"prompt_name": "query"}, "no prompt 'query'"),
@@ -241,7 +241,7 @@ def test_a_folder_without_a_trained_pooler_says_so(tmp_path):
     tensors["embeddings.word_embeddings.weight"][150:] = float("nan")
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     embedder = Embedder.open(find_model(str(copy), files=MODEL_FILES), EmbedOptions())
-    with pytest.raises(ModelError, match="text 2: its vector holds NaN or infinity"):
+    with pytest.raises(ModelError, match="text 2: its vector contains NaN or infinity"):
         vectors_of(embedder, ["", "love"])
 
 

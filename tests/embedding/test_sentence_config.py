@@ -160,7 +160,7 @@ def test_dropout_does_nothing(tmp_path):
 
 def test_no_pooling(tmp_path):
     place = folder(tmp_path, ("Transformer", "Normalize"))
-    with pytest.raises(ModelError, match=r"modules\.json: names no Pooling"):
+    with pytest.raises(ModelError, match=r"modules\.json: has no Pooling module"):
         read_sentence(place)
     said = read_sentence(place, pooling="cls")
     assert (said.pooling, said.normalize) == (None, True)

@@ -261,7 +261,7 @@ def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     spec = ModelSpec(folder.path, BertModel, reading=Reading((7,)))
     pool = ProcessPool(["cpu"], [partial(open_encoder, spec)], 1, 100)
     work = pool.run([Tokens((1,), (0,))], Pooling(("mean",)))
-    with pytest.raises(UsageError, match="there is no layer 7") as error:
+    with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)
     assert error.value.hint == "this model has layers 0 to 2, or -1 to 0"
     assert not pool.close.alive
@@ -355,7 +355,7 @@ def test_devices_are_of_one_kind(rack, folder):
 
 def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
     before = set(multiprocessing.active_children())
-    with pytest.raises(UsageError, match="there is no layer 9"):
+    with pytest.raises(UsageError, match="layer 9 not found"):
         Embedder.open(folder, EmbedOptions(device="cpu,cpu", layers=(9,)))
     assert set(multiprocessing.active_children()) == before
 

@@ -212,7 +212,7 @@ def test_results_that_are_not_numbers(models, monkeypatch):
         BertForSequenceClassification, "logits", lambda self, x: original(self, x) * float("inf")
     )
     done = bad("classify", "a", "-m", folder_of(models, "classify"))
-    assert done.error == "text 1: its logits hold NaN or infinity"
+    assert done.error == "text 1: its logits contain NaN or infinity"
 
 
 def test_devices_types_and_threads(models):

@@ -201,7 +201,7 @@ def test_contexts_without_answers(models):
     row = good("answer", "--question", "?", "--context", "", "-m", folder, "--top-k", 2).rows[0]
     assert row == {"answers": []}
     said = bad("answer", "-m", folder, stdin='{"question": "who?"}').error
-    assert said == "stdin:1: there is no context"
+    assert said == "stdin:1: no context"
     long = "word " * 80
     said = bad("answer", "--question", long, "--context", "a", "-m", folder).error
     assert "cannot be truncated to 64 tokens" in said

@@ -114,12 +114,12 @@ def test_a_text_without_a_mask_is_named(models, tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     argv = ["fill-mask", "-i", path, "-m", models("BertForMaskedLM")]
     done = call(*argv)
-    assert done.code == 1 and f"{path}:2: there is no [MASK]" in done.err
+    assert done.code == 1 and f"{path}:2: no [MASK]" in done.err
     done = call(*argv, "--on-error", "skip")
     assert (done.code, [row["id"] for row in done.rows]) == (1, [1, 3])
     assert done.err.count(f"{path}:2") == 1 and "1 record was skipped" in done.err
     cut = bad("fill-mask", f"{'one ' * 80} [MASK]", "-m", models("BertForMaskedLM"))
-    assert cut.error == f"text 1: there is no [MASK] in its first {LENGTH} tokens"
+    assert cut.error == f"text 1: no [MASK] in its first {LENGTH} tokens"
 
 
 def test_targets_that_are_not_words(models):

@@ -130,7 +130,7 @@ def test_rows_that_are_not_finite_are_counted_and_left_out(write):
     vectors[1, 1] = np.inf
     found = compare(a, write("b.npy", vectors))
     assert (found.not_finite, found.identical) == (2, False)
-    with pytest.raises(BertcliError, match="2 rows hold NaN or infinity"):
+    with pytest.raises(BertcliError, match="2 rows contain NaN or infinity"):
         found.check(1)
 
 

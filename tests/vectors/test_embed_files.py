@@ -431,7 +431,7 @@ def test_a_manifest_that_says_nothing(tmp_path, texts, text):
 
 # --- precisions that cannot be ------------------------------------------------------------------
 
-TOO_FEW = "int8 and uint8 need the spread of many vectors, and there are 1"
+TOO_FEW = "int8 and uint8 need the range of at least two vectors, not 1"
 LARGE = "a value of 100000 is too large for float16"
 
 

@@ -76,7 +76,7 @@ def test_a_calibration_in_pieces_is_that_of_the_whole():
 
 
 def test_one_vector_has_no_spread():
-    with pytest.raises(BertcliError, match="need the spread of many vectors, and there are 1"):
+    with pytest.raises(BertcliError, match="need the range of at least two vectors, not 1"):
         calibrated(normal(1))
 
 

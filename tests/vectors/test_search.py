@@ -95,7 +95,7 @@ def test_rows_that_are_not_finite():
     near, broken = Nearest(normal(1), 1), normal(3)
     near.add(normal(4))
     broken[1, 2] = np.nan
-    with pytest.raises(InputError, match="row 5 holds NaN or infinity"):
+    with pytest.raises(InputError, match="row 5 contains NaN or infinity"):
         near.add(broken)
 
 

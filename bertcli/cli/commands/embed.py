@@ -112,7 +112,8 @@ def _check(
     _refuse_kept(source, form, options)
     if form == "csv" and options.per_token:
         raise UsageError(
-            "csv has one vector a row, and here a text has several", "use -f jsonl, parquet or npy"
+            "csv holds one vector per row, and each text has several",
+            "use -f jsonl, parquet or npy",
         )
     if output.output is not None:
         if precision in RANGED and len(source.texts or ()) == 1 and not options.per_token:
