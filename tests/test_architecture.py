@@ -231,9 +231,16 @@ ONE_HOME = {
     "SIGALRM": "files/system_calls",
     "setitimer": "files/system_calls",
     "pthread_sigmask": "files/system_calls",
-    "sched_getaffinity": "files/system_calls",
 }
-NOWHERE = ["os.rename", "os.fork", "json.load", "import fcntl", "shutil.move", "sys.platform"]
+NOWHERE = [
+    "sched_getaffinity",
+    "os.rename",
+    "os.fork",
+    "json.load",
+    "import fcntl",
+    "shutil.move",
+    "sys.platform",
+]
 
 
 def words_of(path):

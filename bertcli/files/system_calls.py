@@ -60,13 +60,6 @@ def sync_folder(folder: Path) -> None:
 # --- processes ---
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use; without an answer, how many there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def start_tracker() -> None:
     """Start multiprocessing's tracker, whose own start would end deafness; Windows has none."""
     if os.name == "posix":
