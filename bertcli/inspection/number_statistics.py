@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 
@@ -27,7 +28,12 @@ class NumberStatistics:
         self.numbers += block.size
         if not block.size:
             return
-        values = block.astype(numpy.float64)
+        with numpy.errstate(all="ignore"):  # of numbers from a file, NaN and infinity are counted
+            self._add(block.astype(numpy.float64))
+
+    def _add(self, values: Any) -> None:
+        import numpy
+
         finite = numpy.isfinite(values)
         whole = finite.all(axis=1)
         if not whole.all():
@@ -49,9 +55,13 @@ class NumberStatistics:
         return [self.vectors, width]
 
     def summary(self) -> dict[str, Any]:
-        """Return the statistics as JSON values; None where there was nothing to measure."""
+        """Return the statistics as JSON values.
+
+        None where there was nothing to measure, or the numbers are too large for a sum.
+        """
         finite = self.numbers - self.nan - self.inf
         measured = self.vectors - self.not_finite
+        measures = self.rows and measured and self.longest
         norm = {
             "min": self.norm_low,
             "mean": self.norm_total / measured if measured else None,
@@ -62,11 +72,11 @@ class NumberStatistics:
             "nan": self.nan,
             "inf": self.inf,
             "min": self.low if finite else None,
-            "mean": self.total / finite if finite else None,
+            "mean": self.total / finite if finite and isfinite(self.total) else None,
             "max": self.high if finite else None,
             "vectors": self.vectors if self.rows else None,
             "not_finite": self.not_finite if self.rows else None,
-            "norm": norm if self.rows and measured and self.longest else None,
+            "norm": norm if measures and isfinite(self.norm_total) else None,
         }
 
     def _count_rows(self, rows: int, width: int) -> None:

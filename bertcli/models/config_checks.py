@@ -130,3 +130,5 @@ def refuse_bad_heads(
             raise ModelError(f"{source}: pruned_heads names layer {layer}, but there are {layers}")
         if lost := [head for head in gone if head >= heads]:
             raise ModelError(f"{source}: pruned_heads names head {lost[0]}, but there are {heads}")
+        if len({*gone}) == heads:
+            raise ModelError(f"{source}: pruned_heads leaves layer {layer} no head")

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
-from bertcli.files.typed_json import BadJsonError, JsonObject, parse, read_bytes
-from bertcli.hub import sha256
+from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
+from bertcli.hub import TOKENIZER_FILES, sha256
 from bertcli.training.instance_rows import (
     AGAIN,
     ParquetRows,
@@ -80,9 +81,14 @@ class Instances:
 
     def verify(self) -> None:
         """Check the sha256 of every file. Raises InputError when one was changed."""
-        for shard in self.index["shards"]:
-            path = self.folder / shard["file"]
-            if sha256(path) != shard["sha256"]:
+        written = {shard["file"]: shard["sha256"] for shard in self.index["shards"]}
+        for name, wanted in {**self.index["tokenizer_sha256"], **written}.items():
+            path = self.folder / name
+            try:
+                found = sha256(path) if is_regular(path, InputError, AGAIN, inf) else None
+            except OSError as failed:  # what is no file may look like one
+                raise InputError(f"{path}: {failed.strerror or failed}", AGAIN) from None
+            if found != wanted:
                 raise InputError(f"{path}: changed since the index was written", AGAIN)
 
 
@@ -110,7 +116,10 @@ def _read_index(path: Path) -> dict[str, Any]:
             raise shard.bad("file", "a file name, and its sha256")
     options = index.object("options")
     options.whole("dupe_factor")
-    return {**found, "shards": found.get("shards") or [], "options": dict(options)}
+    hashes = index.object("tokenizer_sha256")
+    known = {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes}
+    shards = found.get("shards") or []
+    return {**found, "shards": shards, "options": dict(options), "tokenizer_sha256": known}
 
 
 def _needed(index: JsonObject, name: str) -> int:

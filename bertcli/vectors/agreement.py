@@ -74,7 +74,13 @@ def compare(a: str, b: str, worst: int = WORST) -> Comparison:
     """
     import numpy as np
 
-    found = Comparison(a, b)
+    with np.errstate(all="ignore"):  # of numbers from files, NaN and infinity are counted
+        return _compare(Comparison(a, b), worst)
+
+
+def _compare(found: Comparison, worst: int) -> Comparison:
+    import numpy as np
+
     total = np.zeros(2)  # of absolute differences, of cosines
     measured = 0
     for start, x, y in _pairs(found):

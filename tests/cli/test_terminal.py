@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from front import PROGRAM, environment
+from front import PROGRAM, environment, good
 from terminal import at_terminal
 
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -84,6 +84,13 @@ def test_statistics_and_ids_of_tokens():
     assert code == 0 and "█".encode() in seen
     code, seen = at_terminal("tokenize", "--from-tokens", "love")
     assert code == 0 and b"2293" in seen
+
+
+def test_a_table_of_a_long_text_is_cut_and_says_so(tmp_path):
+    (tmp_path / "long.txt").write_text("a " * 3000)
+    done = good("tokenize", "-q", "-i", tmp_path / "long.txt", "-f", "table")
+    assert "the first 1000 of 3002 tokens: -f jsonl has all" in done.out
+    assert 1000 < done.out.count("\n") < 1200
 
 
 def test_markup_in_a_text_is_text():

@@ -579,6 +579,8 @@ def _spoil(where: Path, dice: random.Random, out: str) -> None:
             links = [
                 partial(path.symlink_to, name) for name in (path.name, "/dev/full", "in.jsonl")
             ]
-            dice.choice([path.mkdir, partial(os.mkfifo, path), list, *links])()
+            if path.name.removeprefix(out) not in ("", ".index.jsonl"):  # a pipe may be an input
+                links.append(partial(os.mkfifo, path))
+            dice.choice([path.mkdir, list, *links])()
         else:
             path.write_bytes(mutated_bytes(data, dice))

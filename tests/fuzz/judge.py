@@ -115,7 +115,7 @@ def output_problems(command: Command, done: Result, place: Path) -> Iterator[str
     plain = "-f" not in command.argv and command.argv[0] not in ("inspect", "decode")
     if "--count" in command.argv:
         yield from count_problems(done) if plain else ()
-    elif plain and done.stdout:
+    elif done.stdout and (plain or "--json" in command.argv):
         yield from json_problems("stdout", done.stdout)
     path = place / command.output
     if done.code or "-o" not in command.argv or not path.is_file():

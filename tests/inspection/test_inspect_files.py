@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from front import good
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
@@ -89,6 +90,17 @@ def test_every_format_tells_the_same(form, tmp_path, capsys):
     assert (array["min"], array["max"]) == pytest.approx((VECTORS.min(), VECTORS.max()))
     assert array["nan"] == array["inf"] == array["not_finite"] == 0
     assert found["warnings"] == [] and found["manifest"] is None
+
+
+def test_numbers_too_large_for_a_norm(tmp_path, capsys):
+    """And a NaN that signals: numpy would warn of both."""
+    vectors = np.full((3, 4), np.finfo("f8").max)
+    vectors.view(np.uint64)[0, 0] = 0x7FF4000000000000
+    np.save(tmp_path / "out.npy", vectors)
+    (array,) = report(capsys, tmp_path / "out.npy")["arrays"]
+    assert (array["nan"], array["not_finite"], array["norm"]) == (1, 1, None)
+    assert (array["mean"], array["max"]) == (None, np.finfo("f8").max)
+    assert "values" in good("inspect", tmp_path / "out.npy").out
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from front import bad, call
+from front import bad, call, good
 
 from bertcli.errors import ModelError
 from bertcli.models.activations import ACTIVATIONS
@@ -85,10 +85,24 @@ def test_values_of_a_wrong_kind_are_refused(key, value, changed):
 
 @pytest.mark.parametrize(
     ("pruned", "said"),
-    [({"99": [0]}, "layer 99, but there are 2"), ({"1": [4]}, "head 4, but there are 4")],
+    [
+        ({"99": [0]}, "layer 99, but there are 2"),
+        ({"1": [4]}, "head 4, but there are 4"),
+        ({"0": [0, 1, 2, 3]}, "pruned_heads leaves layer 0 no head"),
+    ],
 )
 def test_heads_that_never_were_cannot_be_pruned(pruned, said, changed):
     assert said in bad("inspect", changed(pruned_heads=pruned)).error
+
+
+def test_the_report_is_strict_json_whatever_a_config_holds(changed):
+    folder = changed(mine=[float("nan"), {"a": float("-inf")}, 1.5])
+    report = good("inspect", "--json", folder).out
+    assert json.loads(report, parse_constant=pytest.fail)["config"]["mine"] == [
+        None,
+        {"a": None},
+        1.5,
+    ]
 
 
 def test_a_name_that_torch_has_itself_is_refused(changed):

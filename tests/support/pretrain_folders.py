@@ -58,8 +58,10 @@ def prepared(folder: Path, rows: int = 200, shards: int = 2, seed: int = 0, **ch
         save_file({key: value[part] for key, value in whole.items()}, folder / name)
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         entries.append({"file": name, "rows": len(part), "sha256": digest})
+    hashes = {}
     for name in ("vocab.txt", "tokenizer_config.json"):
         shutil.copy(TOKENIZER / name, folder / name)
+        hashes[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     index = {
         "format": "bertcli-pretrain",
         "version": 1,
@@ -70,7 +72,7 @@ def prepared(folder: Path, rows: int = 200, shards: int = 2, seed: int = 0, **ch
         "shards": entries,
         "options": {},
         "statistics": {},
-        "tokenizer_sha256": {},
+        "tokenizer_sha256": hashes,
     }
     (folder / "instances.json").write_text(json.dumps({**index, **changes}))
     return folder

@@ -199,6 +199,7 @@ JSON_LISTS = "".join(json.dumps({"text": document}) + "\n" for document in CORPU
     [
         ("corpus-a.jsonl", JSON_TEXTS),
         ("corpus-b.jsonl", JSON_LISTS),
+        ("corpus-e.jsonl", JSON_TEXTS.replace("}\n", ', "pair": ["no", "document"]}\n')),
         ("corpus-c.txt", "\n \n" + TEXT.replace("\n\n", "\n  \n\n\n").replace("\n", "\r\n")),
         ("corpus-d.txt.gz", TEXT),
     ],

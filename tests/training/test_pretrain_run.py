@@ -445,6 +445,19 @@ def a_shard_is_damaged(place):
     return {"data": place / "damaged"}, "changed since the index was written"
 
 
+def the_tokenizer_is_another(place):
+    shutil.copytree(place / "data", place / "renamed", dirs_exist_ok=True)
+    (place / "renamed" / "vocab.txt").write_text("[PAD]\n")
+    return {"data": place / "renamed"}, "vocab.txt: changed since the index was written"
+
+
+def the_tokenizer_is_no_file(place):
+    shutil.copytree(place / "data", place / "linked", dirs_exist_ok=True)
+    (place / "linked" / "vocab.txt").unlink()
+    (place / "linked" / "vocab.txt").mkdir()
+    return {"data": place / "linked"}, "vocab.txt: not a regular file"
+
+
 def init_is_no_pretraining(place):
     return {"more": ["--init", place / "data"]}, "no config.json in this folder"
 
@@ -468,6 +481,8 @@ def init_is_no_pretraining(place):
         output_is_there,
         nothing_to_resume,
         a_shard_is_damaged,
+        the_tokenizer_is_another,
+        the_tokenizer_is_no_file,
         init_is_no_pretraining,
     ],
 )

@@ -1,6 +1,7 @@
 """`bertcli inspect`: what is in a model, or in a file of vectors."""
 
 import sys
+from math import isfinite
 from typing import Any
 
 import typer
@@ -108,5 +109,17 @@ def _print_json(value: Any) -> None:
 
     indent = 2 if sys.stdout.isatty() else None
     with open_output(None) as output:
-        text = json.dumps(value, ensure_ascii=False, indent=indent)
+        text = json.dumps(_strict(value), ensure_ascii=False, indent=indent)
         output.file.write(text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def _strict(value: Any) -> Any:
+    """Return a value for JSON, which has neither NaN nor infinity, though Python reads them."""
+    match value:
+        case dict():
+            return {name: _strict(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_strict(inner) for inner in value]
+        case float() if not isfinite(value):
+            return None
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -31,6 +32,7 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
+MOST_ROWS = 1000  # tokens of a text that have a row of their own
 MOST = 40  # tokens or words of a text that are drawn
 HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
 HEADED: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
@@ -77,9 +79,8 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
         *columns, right=("#", "id", "type", "mask", "span"), title=shown(encoded), **HEADED
     )
     names = {token: role.removesuffix("_token") for role, token in tokenizer.roles.items()}
-    for at, (index, kind, mask, special, token, span) in enumerate(
-        zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
-    ):
+    rows = zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
+    for at, (index, kind, mask, special, token, span) in enumerate(islice(rows, MOST_ROWS)):
         known = token in names and (special or index in tokenizer.special_ids().values())
         drawn.add_row(
             str(at),
@@ -91,8 +92,10 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
             names[token] if known else "",
             style="" if mask else "dim",
         )
-    if encoded.cut:
-        drawn.caption = f"{encoded.cut} tokens dropped"
+    said = [f"{encoded.cut} tokens dropped"] if encoded.cut else []
+    if encoded.length > MOST_ROWS:
+        said.append(f"the first {MOST_ROWS} of {encoded.length} tokens: -f jsonl has all")
+    drawn.caption = "\n".join(said) or None
     return drawn
 
 

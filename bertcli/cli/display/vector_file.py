@@ -61,8 +61,8 @@ def _array(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         each = (f"{name} {norm[name]:.6g}" for name in ("min", "mean", "max"))
         yield "norms", f"{'  '.join(each)}  of {found['vectors']:,} vectors"
     if found["min"] is not None:
-        each = (f"{name} {found[name]:.6g}" for name in ("min", "mean", "max"))
-        yield "values", "  ".join(each)
+        known = {name: found[name] for name in ("min", "mean", "max") if found[name] is not None}
+        yield "values", "  ".join(f"{name} {value:.6g}" for name, value in known.items())
     yield "not finite", f"{found['nan']:,} NaN, {found['inf']:,} infinite"
 
 

@@ -56,6 +56,7 @@ class PretrainCorpusOptions:
             paths=source_paths(self.corpus, given=False),
             format=self.input_format,
             sentences=True,
+            single=True,
         )
         return Reader(source, console.warn)
 
