@@ -71,6 +71,22 @@ def open_array(place: str, path: str, form: str, wanted: str) -> Iterator[Stored
         raise unreadable(path, failed) from None
 
 
+def names_of(place: str, path: str, form: str) -> list[str]:
+    """Return the names of the arrays in an NPZ or safetensors file. Raises InputError."""
+    from safetensors import SafetensorError
+
+    try:
+        if form == "npz":
+            with open_zip(place) as archive:
+                return [name.removesuffix(".npy") for name in archive.namelist()]
+        with open_safetensors(place, "numpy") as file:
+            return list(file.keys())
+    except (SafetensorError, ValueError, *UNREADABLE) as broken:
+        raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
+    except OSError as failed:
+        raise unreadable(path, failed) from None
+
+
 @contextmanager
 def _npy(place: str, path: str, wanted: str) -> Iterator[StoredArray]:
     packed = Path(place).suffix.lower() in PACKED
@@ -105,11 +121,12 @@ def _safetensors(place: str, path: str, wanted: str) -> Iterator[StoredArray]:
     from safetensors import SafetensorError
 
     def read(rows: int, width: int, most: int) -> Iterator[Array]:
-        if len(shape) < 2:
+        if len(shape) < 2 and rows == 1:
             yield found[:].reshape(rows, width)
             return
         for start in range(0, rows, most):
-            yield found[start : min(start + most, rows)]
+            block = found[start : min(start + most, rows)]
+            yield block if len(shape) > 1 else block.reshape(-1, 1)
 
     try:
         with open_safetensors(place, "numpy") as file:

@@ -46,6 +46,7 @@ SUFFIXES = {
     ".txt": "txt",
 }
 TENSORS = ("npy", "npz", "safetensors")
+RAGGED = ("ragged npz", "ragged safetensors")
 
 
 def format_of(path: Path) -> str:
@@ -93,6 +94,10 @@ def writer_of(form: str) -> Format:
             from bertcli.files import id_arrays as arrays
 
             return arrays.writer_of(form)
+        case "ragged npz" | "ragged safetensors":
+            from bertcli.files import ragged_arrays
+
+            return ragged_arrays.writer_of(form.split()[1])
         case _:
             return txt
 

@@ -69,6 +69,7 @@ def _of_file(place: str, form: str, name: str, reader: ReadProgress) -> Iterator
 def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
+    from bertcli.files.ragged_arrays import is_ragged, read_rows
 
     limit = reader.source.max_record_bytes
 
@@ -77,7 +78,8 @@ def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[l
             raise too_large(f"{path}:{line}", limit)
         return Record("", file=path, line=line, ids=ids)
 
-    for number, rows in read_ids(place, path, form):
+    read = read_rows if is_ragged(place, path, form) else read_ids
+    for number, rows in read(place, path, form):
         yield reader.collect(enumerate(rows, number), parse)
 
 

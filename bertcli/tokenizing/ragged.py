@@ -303,7 +303,7 @@ class RaggedMaker:
             return 0
         lengths = parts.sum(axis=1)
         longest = layout.padding == "longest"
-        length = int(lengths.max()) if longest else self.tokenizer.max_length(layout)
+        length = int(lengths.max()) if longest else self.tokenizer.padded_to(layout)
         step = layout.pad_to_multiple_of or 1
         missing = np.maximum(-(-length // step) * step - lengths, 0)
         side = layout.padding_side or self.tokenizer.padding_side

@@ -47,6 +47,7 @@ class Task:
     extra: tuple[str, ...] = ()
     form: str = "jsonl"
     only_count: bool = False
+    ragged: bool = False  # arrays of the forms npz and safetensors are flat
 
     @property
     def together(self) -> bool:
@@ -74,7 +75,8 @@ class TokenOutput:
     @property
     def form(self) -> str:
         """The format of the writer."""
-        return "finished" if self.task.form in LINES else self.task.form
+        form = self.task.form
+        return "finished" if form in LINES else f"ragged {form}" if self.task.ragged else form
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the tokens of the records, a batch at a time."""

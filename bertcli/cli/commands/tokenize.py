@@ -58,8 +58,8 @@ def tokenize(
         return
     form = _form(source, mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
-    _check(shape, tokenizer, console)
-    task = Task(shape, fields.extra(), form, mode.count)
+    _check(shape, tokenizer, console, ragged=fields.ragged)
+    task = Task(shape, fields.extra(), form, mode.count, fields.ragged)
     reader = source.reader(console, taken=_taken(task, mode))
     run = task.run(reader, tokenizer, layout.window)
     made = TokenOutput(run, task)
@@ -86,8 +86,10 @@ def _taken(task: Task, mode: ModeOptions) -> frozenset[str]:
     return frozenset() if mode.stats or task.form == "table" else task.fields
 
 
-def _check(shape: Layout, tokenizer: Tokenizer, console: Console) -> None:
+def _check(shape: Layout, tokenizer: Tokenizer, console: Console, *, ragged: bool) -> None:
     """Fail for options that cannot work before anything is read; warn of those without effect."""
+    if ragged and shape.padding != "do_not_pad":
+        raise UsageError("--ragged cannot be combined with --padding")
     tokenizer.cut_at(shape)
     if shape.padding == "max_length":
         tokenizer.padded_to(shape)
@@ -114,6 +116,8 @@ def _job(
     """Return the job of a worker."""
     from bertcli.ray.jobs import TokenizeJob
 
+    if fields.ragged:
+        raise UsageError("--ragged cannot be combined with --engine ray")
     if mode.from_tokens or mode.count or mode.stats:
         raise UsageError("--engine ray cannot be combined with --from-tokens, --count or --stats")
     task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
@@ -141,6 +145,8 @@ def _form(
     source: InputOptions, mode: ModeOptions, output: OutputOptions, fields: FieldOptions
 ) -> str:
     """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
+    if fields.ragged and (mode.count or mode.stats):
+        raise UsageError("--ragged cannot be combined with --count or --stats")
     if mode.count:
         return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
     if mode.stats:
@@ -148,6 +154,10 @@ def _form(
     form = output.form((*ROWS, *TENSORS))
     source.refuse_kept_fields(form)
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
+    if fields.ragged and form not in ("npz", "safetensors"):
+        raise UsageError(
+            f"--ragged cannot be combined with {form}", "use -o FILE.npz or FILE.safetensors"
+        )
     if form in TENSORS and any(wordy):
         raise UsageError(
             f"{form} cannot hold tokens, offsets, word ids or sequence ids", "use -f parquet"
@@ -162,7 +172,8 @@ def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, .
         from bertcli.cli.display.tables import TABLE_COLUMNS
 
         return TABLE_COLUMNS
-    return fields.columns()
+    masked = not fields.ragged  # where all tokens are those of a text
+    return tuple(name for name in fields.columns() if masked or name != "attention_mask")
 
 
 def _stats(

@@ -135,9 +135,9 @@ class OutputOptions:
         self, form: str, inputs: Sequence[str | Path] = ()
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open the writer of a format; OutputError when it would write to one of the inputs."""
-        from bertcli.files.writers import TENSORS, open_writer
+        from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
-        if self.on_terminal and form in (*TENSORS, "parquet"):
+        if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 

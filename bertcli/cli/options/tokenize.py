@@ -46,6 +46,10 @@ class FieldOptions:
     overflowing: Annotated[
         bool, flag("--overflowing", "One record per window of a text that is too long.")
     ] = False
+    ragged: Annotated[
+        bool,
+        flag("--ragged", "With npz and safetensors: input_ids of all texts, flat, and offsets."),
+    ] = False
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns that are written."""

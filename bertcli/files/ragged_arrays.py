@@ -1,0 +1,181 @@
+"""Lists of token ids of any length in NPZ and safetensors: flat, and where each begins.
+
+    input_ids        uint32 [T]: all rows, one after the other
+    offsets          int64 [B + 1]: row b is input_ids[offsets[b] : offsets[b + 1]]
+    token_type_ids   uint8 [T], where a token has another type than 0
+    special_tokens_mask   uint8 [T], where it is asked for
+
+An archive's members are stored uncompressed, so arrays can be mapped where they lie. Both writing
+and reading take the memory of a block.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from shutil import copyfileobj
+from typing import IO, TYPE_CHECKING, Any
+
+from bertcli.errors import InputError
+from bertcli.files import safetensors
+from bertcli.files.npy import BLOCK, WIDEST, header_of
+from bertcli.files.stored_arrays import StoredArray, names_of, open_array
+from bertcli.files.tables import ColumnTable, Row, TableHeader
+from bertcli.files.zips import npz_archive
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+IDS, OFFSETS = "input_ids", "offsets"
+DTYPES = {IDS: "<u4", OFFSETS: "<i8", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
+NAMES = {"<u4": "U32", "<i8": "I64", "|u1": "U8"}  # of safetensors
+ROWS = 1024  # rows read at a time
+
+
+class FlatSpool:
+    """A flat array on its way: numbers in a nameless file, and how many they are."""
+
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        self.dtype, self.file, self.count = DTYPES[name], file, 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Append numbers."""
+        self.file.write(values.astype(self.dtype, copy=False).tobytes())
+        self.count += len(values)
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """Write the numbers to a file."""
+        self.file.seek(0)
+        copyfileobj(self.file, file, 1 << 20)
+
+
+def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
+    """Return the writer of ragged npz or safetensors."""
+
+    @contextmanager
+    def ragged(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
+        import numpy as np
+
+        with ExitStack() as stack:
+            spools: dict[str, FlatSpool] = {}
+
+            def spool(name: str) -> FlatSpool:
+                if name not in spools:
+                    spools[name] = FlatSpool(name, stack.enter_context(tempfile.TemporaryFile()))
+                return spools[name]
+
+            def write(rows: Sequence[Row] | ColumnTable) -> None:
+                for name, values, lengths in _flat(rows):
+                    if name == IDS:
+                        before, ids = spool(IDS).count, spool(IDS)
+                        ids.add(values)
+                        spool(OFFSETS).add(before + np.cumsum(lengths))
+                    elif name == "token_type_ids" and name not in spools and not values.any():
+                        continue
+                    else:
+                        if name not in spools:  # what came before is of type 0
+                            late = spool(name)
+                            late.file.seek(late.file.truncate(before))
+                            late.count = before
+                        spool(name).add(values)
+
+            spool(IDS)
+            spool(OFFSETS).add(np.zeros(1, np.int64))
+            yield write
+            (_npz if form == "npz" else _safetensors)(file, spools)
+
+    return ragged
+
+
+def _flat(
+    rows: Sequence[Row] | ColumnTable,
+) -> Iterator[tuple[str, NDArray[Any], NDArray[np.int64]]]:
+    """Yield the columns that are written: name, numbers and lengths of the rows; ids first."""
+    import numpy as np
+
+    if isinstance(rows, ColumnTable):
+        for name, lists in rows.columns.items():
+            if name in DTYPES:
+                yield name, lists.values, np.diff(lists.offsets)
+        return
+    lines = [row for row in rows if not isinstance(row, TableHeader)]
+    for name in lines[0] if lines else ():
+        if name in DTYPES:
+            lengths = np.array([len(row[name]) for row in lines], np.int64)
+            yield name, np.concatenate([np.array(row[name], np.int64) for row in lines]), lengths
+
+
+def _npz(file: IO[bytes], spools: Mapping[str, FlatSpool]) -> None:
+    with npz_archive(file) as member:
+        for name, spool in spools.items():
+            with member(name) as array:
+                array.write(header_of(spool.dtype, (spool.count,)))
+                spool.copy_to(array)
+
+
+def _safetensors(file: IO[bytes], spools: Mapping[str, FlatSpool]) -> None:
+    """Write the widest numbers first, so that all of them are aligned."""
+    widest_first = sorted(spools, key=lambda name: -int(spools[name].dtype[-1]))
+    tensors = {name: (NAMES[spools[name].dtype], (spools[name].count,)) for name in widest_first}
+    file.write(safetensors.header_of(tensors))
+    for name in widest_first:
+        spools[name].copy_to(file)
+
+
+def is_ragged(place: str, path: str, form: str) -> bool:
+    """Whether a file holds flat ids and offsets. Raises InputError when it is broken."""
+    return form in ("npz", "safetensors") and {IDS, OFFSETS} <= {*names_of(place, path, form)}
+
+
+def read_rows(place: str, path: str, form: str) -> Iterator[tuple[int, list[list[int]]]]:
+    """Yield the rows with the number of the first.
+
+    Raises InputError, which calls the file ``path``, where the arrays do not fit each other.
+    """
+    with (
+        open_array(place, path, form, IDS) as ids,
+        open_array(place, path, form, OFFSETS) as offsets,
+    ):
+        if not all(_is_list(found) for found in (ids, offsets)):
+            raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
+        flat = _FlatReader(ids)
+        number, at = 0, 0  # the first offset ends a row that is none
+        for block in offsets.read(offsets.shape[0], 1, ROWS):
+            stops = block.reshape(-1).tolist()
+            sizes = [stop - start for start, stop in pairwise([at, *stops])]
+            if (number == 0 and stops[0] != 0) or min(sizes) < 0:
+                raise InputError(f"{path}: offsets do not begin at 0, or decrease")
+            rows = [flat.next(path, size) for size in sizes]
+            yield max(1, number), rows if number else rows[1:]
+            number, at = number + len(stops), stops[-1]
+        if at != ids.shape[0]:
+            raise InputError(f"{path}: offsets end at {at:,}, and there are {ids.shape[0]:,} ids")
+
+
+def _is_list(found: StoredArray) -> bool:
+    return getattr(found.dtype, "kind", "O") in "iu" and len(found.shape) == 1
+
+
+class _FlatReader:
+    """Hands out the numbers of a list in pieces."""
+
+    def __init__(self, found: StoredArray) -> None:
+        self.blocks = iter(found.read(found.shape[0], 1, BLOCK))
+        self.held: list[int] = []
+        self.at = 0
+
+    def next(self, path: str, count: int) -> list[int]:
+        """Return so many numbers. Raises InputError when there are fewer, or too many asked."""
+        if count > WIDEST:
+            raise InputError(f"{path}: a row has {count:,} ids, and {WIDEST:,} is the limit")
+        while len(self.held) - self.at < count:
+            block = next(self.blocks, None)
+            if block is None:
+                raise InputError(f"{path}: offsets go beyond the last id")
+            self.held = [*self.held[self.at :], *block.reshape(-1).tolist()]
+            self.at = 0
+        self.at += count
+        return self.held[self.at - count : self.at]
