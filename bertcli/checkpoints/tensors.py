@@ -4,7 +4,7 @@
         print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
 
 Only headers, indexes and the descriptions in pickles are read, and nothing in a pickle is run;
-`tensor_reader` reads the numbers. A file that is cut off, or contradicts itself, is a ModelError.
+`tensor_reader` reads the numbers. A file that is truncated, or contradicts itself, is a ModelError.
 """
 
 from __future__ import annotations

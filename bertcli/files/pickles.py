@@ -106,7 +106,7 @@ def read_pickle(file: IO[bytes]) -> Any:
             machine.step(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error) as broken:
         raise BadPickle(f"its opcodes make no sense: {broken}") from None
-    raise BadPickle("it is cut off")
+    raise BadPickle("it is truncated")
 
 
 class _Machine:

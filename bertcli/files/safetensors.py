@@ -60,7 +60,7 @@ class TensorInfo(NamedTuple):
 def read_header(path: Path) -> list[TensorInfo]:
     """Return the tensors of a safetensors file in the order of their bytes.
 
-    ModelError when the file is cut off, or its header contradicts the file or itself.
+    ModelError when the file is truncated, or its header contradicts the file or itself.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -135,7 +135,7 @@ def _refuse_gaps(path: Path, tensors: Sequence[TensorInfo], data: int, size: int
         at += tensor.nbytes
     if at != size:
         cut = f"the header describes {at:,} bytes, and the file has {size:,}"
-        raise _broken(path, f"{cut}: it is cut off" if size < at else cut)
+        raise _broken(path, f"{cut}: it is truncated" if size < at else cut)
 
 
 def _broken(path: Path, why: str, hint: str = AGAIN) -> ModelError:

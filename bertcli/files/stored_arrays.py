@@ -107,7 +107,7 @@ def _npz(place: str, path: str, wanted: str) -> Iterator[StoredArray]:
 def _array(stream: IO[bytes], size: int | None) -> StoredArray:
     head = read_header(stream)
     if size is not None and head.end > size:
-        raise EOFError(f"cut off: {size:,} bytes, not {head.end:,}")
+        raise EOFError(f"truncated: {size:,} bytes, not {head.end:,}")
 
     def read(rows: int, width: int, most: int) -> Iterator[Array]:
         return read_blocks(stream, head.dtype, rows, width, most)

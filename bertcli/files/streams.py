@@ -64,7 +64,7 @@ class Derived(io.RawIOBase):
 
 
 def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the contents of frames; unlike zstandard's own reader, a file cut off is an error."""
+    """Yield the contents of frames; unlike zstandard's own reader, a truncated file is an error."""
     import zstandard
 
     frame, rest, begun = zstandard.ZstdDecompressor().decompressobj(), b"", False
@@ -351,7 +351,7 @@ def _read(stream: IO[bytes], name: str) -> bytes:
         chunk: bytes = stream.read1(CHUNK)  # type: ignore[attr-defined]
     except (EOFError, zlib.error) as broken:
         raise InputError(
-            f"{name}: the compressed data is broken or cut off: {broken}",
+            f"{name}: the compressed data is broken or truncated: {broken}",
             "nothing after this point can be read; fetch or write the file again",
         ) from None
     except OSError as failed:  # gzip.BadGzipFile is one too

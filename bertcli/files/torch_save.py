@@ -139,7 +139,7 @@ def _zipped(path: Path, file: IO[bytes]) -> TorchFile:
                 raise BadZipFile(f"{name} is compressed, which torch never does")
             region = Region(_data_of(file, entry.header_offset), entry.file_size)
             if region.start + region.length > size:
-                raise BadZipFile(f"{name} is cut off")
+                raise BadZipFile(f"{name} is truncated")
             regions[name.removeprefix(f"{folder}data/")] = region
     return TorchFile(path, content, regions)
 
@@ -185,11 +185,11 @@ def _plain(path: Path, file: IO[bytes]) -> TorchFile:
         count = file.read(8)
         numbers = struct.unpack("<q", count)[0] if len(count) == 8 else -1
         if key not in known or known[key].dtype not in BYTES or numbers < 0:
-            raise BadPickle("its storages are cut off, or nobody speaks of them")
+            raise BadPickle("its storages are truncated, or nobody speaks of them")
         regions[key] = Region(at + 8, numbers * BYTES[known[key].dtype])
         at += 8 + regions[key].length
         if at > size:
-            raise BadPickle("its storages are cut off")
+            raise BadPickle("its storages are truncated")
     return TorchFile(path, content, regions)
 
 

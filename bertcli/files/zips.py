@@ -52,7 +52,7 @@ def _check_directory(file: IO[bytes]) -> None:
     if tail[at : at + 4] != b"PK\5\6" or tail[-2:] != b"\0\0":  # there is a comment
         at = tail.rfind(b"PK\5\6")
     if at < 0 or len(tail) < at + _END:
-        raise BadZipFile("it has no directory of members: it is cut off, or no zip")
+        raise BadZipFile("it has no directory of members: it is truncated, or no zip")
     directory: int = struct.unpack("<L", tail[at + 12 : at + 16])[0]
     locator, record = at - _LOCATOR, at - _LOCATOR - _END64
     if record >= 0 and tail[locator : locator + 4] == b"PK\6\7":

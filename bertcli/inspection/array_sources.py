@@ -26,7 +26,7 @@ from bertcli.records.source import Source
 
 LONGEST_HEADER = 1 << 16  # bytes of the names of the columns of CSV
 ROWS = 256  # vectors of JSON that are measured together
-CUT_OFF = "fetch or write the file again"
+AGAIN = "fetch or write the file again"
 LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
 
@@ -68,7 +68,7 @@ def npz(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
                     where = f"{path}: {name}"
                     yield _array(file, entry.file_size, name.removesuffix(".npy"), where)
     except (*UNREADABLE, RuntimeError, ValueError) as broken:
-        raise InputError(f"{path}: not a readable NPZ file: {broken}", CUT_OFF) from None
+        raise InputError(f"{path}: not a readable NPZ file: {broken}", AGAIN) from None
 
 
 def safetensors(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
@@ -111,7 +111,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         rows = DelimitedRows(stream, decode, LONGEST_HEADER, lambda _: None, tabs=False)
         _, columns = next(rows, (1, []))
     if not columns:
-        raise InputError(f"{path}: the file has no header", CUT_OFF)
+        raise InputError(f"{path}: the file has no header", AGAIN)
     last = columns[-1]  # an empty cell is no text in the column of ids alone
     source = Source(paths=(str(path),), format="csv", text_field=last, keep="*", single=True)
     for records in Reader(source).blocks():
@@ -154,7 +154,7 @@ def parquet(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     """Yield the columns of lists of numbers in a Parquet file."""
     from bertcli.files.parquet import opened
 
-    with opened(str(path), str(path), CUT_OFF) as table:
+    with opened(str(path), str(path), AGAIN) as table:
         fields.records = table.count
         fields.kinds = table.kinds
         lists = [name for name in table.vector_columns if name not in SPANS]
@@ -167,11 +167,11 @@ def _array(file: IO[bytes], size: int, name: str, where: str) -> ArrayPart:
     try:
         dtype, shape, by_columns, _ = head = read_header(file)
     except ValueError as broken:
-        raise InputError(f"{where}: not a readable NPY array: {broken}", CUT_OFF) from None
+        raise InputError(f"{where}: not a readable NPY array: {broken}", AGAIN) from None
     if dtype.hasobject:
         raise InputError(f"{where}: holds Python objects, which are not read: they may run code")
     if head.end > size:
-        raise InputError(f"{where}: cut off: {size:,} bytes, not {head.end:,}", CUT_OFF)
+        raise InputError(f"{where}: truncated: {size:,} bytes, not {head.end:,}", AGAIN)
     known = dtype.kind in "fiub"
     blocks = _rows(file, dtype, shape, where) if known else ()
     return ArrayPart(name, str(dtype), list(shape), blocks, len(shape) > 1 and not by_columns)
@@ -185,7 +185,7 @@ def _rows(file: IO[bytes], dtype: Any, shape: tuple[int, ...], where: str) -> It
     except ValueError as wide:
         raise InputError(f"{where}: {wide}") from None
     except EOFError as cut:
-        raise InputError(f"{where}: cut off: it {cut}", CUT_OFF) from None
+        raise InputError(f"{where}: truncated: it {cut}", AGAIN) from None
 
 
 def _widened(bits: Any) -> Any:

@@ -20,7 +20,7 @@ from bertcli.files.typed_json import read_object
 from bertcli.files.zips import UNREADABLE
 from bertcli.hub import sha256
 from bertcli.inspection.array_sources import (
-    CUT_OFF,
+    AGAIN,
     ArrayPart,
     FileFields,
     csv,
@@ -102,7 +102,7 @@ def inspect_file(path: Path) -> FileReport:
     except OSError as failed:  # a link in a circle
         raise InputError(f"{path}: {failed.strerror}") from None
     if size == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
-        raise InputError(f"{path}: the file is empty", CUT_OFF)
+        raise InputError(f"{path}: the file is empty", AGAIN)
     fields = FileFields()
     tallies: dict[str, tuple[ArrayPart, NumberStatistics]] = {}
     try:
@@ -113,7 +113,7 @@ def inspect_file(path: Path) -> FileReport:
     except OSError as failed:
         raise InputError(f"{path}: {failed.strerror or failed}") from None
     except UNREADABLE as broken:
-        raise InputError(f"{path}: broken or cut off: {broken}", CUT_OFF) from None
+        raise InputError(f"{path}: broken or truncated: {broken}", AGAIN) from None
     arrays = [_described(part, tally) for part, tally in tallies.values()]
     warnings = [text for found in arrays for text in _concerns(found)] + fields.warnings
     manifest = _manifest(path, warnings)

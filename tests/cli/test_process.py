@@ -75,7 +75,7 @@ def cut_off_gzip(folder):
 
     (folder / "in.txt.gz").write_bytes(gzip.compress(b"hello\n" * 1000)[:-9])
     argv = ["-i", "in.txt.gz", "-o", "out.jsonl"]  # a stream has what was read before the cut
-    return argv, "in.txt.gz: the compressed data is broken or cut off", 1
+    return argv, "in.txt.gz: the compressed data is broken or truncated", 1
 
 
 def no_gzip(folder):

@@ -213,6 +213,8 @@ def test_a_list_of_files_that_cannot_be_read(tmp_path, files, broken):
         without("model.safetensors")
         | {"model.safetensors.index.json": INDEX, "s1.safetensors": b"w", "s2.safetensors": b"w"},
         without("modules.json", "1_Pooling/config.json"),
+        without("1_Pooling/config.json")
+        | {"modules.json": MODEL["modules.json"].replace(b"sentence_transformers.m", b"others.m")},
     ],
 )
 def test_folder_that_is_whole(tmp_path, files):

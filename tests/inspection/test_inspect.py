@@ -367,7 +367,7 @@ LIES = {
     "unknown dtype": ({"a": ENTRY | {"dtype": "F7"}}, bytes(8), None, "'F7'"),
     "dtype list": ({"a": ENTRY | {"dtype": []}}, bytes(8), None, "dtype"),
     "too few bytes": ({"a": ENTRY | {"shape": [3]}}, bytes(8), None, "needs 12 bytes, not 8"),
-    "cut off": ({"a": ENTRY}, bytes(7), None, "cut off"),
+    "cut off": ({"a": ENTRY}, bytes(7), None, "truncated"),
     "more than it says": ({"a": ENTRY}, bytes(9), None, "describes"),
     "overlap": ({"a": ENTRY, "b": ENTRY}, bytes(8), None, "overlaps"),
     "gap": ({"a": ENTRY | {"data_offsets": [4, 12]}}, bytes(12), None, "gap"),

@@ -16,7 +16,7 @@ import torch
 from front import bad, call, good, start
 from model_reference import close
 from pretrain_folders import CONFIG, STILL, VOCABULARY, config_file, lines, prepared
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from bertcli.cli.display import training as pretrain_view
 from bertcli.errors import OutputError
@@ -216,6 +216,17 @@ def test_init_begins_with_these_weights(place, whole):
     assert call(*argv(place, place / "more", *more)).code == 0
     old, new = (load_file(one / "model.safetensors") for one in (whole[0], place / "more"))
     assert all(torch.equal(old[name], new[name]) for name in old)
+
+
+def test_init_counts_by_the_weights_in_use(place, whole, tmp_path):
+    init = shutil.copytree(whole[0], tmp_path / "init", ignore=shutil.ignore_patterns("check*"))
+    more = argv(place, tmp_path / "out", "--init", init, "--steps", 1)
+    assert call(*more).code == 0
+    (init / "pytorch_model.bin").write_bytes(b"not used beside model.safetensors")
+    assert call(*more, "--resume").code == 0
+    save_file(load_file(init / "model.safetensors"), init / "model.safetensors", {"of": "others"})
+    done = call(*more, "--resume")
+    assert done.code == 1 and "init_sha256" in done.err, done
 
 
 def test_sizes_have_names(place):

@@ -192,7 +192,7 @@ def test_an_array_that_is_cut_off(tmp_path):
     path.with_suffix(".npy.gz").write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(InputError, match="ends after row 8 of 10"):
         list(stored(f"{path}.gz"))
-    with pytest.raises(InputError, match="cut off: 268 bytes, not 288"):
+    with pytest.raises(InputError, match="truncated: 268 bytes, not 288"):
         list(stored(str(path)))
 
 
