@@ -40,6 +40,17 @@ class Wrote(NamedTuple):
     total: int
 
 
+class Counted(NamedTuple):
+    """So many items are done in all, a share of the whole; None: nobody knows how many it has.
+
+    It is the step of a run without a model.
+    """
+
+    done: int
+    what: str
+    share: float | None
+
+
 NOTHING_HASHED = Hashed(0, 0)
 Step = Ran | Resumed | Hashed | Wrote
 

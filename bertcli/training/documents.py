@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 from bertcli.records.reader import Reader
@@ -82,14 +81,16 @@ class Documents:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def fill(self, batches: Iterable[Sequence[Sequence[int] | None]]) -> None:
-        """Add sentences; None ends a document."""
-        for ids in chain.from_iterable(batches):
-            if ids is None:
-                self._end()
-            elif ids:
-                self.lengths.append(len(ids))
-                self.ids.extend(ids)
+    def fill(self, batches: Iterable[Sequence[Sequence[int] | None]]) -> Iterator[int]:
+        """Add sentences, None ends a document; yield the number of sentences after each batch."""
+        for batch in batches:
+            for ids in batch:
+                if ids is None:
+                    self._end()
+                elif ids:
+                    self.lengths.append(len(ids))
+                    self.ids.extend(ids)
+            yield self.sentences
         self._flush()
 
     def _end(self) -> None:

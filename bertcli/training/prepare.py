@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import chain, islice, repeat
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, UsageError
+from bertcli.files.atomic import whole_folder
+from bertcli.files.streams import size_on_disk
 from bertcli.hub import sha256
+from bertcli.inference.progress import Counted
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.documents import Documents, tokenized
@@ -49,10 +51,9 @@ TOKENIZER = (
     "added_tokens.json",
 )
 OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # names of the files in the folder
-Track = Callable[[Iterable[Any]], Iterable[Any]]
-Count = Callable[[Iterable[Any], int], Iterable[Any]]
 BATCH = 4096  # instances converted to rows together
 BUCKET = 16 << 20  # bytes of a file of the shuffle; more only when MOST files are not enough
+STEP = 64  # documents between two reports of progress
 MOST = 4096  # files of the shuffle, none of which stays open
 
 
@@ -87,68 +88,71 @@ class InstanceTokenizer:
         return cls(tokenizer, folder, masker, *found)
 
 
-@dataclass(frozen=True)
+@dataclass
 class PrepareRun:
-    """A corpus in, a folder of instances out."""
+    """A corpus in, a folder of instances out; ``statistics`` are those of the instances."""
 
     reader: Reader
     tokens: InstanceTokenizer
     options: PrepareOptions
+    folder: Path
+    overwrite: bool = False
     shard_size: int = 32768
     format: str = "safetensors"
+    statistics: Statistics = field(init=False)
 
-    def fill(
-        self,
-        folder: Path,
-        reading: Track = lambda items: items,
-        making: Count = lambda items, total: items,
-    ) -> Statistics:
-        """Write all files to an empty folder; return statistics of the instances.
+    def __iter__(self) -> Iterator[Counted]:
+        """Yield how far the run is; at the end the folder is there.
 
-        ``reading`` wraps the windows of sentences that are read, and ``making`` the numbers of the
-        documents that instances are made from, to show progress. Raises InputError when the corpus
-        has fewer than two documents, or cannot be read.
+        Raises InputError when the corpus has fewer than two documents, or cannot be read, and
+        OutputError for a folder that is not to be replaced.
         """
-        statistics = Statistics(self.tokens.masker.mask_id, self.options.max_length)
-        spool = folder / "spool"
-        spool.mkdir()
-        with closing(Documents(spool / "documents")) as documents:
-            documents.fill(reading(tokenized(self.reader, self.tokens.tokenizer)))
-            require_two(documents, self.reader.source.paths)
-            numbers = chain.from_iterable(repeat(range(len(documents)), self.options.dupe_factor))
-            steps = making(numbers, self.options.dupe_factor * len(documents))
-            rows = self._shuffled(self._instances(documents, steps), documents, spool, statistics)
-            shards = write_shards(resized(rows, self.shard_size), folder, self.format)
-            counts = {"documents": len(documents), "sentences": documents.sentences}
-        shutil.rmtree(spool)
-        self._write_index(folder, shards, counts | statistics.summary())
-        return statistics
+        self.statistics = Statistics(self.tokens.masker.mask_id, self.options.max_length)
+        inputs: list[str | Path] = [*self.reader.source.paths, self.tokens.folder]
+        with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
+            spool = folder / "spool"
+            spool.mkdir()
+            with closing(Documents(spool / "documents")) as documents:
+                yield from self._read(documents)
+                shuffle = self._shuffle(documents, spool)
+                yield from self._make(documents, shuffle)
+                counts = {"documents": len(documents), "sentences": documents.sentences}
+            shards = write_shards(resized(iter(shuffle), self.shard_size), folder, self.format)
+            shutil.rmtree(spool)
+            self._write_index(folder, shards, counts | self.statistics.summary())
 
-    def _instances(self, documents: Documents, numbers: Iterable[int]) -> Iterator[Instance]:
-        """Yield the instances of all passes over the documents."""
-        tokens, seed = self.tokens, self.options.seed
-        for step, number in enumerate(numbers):
-            rng = Random(f"{seed}:{step}")
-            other = partial(another, documents, number)
-            for pair in pairs(documents[number], self.options, other, rng):
-                yield instance(pair, tokens.cls, tokens.sep, tokens.masker, rng)
+    def _read(self, documents: Documents) -> Iterator[Counted]:
+        paths = self.reader.source.paths
+        size = size_on_disk(paths)
+        for sentences in documents.fill(tokenized(self.reader, self.tokens.tokenizer)):
+            yield Counted(sentences, "sentences", self.reader.bytes_read / size if size else None)
+        require_two(documents, paths)
 
-    def _shuffled(
-        self,
-        instances: Iterator[Instance],
-        documents: Documents,
-        spool: Path,
-        statistics: Statistics,
-    ) -> Iterator[Array]:
-        """Yield all instances as rows, in random order, and count them."""
+    def _shuffle(self, documents: Documents, spool: Path) -> Shuffle:
         options = self.options
         kind = row_type(options.max_length, options.max_predictions)
         expected = documents.tokens * options.dupe_factor // (options.max_length - SPECIAL)
-        shuffle = Shuffle(spool, kind, expected, Random(f"{options.seed}:order"))
-        while batch := list(islice(instances, BATCH)):
-            statistics.add(batch)
-            shuffle.add(as_rows(batch, kind, self.tokens.pad))
-        yield from shuffle
+        return Shuffle(spool, kind, expected, Random(f"{options.seed}:order"))
+
+    def _make(self, documents: Documents, shuffle: Shuffle) -> Iterator[Counted]:
+        """Add the instances of all passes over the documents to the shuffle, and count them."""
+        total, batch = self.options.dupe_factor * len(documents), list[Instance]()
+        for step in range(total):
+            batch += self._instances(documents, step)
+            if len(batch) >= BATCH or step + 1 == total:
+                self.statistics.add(batch)
+                shuffle.add(as_rows(batch, shuffle.kind, self.tokens.pad))
+                batch = []
+            if step % STEP == 0:
+                yield Counted(step, "documents", step / total)
+
+    def _instances(self, documents: Documents, step: int) -> Iterator[Instance]:
+        """Yield the instances of one document in one of the passes."""
+        tokens, number = self.tokens, step % len(documents)
+        rng = Random(f"{self.options.seed}:{step}")
+        other = partial(another, documents, number)
+        for pair in pairs(documents[number], self.options, other, rng):
+            yield instance(pair, tokens.cls, tokens.sep, tokens.masker, rng)
 
     def _write_index(
         self, folder: Path, shards: list[dict[str, Any]], statistics: dict[str, Any]

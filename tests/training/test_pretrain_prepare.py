@@ -321,7 +321,10 @@ def test_a_shuffle_of_many_files_keeps_every_row_and_its_seed(tmp_path, monkeypa
 
 def test_documents_come_back_as_they_were(tmp_path):
     documents = Documents(tmp_path / "spool")
-    documents.fill([[[1, 2], [], [3]], [None, None], [[4] * 70_000, None, [5], [6, 7], None]])
+    added = documents.fill(
+        [[[1, 2], [], [3]], [None, None], [[4] * 70_000, None, [5], [6, 7], None]]
+    )
+    assert [*added] == [0, 2, 5]
     assert [documents[at] for at in range(3)] == [[[1, 2], [3]], [[4] * 70_000], [[5], [6, 7]]]
     assert documents.stretch(2, 1, lambda count: 0) == [5]
     assert documents.stretch(2, 2, lambda count: 0) == [5, 6, 7]

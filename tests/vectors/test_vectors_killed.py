@@ -13,7 +13,8 @@ import pytest
 
 import bertcli
 from bertcli.errors import OutputError
-from bertcli.vectors import formats, journal, lock, spool
+from bertcli.files import lock
+from bertcli.vectors import formats, journal, spool
 from bertcli.vectors import output as sink
 from bertcli.vectors import rows as fields
 from bertcli.vectors.output import Target, open_vectors

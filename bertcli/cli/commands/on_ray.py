@@ -93,25 +93,23 @@ def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
     if not console.watched:
         yield look
         return
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from bertcli.cli.display.progress_bars import ProgressBar
 
-    from bertcli.cli.display.screen import Screen
+    def show(now: RayProgress) -> None:
+        look(now)
+        seconds = monotonic() - begun
+        if not now.begun:
+            bar.update("waiting for workers", None, seconds)
+            return
+        rates = f"{now.records / seconds:,.0f} texts/s  {now.tokens / seconds:,.0f} tokens/s"
+        counts = f"{len(now.done)} of {now.shards} shards  {now.records:,} texts  {rates}"
+        bar.update(counts, len(now.done) / now.shards, seconds)
 
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
-    with Bar(*columns, console=Screen(stderr=True), transient=True) as bar:
-        task = bar.add_task("waiting for workers", total=None)
-
-        def show(now: RayProgress) -> None:
-            look(now)
-            if not now.begun:
-                return
-            seconds = monotonic() - begun
-            rates = f"{now.records / seconds:,.0f} texts/s  {now.tokens / seconds:,.0f} tokens/s"
-            what = f"{len(now.done)} of {now.shards} shards  {now.records:,} texts  {rates}"
-            bar.update(task, total=now.shards, completed=len(now.done), description=what)
-
+    bar = ProgressBar()
+    try:
         yield show
+    finally:
+        bar.stop()
 
 
 def _close(done: list[Done], console: Console) -> None:

@@ -1,8 +1,6 @@
 """`bertcli pretrain prepare`: instances of masked words and next sentences, from text."""
 
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
@@ -90,23 +88,24 @@ def pretrain_prepare(
 
     [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
     """
-    from bertcli.files.atomic import whole_folder
-    from bertcli.training.prepare import OURS, InstanceTokenizer, PrepareRun
+    from bertcli.training.prepare import InstanceTokenizer, PrepareRun
 
     console = messages.console()
     reader, wanted = corpus.reader(console), options.record()
-    tokenizer, origin = model.tokenizer(console, parse_special=False), model.folder().path
-    tokens = InstanceTokenizer.of(tokenizer, origin, wanted)
-    run = PrepareRun(reader, tokens, wanted, shards.shard_size, shards.format)
-    inputs: list[str | Path] = [*reader.source.paths, origin]
-    with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=inputs) as place:
-        statistics = run.fill(
-            place,
-            reading=partial(console.track, reader=reader, beside_output=False),
-            making=partial(console.count, what="documents"),
-        )
-    for line in statistics.lines():
+    tokenizer = model.tokenizer(console, parse_special=False)
+    tokens = InstanceTokenizer.of(tokenizer, model.folder().path, wanted)
+    run = PrepareRun(
+        reader,
+        tokens,
+        wanted,
+        folder.output,
+        folder.overwrite,
+        shards.shard_size,
+        shards.format,
+    )
+    console.watch(run)
+    for line in run.statistics.lines():
         console.note(line)
-    for warning in statistics.warnings():
+    for warning in run.statistics.warnings():
         console.warn(warning)
-    console.close(statistics.instances, reader)
+    console.close(run.statistics.instances, reader)

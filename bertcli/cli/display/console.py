@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -12,16 +14,15 @@ import typer
 from bertcli.cli.display.messages import counted, numbered_rows, skipped, unfit_ids
 from bertcli.files.addresses import public
 from bertcli.files.printable import printable
+from bertcli.files.streams import size_on_disk
 
 if TYPE_CHECKING:
-    from bertcli.inference.progress import ModelRun
+    from bertcli.inference.progress import Counted, ModelRun
     from bertcli.records.reader import Reader
 
-T = TypeVar("T")
 Batch = TypeVar("Batch", bound=Sized)
 
 LONGEST = 1200  # characters of a message: names of fields and tensors may have any length
-STEP = 64  # items between two looks at the clock
 
 
 def stdout_is_terminal() -> bool:
@@ -78,30 +79,36 @@ class Console:
         if beside_output or not self.watched:
             yield from batches
             return
-        from bertcli.cli.display.progress_bars import ReadingBar
+        from bertcli.cli.display.progress_bars import ProgressBar
 
-        bar, records = ReadingBar(reader, truncated), 0
+        bar, size, records = ProgressBar(), size_on_disk(reader.source.paths), 0
         try:
             for batch in batches:
                 records += len(batch)
-                bar.show(records)
+                seconds = max(monotonic() - bar.start, 1e-9)
+                counts = f"{records:,} texts  {records / seconds:,.0f} texts/s"
+                if cut := truncated():
+                    counts += f"  {cut:,} truncated"
+                bar.update(counts, reader.bytes_read / size if size else None, seconds)
                 yield batch
         finally:
             bar.stop()
 
-    def count(self, items: Iterable[T], total: int, what: str) -> Iterator[T]:
-        """Yield items, with a progress bar when somebody watches for long."""
+    def watch(self, run: Iterable[Counted]) -> None:
+        """Run to the end, with a progress bar when somebody watches for long."""
         if not self.watched:
-            yield from items
+            deque(run, maxlen=0)
             return
-        from bertcli.cli.display.progress_bars import CountingBar
+        from bertcli.cli.display.progress_bars import ProgressBar
 
-        bar = CountingBar(total, what)
+        bar, what, start = ProgressBar(), "", monotonic()
         try:
-            for number, item in enumerate(items):
-                if number % STEP == 0:
-                    bar.show(number)
-                yield item
+            for step in run:
+                if step.what != what:
+                    what, start = step.what, monotonic()
+                seconds = max(monotonic() - start, 1e-9)
+                counts = f"{step.done:,} {what}  {step.done / seconds:,.0f} {what}/s"
+                bar.update(counts, step.share, seconds)
         finally:
             bar.stop()
 
@@ -123,7 +130,7 @@ class Console:
                     bar.show()
         finally:
             if bar:
-                bar.stop()
+                bar.bar.stop()
         if progress.texts:
             texts = counted(progress.texts, "text", "texts")
             tokens = counted(progress.tokens, "token", "tokens")

@@ -2,50 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from bertcli.files.streams import size_on_disk
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Drawn
+
     from bertcli.inference.progress import ModelRun, Progress
-    from bertcli.records.reader import Reader
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
 
 
 class ProgressBar:
-    """A line on stderr: counts, the share that is done, the time that is left."""
+    """A line on stderr: counts, the share that is done, the time that is left.
+
+    Short work shows none.
+    """
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
-
-        from bertcli.cli.display.screen import Screen
-
-        self.progress = Progress(
-            TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
-            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
-            console=Screen(stderr=True),
-            transient=True,
-            expand=True,
-        )
-        self.task = self.progress.add_task("", total=None, counts="", left="")
-        self.progress.start()
+        self.start = monotonic()
+        self.drawn: Drawn | None = None
 
     def update(self, counts: str, share: float | None, seconds: float) -> None:
         """Show how far the run is after so many seconds; a share of None is unknown."""
+        if monotonic() - self.start <= QUIET_SECONDS:
+            return
+        self.drawn = self.drawn or _drawn()
         left = "" if not share else clock(seconds * (1 - share) / share)
         total = None if share is None else 1.0
-        self.progress.update(
-            self.task, completed=share or 0.0, total=total, counts=counts, left=left
-        )
+        task = self.drawn.task_ids[0]
+        self.drawn.update(task, completed=share or 0.0, total=total, counts=counts, left=left)
 
     def stop(self) -> None:
         """Remove the bar."""
-        self.progress.stop()
+        if self.drawn:
+            self.drawn.stop()
+
+
+def _drawn() -> Drawn:
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    from bertcli.cli.display.screen import Screen
+
+    drawn = Progress(
+        TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
+        TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
+        console=Screen(stderr=True),
+        transient=True,
+        expand=True,
+    )
+    drawn.add_task("", total=None, counts="", left="")
+    drawn.start()
+    return drawn
 
 
 def clock(seconds: float) -> str:
@@ -54,68 +66,18 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-class ReadingBar:
-    """Of a run that is as far as its input is read."""
-
-    def __init__(self, reader: Reader, truncated: Callable[[], int]) -> None:
-        self.reader, self.truncated, self.start = reader, truncated, monotonic()
-        self.size = size_on_disk(reader.source.paths)
-        self.bar: ProgressBar | None = None
-
-    def show(self, records: int) -> None:
-        """Show so many records."""
-        seconds = monotonic() - self.start
-        if seconds <= QUIET_SECONDS:
-            return
-        self.bar = self.bar or ProgressBar()
-        counts = f"{records:,} texts  {records / seconds:,.0f} texts/s"
-        if truncated := self.truncated():
-            counts += f"  {truncated:,} truncated"
-        self.bar.update(counts, self.reader.bytes_read / self.size if self.size else None, seconds)
-
-    def stop(self) -> None:
-        """Remove the bar."""
-        if self.bar:
-            self.bar.stop()
-
-
-class CountingBar:
-    """Of a run over items of a known number."""
-
-    def __init__(self, total: int, what: str) -> None:
-        self.total, self.what, self.start = total, what, monotonic()
-        self.bar: ProgressBar | None = None
-
-    def show(self, done: int) -> None:
-        """Show so many items."""
-        seconds = monotonic() - self.start
-        if seconds <= QUIET_SECONDS:
-            return
-        self.bar = self.bar or ProgressBar()
-        counts = f"{done:,} {self.what}  {done / seconds:,.0f} {self.what}/s"
-        self.bar.update(counts, done / max(1, self.total), seconds)
-
-    def stop(self) -> None:
-        """Remove the bar."""
-        if self.bar:
-            self.bar.stop()
-
-
 class ModelBar:
     """Of a run that takes a model: it moves with every batch, and shows the end of the file too."""
 
     def __init__(self, progress: Progress, run: ModelRun) -> None:
         self.progress, self.run = progress, run
         self.size = size_on_disk(run.reader.source.paths)
-        self.bar: ProgressBar | None = None
+        self.bar = ProgressBar()
         self.writing, self.truncated = 0.0, 0
 
     def show(self) -> None:
         """Show what the progress says."""
         progress = self.progress
-        if progress.seconds <= QUIET_SECONDS:
-            return
-        self.bar = self.bar or ProgressBar()
         if not progress.texts and progress.hashed.size:
             done, size = progress.hashed
             counts = f"hashing the input: {done / 1e9:,.1f} of {size / 1e9:,.1f} GB"
@@ -152,8 +114,3 @@ class ModelBar:
             return None
         tokens = (texts - progress.before) * tally.tokens / tally.records
         return min(1.0, progress.tokens / tokens) if tokens > 0 else 1.0
-
-    def stop(self) -> None:
-        """Remove the bar."""
-        if self.bar:
-            self.bar.stop()
