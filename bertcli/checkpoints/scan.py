@@ -38,6 +38,7 @@ SENTENCE_CONFIGS = tuple(  # what sentence-transformers was told of a model, by 
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
+UTF8_ONLY = "safetensors, tokenizers and torch open no other"
 TOKENIZER_PARTS = (  # a tokenizer is made of them
     *TOKENIZERS,
     "tokenizer_config.json",
@@ -191,6 +192,8 @@ def transformer_path(modules: Sequence[SentenceModule]) -> str:
 
 def bert_folder(folder: Path) -> Path:
     """Return the folder with the BERT of a model: a part of it, such as 0_Transformer, or it."""
+    if not is_text(str(folder)):
+        raise ModelError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
     return folder / transformer_path(read_modules(folder))
 
 

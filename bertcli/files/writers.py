@@ -107,7 +107,7 @@ def jsonl(file: IO[bytes]) -> Iterator[Write]:
     """One JSON object a line."""
 
     def write(rows: Sequence[Row]) -> None:
-        file.write("".join([to_json(row) for row in rows]).encode())
+        file.write("".join([to_json(row) for row in rows]).encode(errors=NAMES))
         file.flush()
 
     yield write
@@ -152,6 +152,7 @@ class _NumberTexts(dict[int, str]):
         return self[number]
 
 
+NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
 _text_of = _NumberTexts().__getitem__
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 

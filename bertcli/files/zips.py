@@ -46,8 +46,9 @@ def open_zip(path: str | Path) -> ZipFile:
 def _check_directory(file: IO[bytes]) -> None:
     """Refuse a directory that is too large, found as zipfile finds it."""
     size = file.seek(0, 2)
-    file.seek(max(0, size - _COMMENT - _END - _LOCATOR - _END64))
-    tail = file.read()
+    most = _COMMENT + _END + _LOCATOR + _END64
+    file.seek(max(0, size - most))
+    tail = file.read(most)  # of a device there is no end
     at = len(tail) - _END
     if tail[at : at + 4] != b"PK\5\6" or tail[-2:] != b"\0\0":  # there is a comment
         at = tail.rfind(b"PK\5\6")

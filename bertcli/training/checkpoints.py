@@ -26,9 +26,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertcli.checkpoints import load as checkpoint
+from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
-from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
+from bertcli.files.typed_json import (
+    BadJsonError,
+    JsonObject,
+    is_regular,
+    is_text,
+    parse,
+    read_bytes,
+)
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
@@ -85,6 +93,8 @@ class Checkpoints:
         """Raise OutputError when the folder has files that must not be overwritten."""
         if self.folder.exists() and not self.folder.is_dir():
             raise OutputError(f"{self.folder}: not a folder", "give a folder with --output")
+        if not is_text(str(self.folder)):
+            raise OutputError(f"{self.folder}: the path is not UTF-8: {UTF8_ONLY}")
         there = [path.name for path in self.folder.glob("[!.]*")]
         ours = LOG in there or bool(self.steps())
         if there and not (resume or overwrite):

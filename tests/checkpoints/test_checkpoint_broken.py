@@ -5,12 +5,15 @@ import json
 import os
 import pickle
 import re
+import shutil
 import struct
+import sys
 import tarfile
 import zipfile
 
 import pytest
 import torch
+from front import bad
 from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
 
@@ -60,6 +63,15 @@ def rewrite(folder, change):
 
 def test_no_folder(tmp_path):
     refused(tmp_path / "nowhere", r"nowhere: folder not found$")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text")
+@pytest.mark.parametrize("command", ["tokenize", "embed", "inspect"])
+def test_a_folder_whose_name_is_no_text(folder, command, tmp_path):
+    odd = tmp_path / "\udcffmodel"
+    shutil.copytree(folder, odd)
+    text = [] if command == "inspect" else ["a"]
+    assert "the path is not UTF-8" in bad(command, *text, "-m", odd).error
 
 
 def test_no_config(folder):

@@ -48,7 +48,7 @@ def run_case(case: str, sound: Path, place: Path, errors: Path | None = None) ->
                 return fault
             if command.after:
                 command.after(place)
-    except (OSError, ValueError, LookupError, TypeError) as failed:  # no fault of the commands
+    except Exception as failed:  # no fault of the commands
         return Fault(f"the fuzzer itself, {where(failed)}", traceback.format_exc()[-6000:], case)
     finally:
         os.chdir(back)

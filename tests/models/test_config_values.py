@@ -105,6 +105,12 @@ def test_the_report_is_strict_json_whatever_a_config_holds(changed):
     ]
 
 
+def test_a_config_of_many_labels_is_shown_at_once(changed):
+    """Colours for a million lines would take minutes."""
+    shown = good("inspect", "--config", changed(num_labels=10_000)).out
+    assert len(json.loads(shown)["id2label"]) == 10_000
+
+
 def test_a_name_that_torch_has_itself_is_refused(changed):
     bad("inspect", changed(extra_embeddings={"keys": 3}), "--tree")
 

@@ -436,6 +436,10 @@ def output_is_in_no_folder(place):
     return {"out": place / "missing" / "out"}, "cannot be written: No such file or directory"
 
 
+def output_has_no_name(place):
+    return {"out": place / "\udcffout"}, "the path is not UTF-8"
+
+
 def output_is_there(place):
     (place / "there").mkdir(exist_ok=True)
     (place / "there" / "thesis.tex").write_text("")
@@ -489,6 +493,7 @@ def init_is_no_pretraining(place):
         a_decoder,
         output_is_a_file,
         output_is_in_no_folder,
+        output_has_no_name,
         output_is_there,
         nothing_to_resume,
         a_shard_is_damaged,

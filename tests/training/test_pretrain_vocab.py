@@ -103,6 +103,11 @@ def test_the_same_text_gives_the_same_bytes(tmp_path, made):
             assert path.read_bytes() == (tmp_path / name / path.name).read_bytes()
 
 
+def test_a_name_that_is_no_text_is_refused_at_once(tmp_path):
+    done = bad("pretrain", "vocab", "nowhere.txt", "-o", tmp_path / "\udcffv", code=2)
+    assert done.error.endswith("is not UTF-8")
+
+
 def test_files_and_json_lists_are_the_same_text(tmp_path, made):
     (tmp_path / "a.txt").write_text("\n".join(LINES[:100]), "utf-8")
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": LINES[100:]}) + "\n", "utf-8")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -220,6 +221,15 @@ def test_command_writes_a_file(write, run, tmp_path):
     a = write("a.npy", normal(2, 4))
     assert run(a, a, "-o", str(tmp_path / "out.jsonl")) == (0, "", "")
     assert json.loads((tmp_path / "out.jsonl").read_text())["identical"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text")
+def test_names_that_are_no_text(write, run, monkeypatch):
+    path = Path(write("a.npy", normal(2, 4)))
+    monkeypatch.chdir(path.parent)
+    path.rename("\udcffa.npy")
+    code, out, err = run("\udcffa.npy", "\udcffa.npy")
+    assert (code, json.loads(out)["a"], err) == (0, "\udcffa.npy", "")
 
 
 @pytest.mark.parametrize(

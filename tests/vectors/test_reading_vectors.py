@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import zipfile
 
 import numpy as np
@@ -237,3 +238,10 @@ def test_a_row_of_more_numbers_than_are_read_is_refused(tmp_path, command, form)
         path.write_text(f'embedding\n"{row}"\n' if form == "csv" else f'{{"embedding":{row}}}\n')
     said = failing(command, *([path] * (1 + (command == "compare")))).error
     assert ("4,194,304 is the limit" in said) or "larger than 33,554,432 bytes" in said
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no devices")
+def test_an_archive_without_an_end(tmp_path):
+    path = tmp_path / "a.npz"
+    path.symlink_to("/dev/zero")
+    assert "it has no directory of members" in bad("compare", path, path).error

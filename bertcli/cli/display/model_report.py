@@ -26,6 +26,7 @@ PARTS = {  # colour, and the character without colours
     "pooler": ("magenta", "▓"),
     "head": ("yellow", "░"),
 }
+COLOURED = 100_000  # characters of a config up to which it has colours, which take time
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
 
@@ -178,7 +179,11 @@ def _sentence(report: FolderReport) -> Iterator[tuple[str, str]]:
 
 def config(screen: Console, report: FolderReport) -> None:
     """Show the config as JSON."""
-    screen.print(JSON(report.config.to_json()), soft_wrap=True)
+    text = report.config.to_json()
+    if len(text) > COLOURED:
+        screen.file.write(text)  # all of it is ASCII
+    else:
+        screen.print(JSON(text), soft_wrap=True)
 
 
 def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:

@@ -17,7 +17,9 @@ from bertcli.cli.options.inputs import (
     TextField,
     source_paths,
 )
+from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
+from bertcli.files.typed_json import is_text
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
@@ -76,3 +78,8 @@ class FolderOptions:
     overwrite: Annotated[bool, flag("--overwrite", "Replace a folder that this command wrote.")] = (
         False
     )
+
+    def __post_init__(self) -> None:
+        """Refuse a name that tokenizers could not open afterwards."""
+        if not is_text(str(self.output)):
+            raise UsageError(f"--output {str(self.output)!r} is not UTF-8", "choose another name")
