@@ -244,4 +244,4 @@ def test_a_row_of_more_numbers_than_are_read_is_refused(tmp_path, command, form)
 def test_an_archive_without_an_end(tmp_path):
     path = tmp_path / "a.npz"
     path.symlink_to("/dev/zero")
-    assert "it has no directory of members" in bad("compare", path, path).error
+    assert "it has no directory of members" in failing("compare", path, path).error
