@@ -239,7 +239,7 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
         if not rows:
             return
         try:
-            writer = writer or arrow.ParquetWriter(file, _schema(rows))
+            writer = writer or _begun(file, rows)
             refuse_new(_named(rows), writer.schema.names)
             waiting.append(_table(rows, writer.schema))
             if not isinstance(rows, ColumnTable) or sum(map(len, waiting)) >= GROUP:
@@ -255,6 +255,14 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
     finally:
         if writer:
             writer.close()
+
+
+def _begun(file: IO[bytes], rows: Sequence[Row] | ColumnTable) -> Any:
+    """Return a writer for rows like these; what is least in flat lists tells nobody anything."""
+    measured: bool | list[str] = True
+    if isinstance(rows, ColumnTable):
+        measured = [name for name, one in rows.columns.items() if not isinstance(one, FlatLists)]
+    return arrow.ParquetWriter(file, _schema(rows), write_statistics=measured or False)
 
 
 def _named(rows: Sequence[Row] | ColumnTable) -> Sequence[Row]:

@@ -52,6 +52,8 @@ class RaggedLines:
         return b"".join(parts)
 
     def _one_by_one(self, batch: RaggedBatch) -> bytes:
+        if self.only_count and isinstance(batch.records, TextBlock):
+            return b"".join([b'{"length":%d}\n' % size for size in batch.tokens.lengths.tolist()])
         items = batch.encoded(self.layout.columns)
         if self.only_count:
             return "".join([to_json(count_row(item)) for item in items]).encode()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import JsonObject
-from bertcli.records.records import Record, texts_of
+from bertcli.records.records import Record, TextBlock, texts_of
 from bertcli.tokenizing.columns import (
     COLUMNS,
     Column,
@@ -158,7 +158,8 @@ class Tokenizer:
         if self.core.encode_special_tokens:
             return 0
         self.notice_changes()
-        return self.literals.count(texts_of(records))
+        texts = records.texts if isinstance(records, TextBlock) else texts_of(records)
+        return self.literals.count(texts)
 
     def encode(
         self,
