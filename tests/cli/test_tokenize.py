@@ -199,6 +199,10 @@ def test_count(tmp_path):
     assert good("tokenize", "--count", "a", "-f", "jsonl").out == '{"length":3}\n'
     (tmp_path / "in.jsonl").write_text('{"id":"x","text":"a b"}\n')
     assert good("tokenize", "--count", "-i", tmp_path / "in.jsonl").out == "x\t4\n"
+    (tmp_path / "odd.jsonl").write_text(json.dumps({"text": "a", "id": "x\ny\tz"}))
+    assert (
+        "a plain line cannot hold" in bad("tokenize", "--count", "-i", tmp_path / "odd.jsonl").error
+    )
     good("tokenize", "--count", "a", "-o", tmp_path / "n.csv")
     assert (tmp_path / "n.csv").read_text() == "length\n3\n"
 

@@ -158,7 +158,7 @@ def mutated_safetensors(data: bytes, dice: random.Random) -> bytes:
     match dice.randrange(6):
         case 0:
             lies = [0, 1, 7, size - 1, size + 1, len(data), 1 << 31, 1 << 40, (1 << 64) - 1]
-            return struct.pack("<Q", max(0, dice.choice(lies))) + header + body
+            return struct.pack("<Q", dice.choice(lies) % (1 << 64)) + header + body
         case 1:
             body = body[: dice.randrange(len(body) + 1)]
         case 2:
