@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError
 from bertcli.files.streams import CHUNK, Block, LineDecoder, blocks, too_large
-from bertcli.files.tables import Row, fields_of, lines_of, refuse_new
+from bertcli.files.tables import NumbersText, Row, fields_of, lines_of, refuse_new
 
 Skip = Callable[[InputError], None]
 ROWS = 1024  # records a list, where the format does not set it
@@ -188,10 +188,14 @@ def _csv() -> Callable[[Sequence[Any]], str]:
     table = csv.writer(text)
 
     def line(cells: Sequence[Any]) -> str:
+        last: str = ""
+        if len(cells) > 1 and isinstance(cells[-1], NumbersText):  # what the module is slow at
+            *cells, last = cells
+            cells, last = [*cells, ""], f'"{last}"' if "," in last else last
         text.seek(0)
         text.truncate()
         table.writerow(cells)
-        return text.getvalue().removesuffix("\r\n") + "\n"
+        return text.getvalue().removesuffix("\r\n") + last + "\n"
 
     return line
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bertcli.errors import OutputError
 
@@ -36,31 +35,8 @@ class Numbers(Made):
     """Whole numbers that a tokenizer made: their JSON is their digits. Never a value of a user."""
 
 
-class Written(Sequence[int]):
-    """Numbers that are already written as JSON, and become a list once somebody asks."""
-
-    json: str
-
-    @property
-    @abstractmethod
-    def numbers(self) -> list[int]:
-        """The numbers themselves."""
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[int]: ...
-    def __getitem__(self, at: int | slice) -> int | list[int]:
-        return self.numbers[at]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.numbers)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self.numbers == list(other)
-
-    def __repr__(self) -> str:
-        return self.json
+class NumbersText(str):
+    """Numbers, in lists, that are already written as JSON. Never a value of a user."""
 
 
 class FlatLists(NamedTuple):

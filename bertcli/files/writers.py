@@ -27,7 +27,7 @@ from bertcli.files.atomic import FULL, whole_file
 from bertcli.files.printable import printable
 from bertcli.files.same_file import refuse_inputs, refuse_stdout
 from bertcli.files.streams import PACKED, packed
-from bertcli.files.tables import Numbers, Written
+from bertcli.files.tables import Numbers, NumbersText
 
 Row = dict[str, Any]
 Write = Callable[[Sequence[Any]], None]  # takes rows
@@ -172,11 +172,11 @@ def to_json(row: Row) -> str:
     for name, value in row.items():
         if isinstance(value, Numbers):
             text = f"[{','.join(map(_text_of, value))}]"
-        elif isinstance(value, Written):
-            text = value.json
+        elif isinstance(value, NumbersText):
+            text = value
         else:
             try:
-                text = _encode(value)
+                text = str(value) if type(value) is int else _encode(value)
             except ValueError as bad:
                 raise OutputError(f"field {name!r} cannot be written as JSON: {bad}") from None
         parts.append(_key(name) + text)

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.files.tables import TableHeader, Written, fields_of
-from bertcli.files.typed_json import parse_own
+from bertcli.files.array_json import json_of
+from bertcli.files.tables import NumbersText, TableHeader, fields_of
 from bertcli.files.writers import writer_of
 from bertcli.vectors.spool import START, STOP, Row, Rows
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertcli.vectors.spool import Vectors
 
 VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
+AT_ONCE = 256  # records that are made text together
 FIRST = ("id", "n_tokens", "truncated")
 PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
     "tokens": "list<string>",
@@ -37,45 +36,24 @@ WRITTEN = (*FIRST, VECTOR)  # names that no carried field may have
 WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has several vectors
 
 
-class VectorText(Written):
-    """A vector [D...] as JSON."""
-
-    def __init__(self, vector: np.ndarray) -> None:
-        self.json = _text(vector)
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers, read back."""
-        found: list[int] = parse_own(self.json)
-        return found
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-
-def _text(vector: np.ndarray) -> str:
-    if vector.ndim > 1:
-        return f"[{','.join(map(_text, vector))}]"
-    return f"[{','.join(vector.astype('U32').tolist())}]"
-
-
 def lines(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
     """Return rows for JSONL: the vector stands behind the id."""
     return [
-        _line(meta, ("id",), VECTOR, VectorText(vector))
-        for meta, vector in zip(metas, vectors, strict=True)
+        _line(meta, ("id",), VECTOR, NumbersText(text))
+        for meta, text in zip(metas, json_of(vectors), strict=True)
     ]
 
 
 def lines_of_many(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
     """Return rows for JSONL: the vectors [k, D...] of a record stand behind what they belong to."""
     return [
-        _line(_without_place(meta), ("id", *PIECES), VECTORS, VectorText(some))
+        _line(_without_place(meta), ("id", *PIECES), VECTORS, NumbersText(text))
         for meta, some in zip(metas, vectors, strict=True)
+        for text in json_of(some[None])
     ]
 
 
-def _line(meta: Row, before: Sequence[str], name: str, text: VectorText) -> Row:
+def _line(meta: Row, before: Sequence[str], name: str, text: NumbersText) -> Row:
     first = {key: meta[key] for key in before if key in meta}
     rest = {key: value for key, value in meta.items() if key not in (*before, name)}
     return {**first, name: text, **rest}
@@ -93,8 +71,8 @@ def cells(
     """Return rows for CSV: every row has every column."""
     columns = columns or columns_of(metas)
     return [
-        {**{name: _cell(meta, name) for name in columns}, VECTOR: VectorText(vector)}
-        for meta, vector in zip(metas, vectors, strict=True)
+        {**{name: _cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
+        for meta, text in zip(metas, json_of(vectors), strict=True)
     ]
 
 
@@ -111,7 +89,7 @@ def jsonl(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all records as JSON, one a line."""
     rows_of = lines_of_many if rows.many else lines
     with writer_of("jsonl")(file) as write:
-        for metas, vectors in rows.records():
+        for metas, vectors in _portions(rows):
             write(rows_of(metas, vectors))
             yield _count(vectors, rows)
 
@@ -122,9 +100,16 @@ def csv(file: IO[bytes], rows: Rows) -> Iterator[int]:
     with writer_of("csv")(file) as write:
         if not rows.count:
             write([TableHeader.fromkeys([*columns_of([]), VECTOR])])
-        for metas, vectors in rows.records():
+        for metas, vectors in _portions(rows):
             write(cells(metas, vectors, columns))
             yield len(vectors)
+
+
+def _portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
+    """Yield some records at a time: numbers as text take three times their room, or more."""
+    for metas, vectors in rows.records():
+        for at in range(0, len(metas), AT_ONCE):
+            yield metas[at : at + AT_ONCE], vectors[at : at + AT_ONCE]
 
 
 def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:

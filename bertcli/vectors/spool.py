@@ -229,7 +229,7 @@ class Rows:
     def metas(self) -> Iterator[list[Row]]:
         """Yield the other fields of the records."""
         with open(self.files.metas, "rb") as file:
-            metas = map(parse_own, file)
+            metas = map(parse_own, map(bytes.decode, file))  # json guesses the encoding of bytes
             if self.many:
                 yield from _within(metas, self.step)
                 return

@@ -1,0 +1,62 @@
+"""Arrays of numbers as JSON, each in the fewest digits that read back to it in its own precision.
+
+    json_of(numpy.array([[0.1, 1e-05]], "float32"))   # ["[0.1,1e-05]"]
+
+The digits are those of NumPy's own texts, which take a third of a microsecond a number. orjson
+writes the same ones twenty times as fast, but begins exponents elsewhere: what has one is left out
+of what it is given, and put in behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Float32 between these has no exponent, whoever writes it. Powers of two: no number is between.
+LEAST, MOST = 2.0**-13, 2.0**19
+
+
+def json_of(arrays: np.ndarray) -> Iterator[str]:
+    """Yield the JSON of each array [D...] of [n, D...]: float32, float16, or whole numbers."""
+    import numpy as np
+
+    if arrays.dtype == np.float16:
+        yield from map(_of_halves, arrays)
+        return
+    arrays = np.ascontiguousarray(arrays)
+    if arrays.dtype != np.float32:
+        yield from map(_written, arrays)
+        return
+    size = np.abs(arrays)
+    odd = ~(((size >= LEAST) & (size < MOST)) | (size == 0))
+    plain = np.where(odd, np.float32(np.nan), arrays)  # which orjson writes as null
+    strange = iter(arrays[odd].astype("U32").tolist())
+    for array in plain:
+        first, *rest = _written(array).split("null")
+        yield first + "".join([next(strange) + piece for piece in rest])
+
+
+def _written(array: np.ndarray) -> str:
+    return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def _of_halves(array: np.ndarray) -> str:
+    """Return the JSON of float16, of which there are so few that all are known."""
+    if array.ndim > 1:
+        return f"[{','.join(map(_of_halves, array))}]"
+    return f"[{','.join(map(_halves().__getitem__, array.view('u2').tolist()))}]"
+
+
+@lru_cache
+def _halves() -> list[str]:
+    """Return the text of every float16, by its bits."""
+    import numpy as np
+
+    found: list[str] = np.arange(1 << 16, dtype="u2").view("f2").astype("U32").tolist()
+    return found
