@@ -342,7 +342,7 @@ def test_fields_that_cannot_be_written_are_found_at_once(tmp_path):
             sink.write(METAS[:2], VECTORS[:1])
     with (
         open_vectors(Target(tmp_path / "out.npy", "npy", "int8"), MODEL) as sink,
-        pytest.raises(BertcliError, match="many vectors"),
+        pytest.raises(BertcliError, match="at least two vectors"),
     ):
         sink.write(METAS[:1], VECTORS[:1])
         sink.finish({})
