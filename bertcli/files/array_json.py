@@ -9,7 +9,7 @@ of what it is given, and put in behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 LEAST, MOST = 2.0**-13, 2.0**19
 
 
-def json_of(arrays: np.ndarray) -> Iterator[str]:
-    """Yield the JSON of each array [D...] of [n, D...]: float32, float16, or whole numbers."""
+def json_of(arrays: Sequence[np.ndarray] | np.ndarray) -> Iterator[str]:
+    """Yield the JSON of each of some arrays, or of [n, D...]: float32, float16, whole numbers."""
     import numpy as np
 
+    if isinstance(arrays, Sequence):
+        yield from (text for one in arrays for text in json_of(one[None]))
+        return
     if arrays.dtype == np.float16:
         yield from map(_of_halves, arrays)
         return

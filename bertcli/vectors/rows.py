@@ -48,8 +48,7 @@ def lines_of_many(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
     """Return rows for JSONL: the vectors [k, D...] of a record stand behind what they belong to."""
     return [
         _line(_without_place(meta), ("id", *PIECES), VECTORS, NumbersText(text))
-        for meta, some in zip(metas, vectors, strict=True)
-        for text in json_of(some[None])
+        for meta, text in zip(metas, json_of(vectors), strict=True)
     ]
 
 
