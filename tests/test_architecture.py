@@ -45,11 +45,13 @@ cli
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
 TORCH = ("models", "checkpoints", "inference", "embedding", "tasks")
 TORCH += tuple(f"training/{name}" for name in ("objective", "loop", "ranks", "checkpoints", "run"))
-# What `bertcli inspect` and the options of `bertcli embed` read without torch.
+# What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
 checkpoints/scan checkpoints/tensors checkpoints/tensorflow checkpoints/fit embedding/__init__
-embedding/options embedding/sentence_config embedding/word_pooling
+embedding/embedder embedding/options embedding/pooling embedding/sentence_config
+embedding/word_pooling inference/__init__ inference/options inference/pool inference/progress
+inference/runner inference/runtime
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.
 BROAD = {

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from bertcli.checkpoints.load_report import LoadReport, Shape, compare, partner
 from bertcli.checkpoints.names import BASE, TIED, canonical, heads_in
-from bertcli.checkpoints.scan import bert_folder, find_config, require_weights
+from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.checkpoints.tensor_reader import TensorReader
 from bertcli.checkpoints.tensors import StoredTensor, read_tensors
 from bertcli.errors import ModelError, OutputError
@@ -94,17 +94,6 @@ def examine(folder: Path, cls: type[Model] | None = None, pooler: bool | None = 
     ModelError when the files cannot be read at all.
     """
     return _plan(Path(folder), cls, pooler, TensorReader())[2]
-
-
-def read_config(folder: Path) -> BertConfig:
-    """Read the config of the BERT in a folder: config.json, or Google's bert_config.json."""
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: folder not found")
-    folder = bert_folder(folder)
-    path = find_config(folder)
-    if path is None:
-        raise ModelError(f"{folder}: no config.json in this folder")
-    return BertConfig.from_file(path)
 
 
 def _plan(

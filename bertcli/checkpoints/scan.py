@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import AGAIN, TEXT, is_regular, is_text, read_object, read_objects
+from bertcli.models.config import BertConfig
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 CONFIGS = ("config.json", "bert_config.json")
@@ -89,6 +90,17 @@ def find_config(folder: Path) -> Path | None:
     if path is not None:
         refuse_placeholder(path)
     return path
+
+
+def read_config(folder: Path) -> BertConfig:
+    """Read the config of the BERT in a folder: config.json, or Google's bert_config.json."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: folder not found")
+    folder = bert_folder(folder)
+    path = find_config(folder)
+    if path is None:
+        raise ModelError(f"{folder}: no config.json in this folder")
+    return BertConfig.from_file(path)
 
 
 def find_weights(folder: Path) -> WeightFiles:

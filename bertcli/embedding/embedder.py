@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows
@@ -34,18 +33,13 @@ from bertcli.embedding.token_vectors import (
 from bertcli.embedding.word_pooling import pool_words, words_of
 from bertcli.errors import BertcliError, InputError, ModelError
 from bertcli.hub import ModelFolder
-from bertcli.inference.encoder import Reading, Tokens, Work, result_of
 from bertcli.inference.progress import Ran
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, refuse_pairs
-from bertcli.models.bert import BertModel
-from bertcli.models.calibration_sample import one_thread
+from bertcli.inference.runner import Reading, Tokens, Work, result_of
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_runtime, refuse_pairs
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
-
-if TYPE_CHECKING:
-    import numpy as np
 
 COLUMNS = ("input_ids", "token_type_ids")
 TRIED = (2, 19)  # tokens of the texts that `same_bits` compares
@@ -75,7 +69,7 @@ class Embedder:
     """A model that is ready to turn records into vectors."""
 
     folder: ModelFolder
-    runtime: Runtime[BertModel]
+    runtime: Runtime
     options: EmbedOptions
     sentence: Sentence
 
@@ -92,13 +86,12 @@ class Embedder:
         options = settled(options, sentence)
         spec = ModelSpec(
             folder.path / sentence.transformer,
-            BertModel,
             options,
             Reading(options.layers, options.combine, reads_first(options, sentence)),
             pooler=options.pooling == "pooler",
             parse_special=options.parse_special,
         )
-        embedder = cls(folder, Runtime.open(spec, warn), options, sentence)
+        embedder = cls(folder, open_runtime(spec, warn), options, sentence)
         try:
             if options.dim is not None:
                 check_dim(options.dim, embedder.width)
@@ -118,17 +111,9 @@ class Embedder:
     @property
     def nothing(self) -> np.ndarray:
         """No vector, [0, D...]: what an empty input becomes."""
-        import numpy as np
-
         *layers, width = self._shape
         size = width if self.options.dim is None else self.options.dim
         return np.zeros((0, *layers, size), np.float32)
-
-    @property
-    def threads(self) -> int | None:
-        """The threads of a process where they compute: the last bits of a sum depend on them."""
-        here = self.runtime.encoder.device.type == "cpu"
-        return self.runtime.runner.threads if here else None
 
     @property
     def max_length(self) -> int:
@@ -149,9 +134,9 @@ class Embedder:
         texts = [Tokens(some, (0,) * len(some)) for some in ids]
         budget = 2 * max(TRIED)
         together = result_of(self._run(texts, budget))
-        with one_thread():
+        with self.runtime.one_thread():
             alone = [result_of(self._run([text], budget))[0] for text in texts]
-        return all(map(torch.equal, together, alone))
+        return all(map(np.array_equal, together, alone))
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -265,7 +250,7 @@ class Embedder:
     def _vectors(self, batch: Sequence[Encoded], work: Work) -> Iterator[Ran | list[Embedded]]:
         """Yield the items with a vector each; the windows of one record become one item."""
         vectors = yield from work
-        pooled = torch.stack(vectors) if vectors else torch.zeros(0)
+        pooled = np.stack(vectors) if vectors else np.zeros(0, np.float32)
         records = windows_of(batch)
         special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
         weights = [max(1.0, float(item.length - special)) for item in batch]
@@ -278,17 +263,17 @@ class Embedder:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
         texts = [Tokens.of(item) for windows in records for item in windows]
         states = iter((yield from self._run([text for text in texts if text.ids])))
-        nothing = torch.zeros(0, *self._shape)
+        nothing = np.zeros((0, *self._shape), np.float32)
         found = []
         for windows in records:
-            vectors = [(next(states) if item.length else nothing).numpy() for item in windows]
+            vectors = [next(states) if item.length else nothing for item in windows]
             item, vector = joined(windows, vectors)
             pieces = TokenVectors.of_tokens(item)
             if self.options.words is not None:
                 words = words_of(item._replace(record=self._text(item.record)))
                 vector = pool_words(vector, words, self.options.words)
                 pieces = TokenVectors.of_words(words)
-            vector = self._finished(torch.from_numpy(vector))
+            vector = self._finished(vector)
             refuse_infinite([item], vector[None])
             found.append(Embedded(item, vector, pieces))
         yield found
@@ -297,15 +282,12 @@ class Embedder:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
         return self.runtime.runner.run(texts, self._pooling, budget)
 
-    def _finished(self, vectors: Tensor) -> np.ndarray:
-        normalize = bool(self.options.normalize)
-        found: np.ndarray = finish(vectors, dim=self.options.dim, normalize=normalize).numpy()
-        return found
+    def _finished(self, vectors: np.ndarray) -> np.ndarray:
+        return finish(vectors, dim=self.options.dim, normalize=bool(self.options.normalize))
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
-        options, encoder = self.options, self.runtime.encoder
-        weight = encoder.bert.embeddings.word_embeddings.weight
+        options = self.options
         return {
             "pooling": options.pooling,
             "word_vectors": options.words,
@@ -321,12 +303,7 @@ class Embedder:
             "lower_case": self.sentence.lower_case,
             "special_tokens": options.special_tokens,
             "parse_special": options.parse_special,
-            "dtype": "int8" if encoder.linear == "int8" else str(weight.dtype)[6:],
-            "kernel": encoder.kernel,
-            "linear": encoder.linear,
-            "device": encoder.device.type,  # devices of a kind give the same numbers
-            "threads": self.threads,
-            "batch_tokens": encoder.budget,
+            **self.runtime.facts,
             "window": options.window,
         }
 
@@ -371,8 +348,6 @@ def refuse_empty(batch: Sequence[Encoded]) -> None:
 
 def refuse_infinite(items: Sequence[Encoded], vectors: np.ndarray) -> None:
     """Raise ModelError for a record whose vectors [n, ...] hold NaN or infinity."""
-    import numpy as np
-
     finite = np.isfinite(vectors).reshape(len(items), -1).all(axis=1)
     if not finite.all():
         record = items[int(finite.argmin())].record

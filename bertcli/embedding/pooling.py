@@ -4,45 +4,53 @@ Letters: `T` packed tokens, `n` texts, `B` texts of one length, `L` that length,
 
 Texts lie one after the other without padding, and neighbours of equal length are reduced together.
 Each is summed over its own tokens alone, in their order, so that a vector does not depend on what
-else is in the batch. Source: sentence-transformers 6.2, Pooling.
+else is in the batch. What is pooled is an array of torch or of NumPy, and so is the result: the
+functions that both have by one name do it. Source: sentence-transformers 6.2, Pooling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from importlib import import_module
+from itertools import accumulate, groupby
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
 
 from bertcli.errors import UsageError
-from bertcli.inference.encoder import first_tokens
-from bertcli.models.bert import BertModel
+from bertcli.inference.runner import first_tokens
 
 
-def _mean(kept: Tensor, skip: int) -> Tensor:
+def library_of(array: Any) -> Any:
+    """Return the library that an array is of, torch or NumPy."""
+    return import_module(type(array).__module__.partition(".")[0])
+
+
+def _max(kept: Any, skip: int) -> Any:
+    return library_of(kept).amax(kept, 1)
+
+
+def _mean(kept: Any, skip: int) -> Any:
     return kept.mean(1)
 
 
-def _mean_sqrt_len(kept: Tensor, skip: int) -> Tensor:
+def _mean_sqrt_len(kept: Any, skip: int) -> Any:
     """Return the sum over the root of the length: between a mean and a sum."""
-    total: Tensor = kept.sum(1) / kept.shape[1] ** 0.5
-    return total
+    return kept.sum(1) / kept.shape[1] ** 0.5
 
 
-def _weighted_mean(kept: Tensor, skip: int) -> Tensor:
+def _weighted_mean(kept: Any, skip: int) -> Any:
     """Return the mean with weights 1, 2, 3, ... of all tokens, those left out included (SGPT)."""
-    places = torch.arange(skip + 1, skip + 1 + kept.shape[1], device=kept.device, dtype=kept.dtype)
-    weighted = kept * places.reshape(-1, *[1] * (kept.ndim - 2))
-    return weighted.sum(1) / places.sum()
+    one = library_of(kept).ones_like(kept[:1, ..., :1])
+    places = one.cumsum(1) + skip  # [1, L - skip, ..., 1]
+    return (kept * places).sum(1) / places.sum(1)
 
 
 # kept [B, L - skip, ..., D], number of tokens left out before them -> [B, ..., D]
-POOLINGS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+POOLINGS: Mapping[str, Callable[[Any, int], Any]] = {
     "cls": lambda kept, skip: kept[:, 0],
-    "max": lambda kept, skip: kept.amax(1),
+    "max": _max,
     "mean": _mean,
     "mean_sqrt_len": _mean_sqrt_len,
     "weightedmean": _weighted_mean,
@@ -57,26 +65,22 @@ class Pooling:
     modes: tuple[str, ...]
     skip: int = 0  # tokens at the start of each text that are left out: those of a prompt
 
-    def __call__(
-        self, model: BertModel, states: Tensor, lengths: Sequence[int]
-    ) -> Sequence[Tensor] | Tensor:
+    def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return a vector [..., D] per text, or with "none" one per token, [L, ..., D]."""
         match self.modes:
             case ("none",):
-                kept: Sequence[Tensor] = states.split(list(lengths))
-                return kept
+                return split(states, lengths)
             case ("pooler",):
-                vectors: Tensor = model.pooler(first_tokens(states, lengths))
-                return vectors.float()
+                return _widened(model.pooler(first_tokens(states, lengths)))
         return pool(states, lengths, self.modes, [self.skip] * len(lengths))
 
 
 def pool(
-    states: Tensor,
+    states: Any,
     lengths: Sequence[int],
     modes: Sequence[str],
     skip: Sequence[int] | None = None,
-) -> Tensor:
+) -> Any:
     """Pool token states [T, ..., D] of texts of these lengths: [n, ..., D * len(modes)].
 
     The results of several modes lie one behind the other. ``skip`` counts for each text the tokens
@@ -89,39 +93,55 @@ def pool(
     if unknown := [mode for mode in modes if mode not in POOLINGS]:
         raise UsageError(f"unknown --pooling {unknown[0]!r}", f"one of {', '.join(POOLINGS)}")
     if not lengths:
-        return states.new_empty(0, *states.shape[1:-1], states.shape[-1] * len(modes))
+        return library_of(states).concat([states] * len(modes), -1)
     skips = [0] * len(lengths) if skip is None else skip
     alike = groupby(zip(lengths, skips, strict=True))
     runs = [(len(list(same)), length, left_out) for (length, left_out), same in alike]
-    parts = states.split([count * length for count, length, _ in runs])
+    parts = split(states, [count * length for count, length, _ in runs])
     pooled = [
-        _run(part.unflatten(0, (count, length)), left_out, modes)
+        _run(part.reshape(count, length, *part.shape[1:]), left_out, modes)
         for part, (count, length, left_out) in zip(parts, runs, strict=True)
     ]
-    return torch.cat(pooled)
+    return library_of(states).concat(pooled)
 
 
-def _run(states: Tensor, skip: int, modes: Sequence[str]) -> Tensor:
+def _run(states: Any, skip: int, modes: Sequence[str]) -> Any:
     """Pool texts of one length, [B, L, ..., D]."""
-    kept = states.to(torch.promote_types(states.dtype, torch.float32))
+    kept, concat = _widened(states), library_of(states).concat
     if skip >= kept.shape[1]:
-        return torch.cat([_of_nothing(kept, mode) for mode in modes], -1)
-    return torch.cat([POOLINGS[mode](kept[:, skip:], skip) for mode in modes], -1)
+        return concat([_of_nothing(kept, mode) for mode in modes], -1)
+    return concat([POOLINGS[mode](kept[:, skip:], skip) for mode in modes], -1)
 
 
-def _of_nothing(states: Tensor, mode: str) -> Tensor:
+def _of_nothing(states: Any, mode: str) -> Any:
     """Return what sentence-transformers gives when every token is left out."""
     first = states[:, 0]
     match mode:
         case "cls":
             return first
         case "max":
-            return torch.full_like(first, -torch.inf)
+            return library_of(first).full_like(first, -np.inf)
         case _:
-            return torch.zeros_like(first)
+            return library_of(first).zeros_like(first)
 
 
-def pool_windows(vectors: Tensor, counts: Sequence[int], weights: Sequence[float]) -> Tensor:
+def split(states: Any, sizes: Sequence[int]) -> list[Any]:
+    """Split [T, ...] into parts of these sizes."""
+    ends = [*accumulate(sizes)]
+    return [states[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _widened(states: Any) -> Any:
+    """Return half precision as float32. What NumPy holds is float32 already."""
+    library = library_of(states)
+    if library is np:
+        return states
+    return states.to(library.promote_types(states.dtype, library.float32))
+
+
+def pool_windows(
+    vectors: np.ndarray, counts: Sequence[int], weights: Sequence[float]
+) -> np.ndarray:
     """Put the windows of long texts together: vectors of windows -> [n, ..., D], n texts.
 
     Each text has ``counts`` windows, one after the other. Its vector is their mean, weighted by
@@ -133,20 +153,22 @@ def pool_windows(vectors: Tensor, counts: Sequence[int], weights: Sequence[float
         )
     if all(count == 1 for count in counts):
         return vectors
-    share = torch.tensor(weights, device=vectors.device, dtype=vectors.dtype)
-    parts = zip(vectors.split(list(counts)), share.split(list(counts)), strict=True)
-    return torch.stack([_average(mine, share) for mine, share in parts])
+    share = np.asarray(weights, vectors.dtype)
+    parts = zip(split(vectors, counts), split(share, counts), strict=True)
+    return np.stack([_average(mine, share) for mine, share in parts])
 
 
-def _average(vectors: Tensor, weights: Tensor) -> Tensor:
+def _average(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the weighted mean of [k, ..., D] over k; a lone vector is not touched."""
     if len(vectors) == 1:
-        return vectors[0]
+        alone: np.ndarray = vectors[0]
+        return alone
     share = (weights / weights.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
-    return (vectors * share).sum(0)
+    averaged: np.ndarray = (vectors * share).sum(0)
+    return averaged
 
 
-def finish(vectors: Tensor, *, dim: int | None = None, normalize: bool = False) -> Tensor:
+def finish(vectors: np.ndarray, *, dim: int | None = None, normalize: bool = False) -> np.ndarray:
     """Cut vectors [..., D] to their first ``dim`` dimensions, and then to length 1.
 
     A vector of zeros stays one. Raises UsageError when there are not so many dimensions.
@@ -154,7 +176,11 @@ def finish(vectors: Tensor, *, dim: int | None = None, normalize: bool = False) 
     if dim is not None:
         check_dim(dim, vectors.shape[-1])
         vectors = vectors[..., :dim]
-    return F.normalize(vectors, p=2, dim=-1) if normalize else vectors
+    if not normalize:
+        return vectors
+    lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
+    scaled: np.ndarray = vectors / np.maximum(lengths, np.float32(1e-12))
+    return scaled
 
 
 def check_dim(dim: int, width: int) -> None:

@@ -7,77 +7,30 @@ both cases what comes out is packed: the states of all tokens, one text after th
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.progress import Ran
+from bertcli.inference.runner import Finish, Reading, Tokens, Work, counted
 from bertcli.models.attention import Attend, Distance, packed, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import positions, starts
 from bertcli.models.heads import BertWithHead
 from bertcli.records.windows import batches
-from bertcli.tokenizing.columns import Encoded
 
 M = TypeVar("M", bound=BertModel | BertWithHead)
 
 # Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
 # the memory made for one batch serve the next. Else both pile up, to gigabytes.
 EVEN = 64
-
-
-class Tokens(NamedTuple):
-    """One text as the model takes it."""
-
-    ids: tuple[int, ...]
-    types: tuple[int, ...]
-
-    @classmethod
-    def of(cls, item: Encoded) -> Tokens:
-        """Return an encoded text without what the model does not need."""
-        return cls(tuple(item.columns["input_ids"]), tuple(item.columns["token_type_ids"]))
-
-
 COMPANY = Tokens((0,), (0,))
 QUERIES = 4  # of a text of which only the first token asks
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What is read off the model: which layers, put together how."""
-
-    layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
-    combine: str = "mean"
-    first: bool = False  # the first token of each text only, [CLS]
-
-    def indices(self, depth: int) -> list[int]:
-        """Return the layers counted from 0, the embedding output, up to ``depth``."""
-        found = [layer if layer >= 0 else depth + 1 + layer for layer in self.layers]
-        for asked, layer in zip(self.layers, found, strict=True):
-            if not 0 <= layer <= depth:
-                raise UsageError(
-                    f"layer {asked} not found (--layers)",
-                    f"this model has layers 0 to {depth}, or -1 to 0",
-                )
-        return found
-
-    def of(self, states: Sequence[Tensor]) -> Tensor:
-        """Put the states [..., D] of the layers together: [..., D], concatenated or [..., k, D]."""
-        match self.combine:
-            case "mean":
-                return torch.stack(list(states)).mean(0) if len(states) > 1 else states[0]
-            case "sum":
-                return torch.stack(list(states)).sum(0)
-            case "concat":
-                return torch.cat(list(states), -1)
-            case "stack":
-                return torch.stack(list(states), -2)
-            case unknown:
-                raise UsageError(f"unknown --layer-combine {unknown!r}")
 
 
 class BatchLayout(NamedTuple):
@@ -88,29 +41,6 @@ class BatchLayout(NamedTuple):
     tokens: Any  # the index of all tokens in them
     first: Any  # the index of the first token of each text
     asking: Attend  # the kernel for these first tokens as the queries
-
-
-# the model, packed states [T, D] of texts of these lengths, 1 each when `Reading.first` -> what is
-# kept of them, one tensor per text. It is sent to other processes: a function or a frozen record.
-Finish = Callable[[Any, Tensor, Sequence[int]], Sequence[Tensor] | Tensor]
-
-# Yields a step per batch, and returns what was kept of each text, in order.
-Work = Generator[Ran, None, list[Tensor]]
-
-
-class Runner(Protocol):
-    """Whatever runs a model: this process, or several."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether nothing is gained by giving it more work now."""
-
-    @property
-    def threads(self) -> int:
-        """The threads of each process."""
-
-    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
-        """Run the model over texts; equal ones once. The vectors are on the CPU, in float32."""
 
 
 @dataclass
@@ -147,7 +77,7 @@ class Encoder(Generic[M]):
         """Run batches of similar length; one that does not fit into memory is tried in halves."""
         counts = Counter(texts)
         distinct = list(counts)
-        found: dict[Tokens, Tensor] = {}
+        found: dict[Tokens, np.ndarray] = {}
         lengths = [len(text.ids) for text in distinct]
         waiting = deque(batches(lengths, budget or self.budget))
         while waiting:
@@ -168,10 +98,10 @@ class Encoder(Generic[M]):
         return [found[text] for text in texts]
 
     @torch.inference_mode()
-    def _vectors(self, batch: Sequence[Tokens], finish: Finish) -> list[Tensor]:
+    def _vectors(self, batch: Sequence[Tokens], finish: Finish) -> list[np.ndarray]:
         states, kept = self._states(self._in_company(batch))
         vectors = finish(self.model, states, kept)
-        return [vector.float().cpu() for _, vector in zip(batch, vectors, strict=False)]
+        return [vector.float().cpu().numpy() for _, vector in zip(batch, vectors, strict=False)]
 
     def _in_company(self, batch: Sequence[Tokens]) -> Sequence[Tokens]:
         """Return the batch, with a second text where a product would have a single row.
@@ -196,7 +126,7 @@ class Encoder(Generic[M]):
                 wanted[top] = self._first(top, state, laid)
             if top in wanted:
                 break
-        found = self.reading.of([wanted[index] for index in self.layers])
+        found = combined([wanted[index] for index in self.layers], self.reading.combine)
         return found, [1] * len(lengths) if only_first else lengths
 
     def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
@@ -251,24 +181,6 @@ class Encoder(Generic[M]):
         return f"out of memory on {self.device}: batches of {self.budget} tokens from here on"
 
 
-def counted(batch: Sequence[Tokens], counts: Mapping[Tokens, int]) -> Ran:
-    """Return the step of a batch; ``counts`` says how often each of its texts was given."""
-    texts = sum(counts[text] for text in batch)
-    return Ran(texts, sum(counts[text] * len(text.ids) for text in batch))
-
-
-def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> list[Tensor]:
-    """Run to the end and return the vectors, where nobody wants to know of the batches."""
-    while True:
-        try:
-            step = next(work)
-        except StopIteration as end:
-            found: list[Tensor] = end.value
-            return found
-        if step.warning:
-            warn(step.warning)
-
-
 def repeated(kernel: Attend) -> Attend:
     """Make the kernel for one query a text of one that takes QUERIES a text: it asks them all.
 
@@ -281,6 +193,16 @@ def repeated(kernel: Attend) -> Attend:
     return attend
 
 
-def first_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return the states of the first token of each text, [n, D]."""
-    return states[torch.tensor(starts(lengths), device=states.device)]
+def combined(states: Sequence[Tensor], how: str) -> Tensor:
+    """Combine the states [..., D] of layers: [..., D], concatenated or [..., k, D]."""
+    match how:
+        case "mean":
+            return torch.stack(list(states)).mean(0) if len(states) > 1 else states[0]
+        case "sum":
+            return torch.stack(list(states)).sum(0)
+        case "concat":
+            return torch.cat(list(states), -1)
+        case "stack":
+            return torch.stack(list(states), -2)
+        case unknown:
+            raise UsageError(f"unknown --layer-combine {unknown!r}")

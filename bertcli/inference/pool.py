@@ -22,14 +22,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, NoReturn
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import born_deaf, start_tracker
-from bertcli.inference.encoder import Finish, Tokens, Work, counted
 from bertcli.inference.pool_worker import Open, work
 from bertcli.inference.progress import Ran
+from bertcli.inference.runner import Finish, Tokens, Work, counted
 from bertcli.records.windows import batches
 
 DEPTH = 2  # batches that a process holds: one to run, one that has arrived when it is done
@@ -41,7 +40,7 @@ class Pending:
     """Texts under way: how many batches are not back, and the vectors so far."""
 
     left: int = 0
-    found: dict[Tokens, Tensor] = field(default_factory=dict)
+    found: dict[Tokens, np.ndarray] = field(default_factory=dict)
 
 
 class PoolBatch(NamedTuple):
@@ -165,7 +164,7 @@ class ProcessPool:
 
     def _take(self, job: PoolBatch, vectors: Iterable[Any]) -> None:
         """Take in what a process made of a batch."""
-        job.pending.found |= zip(job.batch, map(torch.from_numpy, vectors), strict=True)
+        job.pending.found |= zip(job.batch, vectors, strict=True)
         job.pending.left -= 1
         self.steps.append(job.step)
 

@@ -9,12 +9,11 @@ from multiprocessing.connection import Connection
 from queue import Queue
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import ignore_terminal
-from bertcli.inference.encoder import Finish, Runner, Tokens, result_of
+from bertcli.inference.runner import Finish, Runner, Tokens, result_of
 
 Job = tuple[list[Tokens], Finish]
 Open = Callable[[], Runner]  # is sent to the process
@@ -40,11 +39,11 @@ def work(line: Connection, opener: Open) -> None:
         threading.Event().wait()  # the parent reads it, and ends this process
 
 
-def _arrays(vectors: list[Tensor]) -> Any:
+def _arrays(vectors: list[np.ndarray]) -> Any:
     """Return the vectors as they are sent fastest: as one array where they have one shape."""
     if len({vector.shape for vector in vectors}) == 1:
-        return torch.stack(vectors).numpy()
-    return [vector.numpy() for vector in vectors]
+        return np.stack(vectors)
+    return vectors
 
 
 def _receive(line: Connection, jobs: Queue[Job]) -> None:

@@ -1,45 +1,37 @@
-"""A model, opened once: for vectors, for every task, and for attention maps.
+"""A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
 
-    runtime = Runtime.open(ModelSpec(folder, BertModel, Compute(dtype="bfloat16")))
+    runtime = open_runtime(ModelSpec(folder, Compute(dtype="bfloat16")))
     vectors = result_of(runtime.runner.run([Tokens((101, 102), (0, 0))], finish))
 
-Nobody else puts a tokenizer, a config, weights and a device together. What can be told before the
-weights are read is told before.
+Nobody else puts a tokenizer, a config, weights and a device together; `loading` does with torch.
+What can be told before the weights are read is told before.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic
+from typing import Any
 
-import torch
-
-from bertcli.checkpoints.load import load, read_config
-from bertcli.checkpoints.load_report import LoadReport
+from bertcli.checkpoints.scan import read_config
 from bertcli.errors import ModelError, UsageError
-from bertcli.inference.devices import devices, dtype_of, put, slow, use_threads
-from bertcli.inference.encoder import Encoder, M, Reading, Runner
 from bertcli.inference.options import Compute
-from bertcli.inference.pool import ProcessPool
-from bertcli.models.calibration_sample import SAMPLE, drawn
+from bertcli.inference.runner import Reading, Runner
 from bertcli.models.config import BertConfig
-from bertcli.models.surgery import prepare
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class ModelSpec(Generic[M]):
+class ModelSpec:
     """What is to be opened. The processes of a pool are sent it as it is."""
 
     folder: Path  # with config.json in it
-    kind: type[M]
     compute: Compute = field(default_factory=Compute)
     reading: Reading = field(default_factory=Reading)
     pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
@@ -48,55 +40,28 @@ class ModelSpec(Generic[M]):
 
 
 @dataclass(frozen=True)
-class Runtime(Generic[M]):
-    """A model that is open. ``runner`` is its encoder, or a pool of processes that have one each.
+class Runtime(ABC):
+    """A model that is open."""
 
-    The weights in ``encoder`` are not kept where other processes run the model.
-    """
-
-    spec: ModelSpec[M]
+    spec: ModelSpec
     tokenizer: Tokenizer
-    encoder: Encoder[M]
-    report: LoadReport  # what the files hold, also beyond the model
+    config: BertConfig
     runner: Runner
-    devices: tuple[torch.device, ...]
+    devices: tuple[str, ...]
     threads: int  # of all processes together
 
-    @classmethod
-    def open(cls, spec: ModelSpec[M], warn: Warn = lambda message: None) -> Runtime[M]:
-        """Load a model, on as many devices as are named.
-
-        Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
-        choice that this model or this machine cannot follow.
-        """
-        tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
-        for message in tokenizer.warnings:
-            warn(message)
-        refuse_unfit(spec.folder, read_config(spec.folder), tokenizer)
-        threads = use_threads(spec.compute.threads)
-        places = _of_one_kind(spec.compute.device)
-        if message := slow(dtype_of(spec.compute.dtype), places[0]):
-            warn(message)
-        if len(places) == 1:
-            encoder, report = _loaded(spec, tokenizer, places[0])
-            return cls(spec, tokenizer, encoder, report, encoder, places, threads)
-        pool = _pool(spec, places, max(1, threads // len(places)))
-        try:
-            encoder, report = _loaded(spec, tokenizer, places[0], elsewhere=True)
-        except BaseException:
-            pool.close()
-            raise
-        return cls(spec, tokenizer, encoder, report, pool, places, threads)
-
     @property
-    def config(self) -> BertConfig:
-        """The config, as it is loaded."""
-        return self.encoder.bert.config
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What decides the numbers of this runner, for manifests."""
 
+    @abstractmethod
+    def one_thread(self) -> AbstractContextManager[None]:
+        """Compute on one thread while the block runs."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the processes of a pool now, and not with the program."""
-        if isinstance(self.runner, ProcessPool):
-            self.runner.close()
 
     def max_length(self, asked: int | None, meant: int | None, instead: str = "") -> int:
         """Return how many tokens a text may have: as asked, as the folder means it, or what fits.
@@ -112,63 +77,21 @@ class Runtime(Generic[M]):
         return asked or min(meant or self.tokenizer.limit or fits, fits)
 
 
-def open_encoder(spec: ModelSpec[M]) -> Encoder[M]:
-    """Load a model in a process of a pool, whose parent has checked it and says what is wrong."""
-    use_threads(spec.compute.threads)
+def open_tokenizer(spec: ModelSpec, warn: Warn) -> Tokenizer:
+    """Load the tokenizer of a model; ModelError for one that the model cannot take texts from."""
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
-    return _loaded(spec, tokenizer, devices(spec.compute.device)[0])[0]
+    for message in tokenizer.warnings:
+        warn(message)
+    refuse_unfit(spec.folder, read_config(spec.folder), tokenizer)
+    return tokenizer
 
 
-def _loaded(
-    spec: ModelSpec[M], tokenizer: Tokenizer, device: torch.device, *, elsewhere: bool = False
-) -> tuple[Encoder[M], LoadReport]:
-    """Read the weights; where other processes run the model, only to see that they can."""
-    dtype = dtype_of(spec.compute.dtype)
-    model, report = load(spec.folder, spec.kind, pooler=spec.pooler, dtype=dtype)
-    put(model, torch.device("cpu") if elsewhere else device)
-    encoder = Encoder(model, spec.reading, budget_of(spec.compute, device), device)
-    if spec.prepared:
-        sample = calibration_sample(spec.compute, tokenizer, encoder.bert.config)
-        encoder.linear = prepare(encoder.bert, spec.compute.dtype, device, sample)
-    if elsewhere:
-        del encoder.bert.encoder.layer[:]
-        model.to("meta")
-    return encoder, report
+def open_runtime(spec: ModelSpec, warn: Warn = lambda message: None) -> Runtime:
+    """Open a BERT without a head; see `TorchRuntime.open`. What is imported depends on the spec."""
+    from bertcli.inference.loading import TorchRuntime
+    from bertcli.models.bert import BertModel
 
-
-def _pool(spec: ModelSpec[M], places: Sequence[torch.device], threads: int) -> ProcessPool:
-    """Start a process per device, each with so many threads."""
-    computes = [replace(spec.compute, device=str(place), threads=threads) for place in places]
-    openers = [partial(open_encoder, replace(spec, compute=compute)) for compute in computes]
-    names = [compute.device for compute in computes]
-    return ProcessPool(names, openers, threads, budget_of(spec.compute, places[0]))
-
-
-def _of_one_kind(names: str) -> tuple[torch.device, ...]:
-    """Return the devices that are named. Raises UsageError for devices of several kinds."""
-    found = tuple(devices(names))
-    if len({place.type for place in found}) > 1:
-        raise UsageError(
-            f"--device {names} names devices of several kinds",
-            "their results differ in the last digits; name devices of one kind",
-        )
-    return found
-
-
-def budget_of(compute: Compute, device: torch.device) -> int:
-    """Return the tokens of a batch: few enough for a CPU's cache, or many for a GPU."""
-    return compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
-
-
-def calibration_sample(
-    compute: Compute, tokenizer: Tokenizer, config: BertConfig
-) -> list[Sequence[int]]:
-    """Return the token ids of texts that show the range of activations, if int8 needs them."""
-    if compute.dtype != "int8":
-        return []
-    encoded = tokenizer.encode([Record(text) for text in SAMPLE], Layout())
-    sample = [item.columns["input_ids"] for item in encoded]
-    return [*sample, *drawn(config.vocab_size, sample[0])]
+    return TorchRuntime.open(spec, BertModel, warn)
 
 
 def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None:

@@ -98,13 +98,14 @@ def look(
     """
     wanted = choice.of(report.config)
 
+    from bertcli.inference.loading import TorchRuntime
     from bertcli.inference.options import Compute
-    from bertcli.inference.runtime import ModelSpec, Runtime
+    from bertcli.inference.runtime import ModelSpec
     from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 
-    spec = ModelSpec(report.bert, BertModel, Compute(device="cpu"), pooler=False, prepared=False)
-    runtime = Runtime.open(spec)
+    spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, prepared=False)
+    runtime = TorchRuntime.open(spec, BertModel)
     tokenizer = runtime.tokenizer
     encoded = _encoded(report, tokenizer, record)
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}

@@ -14,15 +14,16 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from bertcli.checkpoints.load import examine, read_config
+from bertcli.checkpoints.load import examine
 from bertcli.checkpoints.load_report import LoadReport
-from bertcli.checkpoints.scan import bert_folder
+from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inference.devices import refuse_several
-from bertcli.inference.encoder import Finish, Tokens, first_tokens, result_of
+from bertcli.inference.loading import TorchRuntime
 from bertcli.inference.options import Compute
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, refuse_pairs
+from bertcli.inference.runner import Finish, Tokens, first_tokens, result_of
+from bertcli.inference.runtime import ModelSpec, Warn, refuse_pairs
 from bertcli.models.heads import BertForQuestionAnswering, BertWithHead
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
@@ -66,7 +67,7 @@ class Settings(Compute):
 class Head(Generic[M]):
     """A model with a head that is open."""
 
-    runtime: Runtime[M]
+    runtime: TorchRuntime[M]
     settings: Settings
     warn: Warn
 
@@ -86,8 +87,8 @@ class Head(Generic[M]):
         folder = bert_folder(found.path)
         refuse_other_head(folder, kind)
         refuse_several(settings.device, "name one of them")
-        spec = ModelSpec(folder, kind, settings, parse_special=settings.parse_special)
-        return cls(Runtime.open(spec, warn), settings, warn)
+        spec = ModelSpec(folder, settings, parse_special=settings.parse_special)
+        return cls(TorchRuntime.open(spec, kind, warn), settings, warn)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -117,7 +118,8 @@ class Head(Generic[M]):
         Raises ModelError for a text with a result that is not finite.
         """
         refuse_pairs(batch, self.runtime.config.type_vocab_size)
-        found = result_of(self.runtime.runner.run([*map(Tokens.of, batch)], finish), self.warn)
+        work = self.runtime.runner.run([*map(Tokens.of, batch)], finish)
+        found = [torch.from_numpy(output) for output in result_of(work, self.warn)]
         for item, output in zip(batch, found, strict=True):
             if not output.isfinite().all():
                 raise ModelError(

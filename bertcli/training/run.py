@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from bertcli.checkpoints import load as checkpoint
-from bertcli.checkpoints.scan import bert_folder, require_weights
+from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.errors import BertcliError, InputError, ModelError, OutputError, out_of_memory
 from bertcli.files.lock import locked
 from bertcli.files.typed_json import as_json
@@ -137,7 +137,7 @@ class TrainingRun:
         if job.init is None:
             config = configuration.read(job.config or "", self.data)
         else:
-            config = checkpoint.read_config(job.init)
+            config = read_config(job.init)
             configuration.check(config, self.data, str(job.init), given=False)
         configuration.refuse_too_large(config, str(job.init or job.config), numbers)
         return config

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertcli.checkpoints.load import read_config
-from bertcli.checkpoints.scan import bert_folder
+from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.embedder import Embedded, Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.files.writers import format_of

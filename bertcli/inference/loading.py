@@ -1,0 +1,153 @@
+"""A model that torch runs, opened once: for vectors, for every task, and for attention maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic
+
+import torch
+
+from bertcli.checkpoints.load import load
+from bertcli.checkpoints.load_report import LoadReport
+from bertcli.errors import UsageError
+from bertcli.inference.devices import devices, dtype_of, put, slow, use_threads
+from bertcli.inference.encoder import Encoder, M
+from bertcli.inference.options import Compute
+from bertcli.inference.pool import ProcessPool
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer
+from bertcli.models.calibration_sample import SAMPLE, drawn, one_thread
+from bertcli.models.config import BertConfig
+from bertcli.models.surgery import prepare
+from bertcli.records.records import Record
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TorchRuntime(Runtime, Generic[M]):
+    """A model that torch runs. ``runner`` is its encoder, or a pool of processes with one each.
+
+    The weights in ``encoder`` are not kept where other processes run the model.
+    """
+
+    encoder: Encoder[M]
+    report: LoadReport  # what the files hold, also beyond the model
+
+    @classmethod
+    def open(
+        cls, spec: ModelSpec, kind: type[M], warn: Warn = lambda message: None
+    ) -> TorchRuntime[M]:
+        """Load a model, on as many devices as are named.
+
+        Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
+        choice that this model or this machine cannot follow.
+        """
+        tokenizer = open_tokenizer(spec, warn)
+        threads = use_threads(spec.compute.threads)
+        places = _of_one_kind(spec.compute.device)
+        if message := slow(dtype_of(spec.compute.dtype), places[0]):
+            warn(message)
+        pool = None
+        if len(places) > 1:
+            pool = _pool(spec, kind, places, max(1, threads // len(places)))
+        try:
+            encoder, report = _loaded(spec, kind, tokenizer, places[0], elsewhere=bool(pool))
+        except BaseException:
+            if pool:
+                pool.close()
+            raise
+        names, config = tuple(map(str, places)), encoder.bert.config
+        return cls(spec, tokenizer, config, pool or encoder, names, threads, encoder, report)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the numbers of this runner, for manifests."""
+        encoder, here = self.encoder, self.encoder.device.type == "cpu"
+        dtype = encoder.bert.embeddings.word_embeddings.weight.dtype
+        return {
+            "dtype": "int8" if encoder.linear == "int8" else str(dtype)[6:],
+            "kernel": encoder.kernel,
+            "linear": encoder.linear,
+            "device": encoder.device.type,  # devices of a kind give the same numbers
+            # where they compute: the last bits of a sum depend on them
+            "threads": self.runner.threads if here else None,
+            "batch_tokens": encoder.budget,
+        }
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """Compute on one thread while the block runs."""
+        return one_thread()
+
+    def close(self) -> None:
+        """End the processes of a pool now, and not with the program."""
+        if isinstance(self.runner, ProcessPool):
+            self.runner.close()
+
+
+def open_encoder(spec: ModelSpec, kind: type[M]) -> Encoder[M]:
+    """Load a model in a process of a pool, whose parent has checked it and says what is wrong."""
+    use_threads(spec.compute.threads)
+    tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
+    return _loaded(spec, kind, tokenizer, devices(spec.compute.device)[0])[0]
+
+
+def _loaded(
+    spec: ModelSpec,
+    kind: type[M],
+    tokenizer: Tokenizer,
+    device: torch.device,
+    *,
+    elsewhere: bool = False,
+) -> tuple[Encoder[M], LoadReport]:
+    """Read the weights; where other processes run the model, only to see that they can."""
+    dtype = dtype_of(spec.compute.dtype)
+    model, report = load(spec.folder, kind, pooler=spec.pooler, dtype=dtype)
+    put(model, torch.device("cpu") if elsewhere else device)
+    encoder = Encoder(model, spec.reading, budget_of(spec.compute, device), device)
+    if spec.prepared:
+        sample = calibration_sample(spec.compute, tokenizer, encoder.bert.config)
+        encoder.linear = prepare(encoder.bert, spec.compute.dtype, device, sample)
+    if elsewhere:
+        del encoder.bert.encoder.layer[:]
+        model.to("meta")
+    return encoder, report
+
+
+def _pool(
+    spec: ModelSpec, kind: type[M], places: Sequence[torch.device], threads: int
+) -> ProcessPool:
+    """Start a process per device, each with so many threads."""
+    computes = [replace(spec.compute, device=str(place), threads=threads) for place in places]
+    openers = [partial(open_encoder, replace(spec, compute=compute), kind) for compute in computes]
+    names = [compute.device for compute in computes]
+    return ProcessPool(names, openers, threads, budget_of(spec.compute, places[0]))
+
+
+def _of_one_kind(names: str) -> tuple[torch.device, ...]:
+    """Return the devices that are named. Raises UsageError for devices of several kinds."""
+    found = tuple(devices(names))
+    if len({place.type for place in found}) > 1:
+        raise UsageError(
+            f"--device {names} names devices of several kinds",
+            "their results differ in the last digits; name devices of one kind",
+        )
+    return found
+
+
+def budget_of(compute: Compute, device: torch.device) -> int:
+    """Return the tokens of a batch: few enough for a CPU's cache, or many for a GPU."""
+    return compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
+
+
+def calibration_sample(
+    compute: Compute, tokenizer: Tokenizer, config: BertConfig
+) -> list[Sequence[int]]:
+    """Return the token ids of texts that show the range of activations, if int8 needs them."""
+    if compute.dtype != "int8":
+        return []
+    encoded = tokenizer.encode([Record(text) for text in SAMPLE], Layout())
+    sample = [item.columns["input_ids"] for item in encoded]
+    return [*sample, *drawn(config.vocab_size, sample[0])]
