@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.json import JSON
-from rich.table import Table
 from rich.text import Text
 
 from bertcli.cli.display.screen import plain, screen_of_stdout
+from bertcli.cli.display.tables import pairs
 from bertcli.files.printable import printable
 from bertcli.inspection import FolderReport, tokenizer_details
 from bertcli.inspection.folder import tensor_row
@@ -27,6 +27,7 @@ PARTS = {  # colour, and the character without colours
     "head": ("yellow", "░"),
 }
 COLOURED = 100_000  # characters of a config up to which it has colours, which take time
+NAMES = 12  # characters, at least, of the names beside facts
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
 
@@ -67,17 +68,15 @@ def summary(screen: Console, report: FolderReport) -> None:
     where = f"{report.folder.path} ({report.folder.source})"
     screen.print(plain(where, "dim"), soft_wrap=True)
     screen.print()
-    table = pairs()
-    for name, value in _facts(report, plain=not screen.color_system or screen.no_color):
-        table.add_row(name, value)
-    screen.print(table)
+    bare = not screen.color_system or screen.no_color
+    screen.print(pairs(_facts(report, plain=bare), width=NAMES))
     warnings(screen, report.warnings)
 
 
 def warnings(screen: Console, found: Iterable[str]) -> None:
     """Show the warnings."""
     for warning in found:
-        screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))]))
+        screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))], width=NAMES))
 
 
 def _facts(report: FolderReport, *, plain: bool) -> Iterator[tuple[str, Any]]:
@@ -188,15 +187,15 @@ def config(screen: Console, report: FolderReport) -> None:
 
 def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
     """Show a tokenizer, fact by fact."""
-    table = pairs()
+    rows = []
     for name, value in details.items():
         if isinstance(value, dict):
             value = "  ".join(f"{key} {one}" for key, one in value.items()) or "none"
         elif isinstance(value, bool) or value is None:
             value = {True: "yes", False: "no", None: "not specified"}[value]
         shown = f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name.replace("_", " "), shown)
-    screen.print(table)
+        rows.append((name.replace("_", " "), shown))
+    screen.print(pairs(rows, width=NAMES))
 
 
 def tensors(screen: Console, found: Sequence[Mapping[str, Any]]) -> None:
@@ -260,13 +259,3 @@ def check(screen: Console, done: VerifyCheck) -> None:
 def by(shape: Iterable[Any]) -> str:
     """Return a shape as 2 x 3."""
     return " x ".join(map(str, shape)) or "scalar"
-
-
-def pairs(rows: Iterable[tuple[str | Text, Any]] = ()) -> Table:
-    """Return facts as a table of names and values."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", min_width=12, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    return table

@@ -12,8 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from bertcli.cli.display.screen import drawing, plain
-from bertcli.tokenizing.columns import Encoded
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedded
     from bertcli.embedding.token_vectors import TokenVectors
     from bertcli.tasks.results import Result
+    from bertcli.tokenizing.columns import Encoded
+    from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.agreement import Comparison
 
 TABLE_COLUMNS = (
@@ -54,10 +54,12 @@ def table(*names: str, right: Iterable[str] = (), wrap: bool = True, **look: Any
     return drawn
 
 
-def pairs(rows: Iterable[tuple[str, str]], *, right: bool = False) -> Table:
-    """Return names beside their values."""
+def pairs(
+    rows: Iterable[tuple[str | Text, Any]], *, right: bool = False, width: int | None = None
+) -> Table:
+    """Return names, at least ``width`` characters wide, beside their values."""
     drawn = Table.grid(padding=(0, 2))
-    drawn.add_column(style="dim")
+    drawn.add_column(style="dim", min_width=width, no_wrap=True)
     drawn.add_column(justify="right" if right else "left", overflow="fold")
     for name, value in rows:
         drawn.add_row(name, value)

@@ -10,8 +10,9 @@ from rich.json import JSON
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.model_report import by, check, pairs, size, warnings
+from bertcli.cli.display.model_report import NAMES, by, check, size, warnings
 from bertcli.cli.display.screen import plain, screen_of_stdout
+from bertcli.cli.display.tables import pairs
 from bertcli.inspection import FileReport
 from bertcli.inspection.verify import VerifyCheck
 
@@ -40,16 +41,15 @@ def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
     screen.print()
     shown = report.arrays if whole else report.arrays[:ROWS]
     if len(report.arrays) == 1:
-        screen.print(pairs(_array(report.arrays[0])))
+        screen.print(pairs(_array(report.arrays[0]), width=NAMES))
     elif shown:
         screen.print(_arrays(shown))
     if left := len(report.arrays) - len(shown):
         screen.print(Text(f"and {left} more: --tensors shows all", "dim"))
     if report.manifest is not None:
-        facts = _facts(report.manifest)
-        manifest = pairs((name, _brief(one)) for name, one in facts)
+        facts = ((name, _brief(one)) for name, one in _facts(report.manifest))
         screen.print(Text("\nmanifest", "bold"))
-        screen.print(manifest)
+        screen.print(pairs(facts, width=NAMES))
     warnings(screen, report.warnings)
 
 
