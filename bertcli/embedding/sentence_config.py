@@ -148,7 +148,7 @@ def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
     """Return the modes in our words, whether prompts are pooled, and the width of a token."""
     if not is_regular(path):
-        raise ModelError(f"{path}: no such file; it sets the pooling")
+        raise ModelError(f"{path}: file not found; it sets the pooling")
     raw = read_object(path)
 
     def holds(named: Any) -> bool:

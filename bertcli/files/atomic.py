@@ -61,7 +61,7 @@ def explained(path: Path) -> Iterator[None]:
         full = failed.errno in FULL
         raise OutputError(
             f"{path}: cannot be written: {failed.strerror or failed}",
-            "make room, then run the same command with --resume" if full else "",
+            "free disk space, then run the same command with --resume" if full else "",
         ) from None
 
 
@@ -133,10 +133,10 @@ def whole_folder(
             _refuse(path, target, ours, overwrite=overwrite)  # again: this may have taken hours
             put_folder(made, target)
     except OSError as failed:
-        hint = "make the folder above it first" if isinstance(failed, FileNotFoundError) else ""
+        hint = "create the folder above it first" if isinstance(failed, FileNotFoundError) else ""
         raise OutputError(
             f"{path}: cannot be written: {failed.strerror or failed}",
-            "make room, or choose another place" if failed.errno in FULL else hint,
+            "free disk space, or choose another place" if failed.errno in FULL else hint,
         ) from None
 
 
@@ -144,7 +144,7 @@ def _refuse(path: Path, target: Path, ours: Sequence[str], *, overwrite: bool) -
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise OutputError(f"{path}: exists already, and is not a folder", "give another name")
+        raise OutputError(f"{path}: already exists, and is not a folder", "give another name")
     names = sorted(os.listdir(target))
     other = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in ours)]
     if other:
@@ -152,4 +152,4 @@ def _refuse(path: Path, target: Path, ours: Sequence[str], *, overwrite: bool) -
             f"{path}: holds {other[0]}, which this command does not write", "give another name"
         )
     if names and not overwrite:
-        raise OutputError(f"{path}: exists already", "give --overwrite, or another name")
+        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")

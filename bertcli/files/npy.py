@@ -59,7 +59,7 @@ def _header(file: IO[bytes]) -> Header:
 
     magic, major = file.read(6), file.read(2)[:1]
     if magic != MAGIC or major not in (b"\1", b"\2", b"\3"):
-        raise ValueError("it does not begin like one")
+        raise ValueError("it does not start like one")
     form = "<H" if major == b"\1" else "<I"
     (length,) = struct.unpack(form, file.read(struct.calcsize(form)))
     if length > LONGEST:

@@ -38,7 +38,7 @@ NUMPY_OF = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
     "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
 }  # fmt: skip  # of BF16, which NumPy has not, the bits
-AGAIN = "fetch or write the file again"
+AGAIN = "download or write the file again"
 
 
 class TensorInfo(NamedTuple):

@@ -94,7 +94,7 @@ def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator
             raise undecodable(name, bad, encoding, start + bad.start) from None
         except UnicodeError as bad:  # it has no byte order mark
             raise InputError(
-                f"{name}: not {encoding}: {bad}", "name the right --encoding, such as utf-16-le"
+                f"{name}: not {encoding}: {bad}", "give the right --encoding, such as utf-16-le"
             ) from None
         if text:
             yield text.encode("utf-8", "surrogatepass")
@@ -116,7 +116,7 @@ def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int)
     """Return the error for bytes that are not text in this encoding."""
     return InputError(
         f"{where}: byte {offset} (0x{bad.object[bad.start]:02x}) is not valid {encoding}",
-        "name the right --encoding, or use --encoding-errors replace",
+        "give the right --encoding, or use --encoding-errors replace",
     )
 
 
@@ -190,7 +190,7 @@ def _scratch(place: Path) -> Iterator[Callable[[bytes], Any]]:
         except OSError as failed:
             raise OutputError(
                 f"{place.parent}: no room to unpack the input: {failed.strerror or failed}",
-                "make room there, or name another folder in TMPDIR",
+                "free disk space there, or set TMPDIR to another folder",
             ) from None
 
     with place.open("wb", buffering=0) as file:
@@ -200,7 +200,7 @@ def _scratch(place: Path) -> Iterator[Callable[[bytes], Any]]:
 def unreadable(path: str, failed: OSError) -> InputError:
     """Return the error for a file that cannot be opened or read."""
     if isinstance(failed, FileNotFoundError):
-        return InputError(f"{path}: no such file", "check the path; - is stdin")
+        return InputError(f"{path}: file not found", "check the path; - is stdin")
     if isinstance(failed, IsADirectoryError):
         return InputError(f"{path}: is a folder", "give the files in it, with one --input each")
     return InputError(f"{path}: {failed.strerror or failed}")
@@ -352,7 +352,7 @@ def _read(stream: IO[bytes], name: str) -> bytes:
     except (EOFError, zlib.error) as broken:
         raise InputError(
             f"{name}: the compressed data is broken or truncated: {broken}",
-            "nothing after this point can be read; fetch or write the file again",
+            "nothing after this point can be read; download or write the file again",
         ) from None
     except OSError as failed:  # gzip.BadGzipFile is one too
         raise unreadable(name, failed) from None

@@ -60,7 +60,7 @@ class TorchFile(NamedTuple):
                 inner = (content[key] for key in nested if isinstance(content.get(key), dict))
                 content = next(inner, content)
         if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-            raise ModelError(f"{self.path}: names and their tensors are expected in it")
+            raise ModelError(f"{self.path}: expected tensors by name")
         return content
 
     def place(self, name: str, tensor: Any) -> int:
@@ -75,7 +75,7 @@ class TorchFile(NamedTuple):
         sound = min((offset, storage.numbers, *shape, *strides)) >= 0 and len(shape) == len(strides)
         sound = sound and numbers <= storage.numbers and (numbers == 0 or last < storage.numbers)
         if region is None or not sound or region.length != storage.numbers * BYTES[storage.dtype]:
-            raise ModelError(f"{self.path}: {name} has not the bytes that its shape needs", AGAIN)
+            raise ModelError(f"{self.path}: {name} has fewer bytes than its shape needs", AGAIN)
         return region.start
 
 

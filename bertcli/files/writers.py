@@ -65,7 +65,7 @@ def open_writer(
 ) -> Iterator[Write]:
     """Yield a function that writes rows in this format to a file, or to stdout for None.
 
-    Raises OutputError when the file exists already, is one of the ``inputs``, or cannot be written.
+    Raises OutputError when the file already exists, is one of the ``inputs``, or cannot be written.
     """
     if path is None:
         refuse_stdout(inputs)
@@ -251,7 +251,7 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
             yield Output(file)
         return
     if path.exists() and not overwrite:
-        raise OutputError(f"{path}: exists already", "give --overwrite, or another name")
+        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
     target = Path(os.path.realpath(path))  # a link stays one
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     with whole_file(target, mode) as file:  # what replaces a private file is private
@@ -266,5 +266,5 @@ def drop_stdout() -> None:
 
 def _hint(failed: OSError) -> str:
     if failed.errno == errno.ENOENT:
-        return "make the folder first"
-    return "make room, or choose another place" if failed.errno in FULL else "choose another place"
+        return "create the folder first"
+    return ("free disk space, or " if failed.errno in FULL else "") + "choose another place"

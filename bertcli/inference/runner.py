@@ -46,7 +46,7 @@ class Reading:
             if not 0 <= layer <= depth:
                 raise UsageError(
                     f"layer {asked} not found (--layers)",
-                    f"this model has layers 0 to {depth}, or -1 to 0",
+                    f"this model has layers 0 to {depth}; -1 is the last",
                 )
         return found
 

@@ -26,7 +26,7 @@ from bertcli.records.source import Source
 
 LONGEST_HEADER = 1 << 16  # bytes of the names of the columns of CSV
 ROWS = 256  # vectors of JSON that are measured together
-AGAIN = "fetch or write the file again"
+AGAIN = "download or write the file again"
 LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
 

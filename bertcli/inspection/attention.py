@@ -63,7 +63,7 @@ class AttentionFile(NamedTuple):
     def check(self) -> None:
         """Refuse, before anything is computed, what could not be written then."""
         if self.path.exists() and not self.overwrite:
-            raise OutputError(f"{self.path}: exists already", "give --overwrite, or another name")
+            raise OutputError(f"{self.path}: already exists", "give --overwrite, or another name")
         if self.form in DRAWN:
             require_matplotlib(f"{self.path}: drawing .{self.form}")
 

@@ -96,7 +96,7 @@ def inspect_file(path: Path) -> FileReport:
         raise InputError(f"{path}: unknown format", f"known: {', '.join(FILE_SUFFIXES)}")
     try:
         if not path.is_file():
-            what = "is not a file" if path.exists() else "no such file"
+            what = "is not a file" if path.exists() else "file not found"
             raise InputError(f"{path}: {what}", "check the path")
         size = path.stat().st_size
     except OSError as failed:  # a link in a circle

@@ -157,6 +157,6 @@ def _refuse_unknown(shard: Shard) -> None:
         return
     if places.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
         raise OutputError(
-            f"{public(shard.output)}: already exists, and has no manifest of such a run",
+            f"{public(shard.output)}: already exists, but has no manifest to resume from",
             "give --overwrite, or another folder",
         )

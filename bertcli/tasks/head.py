@@ -207,8 +207,8 @@ def refuse_other_head(folder: Path, kind: type[BertWithHead]) -> None:
         where = report.files[0] if len(report.files) == 1 else folder
         raise ModelError(
             f"{where}: {'; '.join(report.faults())}",
-            f"give --model a checkpoint with that head, for example {example}; this one is enough "
-            f"for {', '.join(report.classes)}",
+            f"give --model a checkpoint with that head, for example {example}; this one "
+            f"can be loaded as {' or '.join(report.classes)}",
         )
 
 

@@ -30,8 +30,8 @@ class TagTask:
     def __post_init__(self) -> None:
         if self.head.settings.stride is not None and self.aggregation == "none":
             raise UsageError(
-                "--stride needs entities: tokens that windows share would be there twice",
-                "give --aggregation simple, first, average or max",
+                "--stride cannot be combined with --aggregation none",
+                "tokens that windows share would appear twice; use --aggregation simple",
             )
 
     def stream(self, reader: Reader) -> Stream:

@@ -54,7 +54,7 @@ class Layout:
         if cuts and pads and step and length and length % step:
             raise UsageError(
                 f"--max-length {length} is not a multiple of --pad-to-multiple-of {step}",
-                "texts truncated to the one cannot be padded to the other",
+                "give a multiple as --max-length",
             )
 
 

@@ -78,7 +78,7 @@ def _kept(first: int, second: int | None, room: int, strategy: str) -> Span:
             raise ValueError(f"unknown truncation strategy {unknown!r}")
     if keep <= 0:
         raise TooShortError(
-            f"{strategy}: the {name} text alone has {fixed} tokens of {room}",
+            f"{strategy}: the {name} text alone has {fixed} tokens, and {room} fit",
             "shorten that text",
         )
     return (keep, second) if strategy == "only_first" else (first, keep)

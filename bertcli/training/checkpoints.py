@@ -100,8 +100,8 @@ class Checkpoints:
         if there and not (resume or overwrite):
             go_on = "--resume continues the run, " if ours else ""
             raise OutputError(
-                f"{self.folder}: folder exists already",
-                f"{go_on}--overwrite starts again, or give another folder",
+                f"{self.folder}: folder already exists",
+                f"{go_on}--overwrite starts over, or give another folder",
             )
         if there and not ours and not overwrite:
             raise OutputError(
@@ -240,6 +240,6 @@ def damaged(path: Path, why: object) -> OutputError:
     """Return the error of a checkpoint that cannot be resumed from."""
     return OutputError(
         f"{path}: cannot be read: {why}",
-        f"remove {path.parent} to resume from the checkpoint before it, or start again with "
+        f"remove {path.parent} to resume from the checkpoint before it, or start over with "
         "--overwrite",
     )

@@ -143,7 +143,7 @@ def refuse_long_ids(metas: Sequence[Row], first: int) -> None:
                 what = f"has {len(text):,} characters, and NPZ holds ids of at most {LONGEST_ID:,}"
             raise OutputError(
                 f"record {row + 1}: its id {what}",
-                "write NPY, with the ids in an index beside it, or Parquet",
+                "write NPY, with the ids in an index next to it, or Parquet",
             )
 
 

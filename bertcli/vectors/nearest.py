@@ -85,7 +85,7 @@ def check_maker(
     made = (manifest_of(path) or {}).get("fingerprint")
     if not isinstance(made, dict):
         raise InputError(
-            f"{path}: no manifest beside it says which model made it",
+            f"{path}: no manifest next to it says which model made it",
             "make it with bertcli embed, or leave out --vectors",
         )
     for kind, mine in digests.items():
@@ -104,7 +104,7 @@ def check_maker(
     if options.get("pooling") == "none":
         kind = "words" if options.get("word_vectors") else "tokens"
         raise InputError(
-            f"{path}: holds vectors of {kind}, and a search needs one a text",
+            f"{path}: holds vectors of {kind}, but a search needs one per text",
             f"make it with bertcli embed without --{kind[:-1]}-vectors",
         )
     return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")

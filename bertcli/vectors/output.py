@@ -121,7 +121,7 @@ def _refuse_remains(target: Target, files: Files) -> None:
     for path in (files.output, *([files.row_index] if target.indexed else [])):
         if path.exists():
             name = target.path if path == files.output else path
-            raise OutputError(f"{name}: exists already", "give --overwrite, or another name")
+            raise OutputError(f"{name}: already exists", "give --overwrite, or another name")
 
 
 def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, An
     was, digest = made.get("fingerprint"), made.get("sha256")
     if not isinstance(was, dict) or not isinstance(digest, str):
         raise OutputError(
-            f"{target.path}: already exists, and has no manifest of such a run",
+            f"{target.path}: already exists, but has no manifest to resume from",
             "give --overwrite, or another name",
         )
     refuse_changes(str(target.path), was, now)
@@ -154,8 +154,7 @@ def _same_inputs(target: Target, made: Mapping[str, Any], now: Sequence[Describe
     was = made.get("inputs")
     if not isinstance(was, list) or not all(isinstance(one, dict) for one in was):
         raise OutputError(
-            f"{target.path}: exists already, and its manifest does not name the sha256 of its "
-            "inputs",
+            f"{target.path}: already exists, but its manifest has no sha256 of the inputs",
             "give --overwrite, or another name",
         )
     refuse_changed(str(target.path), was, now)

@@ -66,8 +66,8 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
             yield restore(block.astype(kind), str(precision), ranges, dim or 0)
         else:
             raise InputError(
-                f"{path}: holds {block.dtype}, and no manifest says what the numbers stand for",
-                f"keep {manifest_beside(Path(path)).name} beside it, or write float32",
+                f"{path}: holds {block.dtype}, which cannot be converted without its manifest",
+                f"keep {manifest_beside(Path(path)).name} next to it, or write float32",
             )
 
 

@@ -85,7 +85,7 @@ class Target:
             )
         if not self.path.parent.is_dir():
             raise OutputError(
-                f"{self.path}: there is no folder {self.path.parent}", "make the folder first"
+                f"{self.path}: folder {self.path.parent} not found", "create the folder first"
             )
         if self.form == "parquet":
             from bertcli.files.parquet import check_installed

@@ -171,7 +171,7 @@ LIES = {
 @pytest.mark.parametrize(("content", "words"), LIES.items(), ids=LIES.values())
 def test_safetensors_headers_that_lie(folder, content, words):
     (folder / "model.safetensors").write_bytes(content)
-    hint = "^known: BOOL, " if "dtype" in words else "^fetch or write the file again$"
+    hint = "^known: BOOL, " if "dtype" in words else "^download or write the file again$"
     refused(folder, rf"model\.safetensors: {re.escape(words)}", hint)
 
 
@@ -186,7 +186,7 @@ def test_safetensors_headers_that_lie(folder, content, words):
 def test_truncated_safetensors(folder, share, words):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    refused(folder, rf"model\.safetensors: {words}", "^fetch or write the file again$")
+    refused(folder, rf"model\.safetensors: {words}", "^download or write the file again$")
 
 
 def test_integers_are_not_weights(folder):
@@ -419,8 +419,8 @@ def test_truncated_pickles(folder, zipped, share):
 @pytest.mark.parametrize(
     ("content", "pattern"),
     [
-        ([1, 2], "names and their tensors are expected"),
-        ({1: torch.ones(1)}, "names and their tensors are expected"),
+        ([1, 2], "expected tensors by name"),
+        ({1: torch.ones(1)}, "expected tensors by name"),
         ({"state_dict": {"a": 3}}, "a is a int, not a plain tensor"),
         ({"a": torch.eye(2).to_sparse()}, "a is a Tensor, not a plain tensor"),
         ({}, "needs bert"),

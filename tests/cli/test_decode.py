@@ -207,7 +207,7 @@ def test_empty_input_and_output_file(tmp_path):
     assert (done.code, done.out, done.err) == (0, "", "note: no records: the input is empty\n")
     good("decode", "101", "-o", tmp_path / "x.txt")
     assert (tmp_path / "x.txt").read_text() == "[CLS]\n"
-    assert "exists already" in bad("decode", "101", "-o", tmp_path / "x.txt").error
+    assert "already exists" in bad("decode", "101", "-o", tmp_path / "x.txt").error
     good("decode", "102", "-o", tmp_path / "x.txt", "--overwrite", "-q")
     assert (tmp_path / "x.txt").read_text() == "[SEP]\n"
 

@@ -146,7 +146,7 @@ def broken_config(folder):
 
 
 BAD_INPUT = {
-    "missing file": lambda _: (["-i", "none.txt"], "none.txt: no such file", 1),
+    "missing file": lambda _: (["-i", "none.txt"], "none.txt: file not found", 1),
     "directory": lambda _: (["-i", "."], ".: is a folder", 1),
     "name too long": lambda _: (["-i", "a" * 300], f"{'a' * 300}: File name too long", 1),
     "bad UTF-8": utf8,
@@ -208,7 +208,7 @@ def test_debug_shows_the_traceback():
     done = process("tokenize", "-i", "none.txt", env={"BERTCLI_DEBUG": "1"})
     assert done.code == 1
     assert "Traceback" in done.err
-    assert done.err.rstrip().endswith("InputError: none.txt: no such file")
+    assert done.err.rstrip().endswith("InputError: none.txt: file not found")
 
 
 # --- a disk that is full ------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_a_file_that_grows_too_large(tmp_path, suffix):
     errors = [line for line in done.err.splitlines() if not line.startswith("warning")]
     assert errors == [
         f"error: x.{suffix}: cannot be written: File too large",
-        "hint: make room, or choose another place",
+        "hint: free disk space, or choose another place",
     ]
     assert left_in(tmp_path) == ["in.txt"]
 

@@ -119,7 +119,7 @@ def test_a_narrow_table_loses_no_digit():
 def test_an_existing_file_is_kept(tmp_path):
     target = tmp_path / "x.jsonl"
     target.write_text("mine")
-    assert bad("tokenize", "a", "-o", target).error == f"{target}: exists already"
+    assert bad("tokenize", "a", "-o", target).error == f"{target}: already exists"
     assert target.read_text() == "mine"
     assert "--overwrite" in bad("tokenize", "a", "--stats", "-o", target).hint
     good("tokenize", "a", "-o", target, "--overwrite")

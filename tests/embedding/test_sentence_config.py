@@ -262,7 +262,7 @@ def test_broken_files_are_named(tmp_path, file, content, message):
 
 def test_a_missing_pooling_file(tmp_path):
     (folder(tmp_path) / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"config\.json: no such file"):
+    with pytest.raises(ModelError, match=r"config\.json: file not found"):
         read_sentence(tmp_path)
 
 
@@ -359,5 +359,5 @@ def test_deep_files_and_pipes_are_one_line(whole, name, kind, command):
     elif command == "embed" and name in FOUND_BY_LOOKING:
         wanted = [f"model folder '{whole}' has no {FOUND_BY_LOOKING[name]}"]
     else:
-        wanted = [f"{path}: not a regular file", f"{path}: no such file, and it says how vectors"]
+        wanted = [f"{path}: not a regular file", f"{path}: file not found; it sets"]
     assert any(one.startswith(tuple(wanted)) for one in said), said

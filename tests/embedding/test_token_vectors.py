@@ -212,7 +212,7 @@ def test_an_index_never_stands_beside_the_vectors_of_another_run(tmp_path):
     index.write_text("mine\n")
     out.unlink()
     refused = bad(*argv, "--token-vectors", "-o", out)
-    assert refused.error == f"{index}: exists already"
+    assert refused.error == f"{index}: already exists"
     good(*argv, "--token-vectors", "-o", out, "--overwrite")
     index.write_text("changed\n")
     refused = bad(*argv, "--token-vectors", "-o", out, "--resume")
@@ -378,7 +378,7 @@ def test_a_search_refuses_changed_texts_and_vectors_of_tokens(tmp_path):
     assert refused.error.startswith(f"{vectors}: was made from other texts: their sha256 is ")
     good("embed", "-q", "-m", TINY, "-i", corpus, "--word-vectors", "max", "-o", tmp_path / "w.npy")
     refused = bad(*argv[:5], tmp_path / "w.npy", *argv[6:])
-    assert refused.error.endswith("holds vectors of words, and a search needs one a text")
+    assert refused.error.endswith("holds vectors of words, but a search needs one per text")
 
 
 def test_a_search_shows_texts_without_their_prompt(tmp_path):

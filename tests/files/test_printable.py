@@ -210,4 +210,4 @@ def test_a_name_that_is_no_text(tmp_path):
         pytest.skip("file names are text there")
     name = os.fsdecode(b"\xff\x1b.txt")
     done = call("tokenize", "-i", tmp_path / name)
-    assert (done.code, done.error) == (1, f"{tmp_path}/\ufffd\ufffd.txt: no such file")
+    assert (done.code, done.error) == (1, f"{tmp_path}/\ufffd\ufffd.txt: file not found")

@@ -248,7 +248,7 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path, form, there):
 def test_a_file_that_is_there_is_refused(tmp_path, form):
     path = tmp_path / f"a.{form}"
     path.write_bytes(b"before")
-    with pytest.raises(OutputError, match="exists already") as failed:
+    with pytest.raises(OutputError, match="already exists") as failed:
         written(path, form, ROWS)
     assert str(path) in str(failed.value)
     assert "--overwrite" in failed.value.hint
@@ -320,7 +320,7 @@ def test_a_link_stays_a_link(tmp_path):
     target, link = tmp_path / "real" / "a.jsonl", tmp_path / "link.jsonl"
     target.write_text("before")
     link.symlink_to(target)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         written(link, "jsonl", ROWS)
     written(link, "jsonl", ROWS, overwrite=True)
     assert link.is_symlink()
@@ -383,7 +383,7 @@ def test_places_that_cannot_be_written(tmp_path):
     message = r"no/a\.jsonl: cannot be written: No such file"
     with pytest.raises(OutputError, match=message) as failed:
         written(tmp_path / "no" / "a.jsonl", "jsonl", ROWS)
-    assert failed.value.hint == "make the folder first"
+    assert failed.value.hint == "create the folder first"
     with pytest.raises(OutputError, match="cannot be written: Is a directory"):
         written(tmp_path, "jsonl", ROWS)
     with pytest.raises(OutputError, match="cannot be written: File name too long"):

@@ -265,7 +265,7 @@ def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     work = pool.run([Tokens((1,), (0,))], Pooling(("mean",)))
     with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)
-    assert error.value.hint == "this model has layers 0 to 2, or -1 to 0"
+    assert error.value.hint == "this model has layers 0 to 2; -1 is the last"
     assert not pool.close.alive
 
 

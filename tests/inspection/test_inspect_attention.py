@@ -221,7 +221,7 @@ def picture(tmp_path, capsys):
 def test_existing_files_are_kept(picture, capsys):
     path = picture("svg")
     code, _, err = run(capsys, TINY, "--attention", "x", "-o", path)
-    assert code == 1 and "exists already" in err
+    assert code == 1 and "already exists" in err
     assert run(capsys, TINY, "--attention", "x", "-o", path, "--overwrite")[0] == 0
     assert [one.name for one in path.parent.iterdir()] == ["x.svg"]
 

@@ -324,7 +324,7 @@ def test_json_lines_that_are_none(tmp_path, capsys):
 
 
 def test_names_that_lead_nowhere(tmp_path, capsys):
-    assert "no such file" in fails(capsys, tmp_path / "nothing.npy")
+    assert "file not found" in fails(capsys, tmp_path / "nothing.npy")
     (tmp_path / "x.tsv").write_text("a\n")
     assert "unknown format" in fails(capsys, tmp_path / "x.tsv")
     (tmp_path / "loop.npy").symlink_to("loop.npy")

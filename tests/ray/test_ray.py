@@ -125,7 +125,7 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
     (out / "part-1.jsonl").unlink()
     (out / "part-1.jsonl.manifest.json").unlink()
     code, err = run(*command)
-    assert "1 of 4 shards made, 3 were there already" in err
+    assert "1 of 4 shards made, 3 already done" in err
     after = {path: path.stat().st_mtime_ns for path in out.rglob("part-*.jsonl")}
     assert [path.name for path in before if before[path] != after[path]] == ["part-1.jsonl"]
 
@@ -220,7 +220,7 @@ def test_an_output_that_nothing_says_who_made_is_refused(tmp_path, at, where):
     shard = Shard(str(source), place if where == "here" else f"memory:/{place}")
     job = jobs(Source(paths=(str(source),)))[at]
     fs.pipe(place, b"precious\n") if where == "memory" else _written(Path(place), "precious\n")
-    with pytest.raises(OutputError, match="already exists, and has no manifest of such a run"):
+    with pytest.raises(OutputError, match="already exists, but has no manifest to resume from"):
         ShardWorker(job, "me", lambda *seen: None).make(shard)
     assert fs.cat_file(place) == b"precious\n"
     assert len(fs.ls(place.rpartition("/")[0])) == 1
@@ -455,7 +455,7 @@ def test_a_busy_cluster_is_told_of_and_waited_for(cluster, shards, tmp_path):
         running = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
         said = running.stderr.readline()
         holder.communicate()
-    assert said.startswith("warning: no worker has begun in 2 seconds; the cluster may be busy")
+    assert said.startswith("warning: no worker has started in 2 seconds; the cluster may be busy")
     _, err = running.communicate(timeout=DEADLINE)
     assert (running.returncode, "warning" in err) == (0, False), err
     assert "4 of 4 shards made" in err
@@ -472,8 +472,11 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     (source / "a.txt").write_text("one\n")
     assert "requires -o FOLDER" in failing("-i", source).error
     assert "reads files" in failing("one", "-o", out).error
-    assert "needs its manifests" in failing("-i", source, "-o", out, "--no-manifest").error
-    assert "names no file" in failing("-i", tmp_path / "*.none", "-o", out).error
+    assert (
+        "--no-manifest cannot be combined"
+        in failing("-i", source, "-o", out, "--no-manifest").error
+    )
+    assert "no matching files" in failing("-i", tmp_path / "*.none", "-o", out).error
     (source / "b.csv").write_text("text\none\n")
     assert "several formats" in failing("-i", source, "-o", out).error
     (tmp_path / "file").touch()
@@ -512,7 +515,7 @@ def test_names_of_outputs_keep_the_folders(tmp_path):
     url = plan(Source(paths=(f"file://{tmp_path}/b/*.txt",)), "s3://bucket/out", "npy")
     assert [shard.output for shard in url] == ["s3://bucket/out/x.npy"]
     (tmp_path / "a" / "x.txt").touch()
-    with pytest.raises(InputError, match="would both become a/x"):
+    with pytest.raises(InputError, match="would both be written to a/x"):
         plan(Source(paths=(str(tmp_path),)), "out", "npy")
 
 

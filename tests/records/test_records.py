@@ -353,12 +353,12 @@ def test_the_suffix_tells_the_format(tmp_path, inner, suffix):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"none\.txt: no such file"):
+    with pytest.raises(InputError, match=r"none\.txt: file not found"):
         records(tmp_path / "none.txt")
     with pytest.raises(InputError, match="is a folder"):
         records(tmp_path)
     first = write(tmp_path, "a.txt", "a")
-    with pytest.raises(InputError, match=r"none\.txt: no such file"):
+    with pytest.raises(InputError, match=r"none\.txt: file not found"):
         next(iter(Reader(Source(paths=(str(first), str(tmp_path / "none.txt"))))))
     with pytest.raises(InputError, match="npy holds numbers, not texts"):
         records(write(tmp_path, "a.npy", "a"))

@@ -134,7 +134,7 @@ def test_formats_hold_the_same(models, command, tmp_path):
     path = tmp_path / "out.parquet"
     good(*argv, "-o", path)
     agree(pyarrow.parquet.read_table(path).to_pylist(), expected)
-    assert "exists already" in bad(*argv, "-o", path).error
+    assert "already exists" in bad(*argv, "-o", path).error
     shown = good(*argv, "-f", "table", COLUMNS="200").out
     assert all(name in shown for name in expected[0] if name not in ("id", "truncated"))
     assert "this command cannot write" in bad(*argv, "-f", "npy", code=2).error

@@ -91,7 +91,7 @@ def test_ignored_labels(models):
 
 def test_tokens_have_no_windows(models):
     argv = ["tag", "a", "-m", models(TAGGER, **TAGS), "--aggregation", "none", "--stride", 3]
-    assert "--stride needs entities" in bad(*argv, code=2).error
+    assert "--stride cannot be combined with --aggregation none" in bad(*argv, code=2).error
 
 
 # --- answer -------------------------------------------------------------------------------------

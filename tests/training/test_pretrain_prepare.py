@@ -377,14 +377,14 @@ def test_folders_that_are_there(place, tmp_path):
     target.mkdir()
     assert prepare(place, "corpus.txt", "-o", target).code == 0  # an empty folder is no folder yet
     before = files_of(target)
-    assert refused(place, "corpus.txt", "-o", target).error == f"{target}: exists already"
+    assert refused(place, "corpus.txt", "-o", target).error == f"{target}: already exists"
     assert prepare(place, "corpus.txt", "-o", target, "--overwrite", "--seed", 1).code == 0
     assert files_of(target) != before
     (target / "thesis.doc").write_text("")
     done = refused(place, "corpus.txt", "-o", target, "--overwrite")
     assert done.error == f"{target}: holds thesis.doc, which this command does not write"
     done = refused(place, "corpus.txt", "-o", target / "vocab.txt", "--overwrite")
-    assert done.error == f"{target / 'vocab.txt'}: exists already, and is not a folder"
+    assert done.error == f"{target / 'vocab.txt'}: already exists, and is not a folder"
     done = refused(place, "corpus.txt", "-o", tmp_path / "b" / "c")
     assert "No such file or directory" in done.error and "first" in done.hint
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
@@ -417,7 +417,9 @@ def test_wrong_usage(place):
     assert call("pretrain", "prepare", place / "corpus.txt").code == 2
     assert call("pretrain", "prepare", "-o", "a", "--max-length", 4).code == 2
     assert call("pretrain", "prepare", "-o", "a", "--masked-lm-prob", 1.5).code == 2
-    assert bad("pretrain", "prepare", "nowhere.txt", "-o", "a").error == "nowhere.txt: no such file"
+    assert (
+        bad("pretrain", "prepare", "nowhere.txt", "-o", "a").error == "nowhere.txt: file not found"
+    )
     assert "prepare" in good("pretrain", "--help").out
 
 

@@ -443,7 +443,7 @@ def output_has_no_name(place):
 def output_is_there(place):
     (place / "there").mkdir(exist_ok=True)
     (place / "there" / "thesis.tex").write_text("")
-    return {"out": place / "there"}, "folder exists already"
+    return {"out": place / "there"}, "folder already exists"
 
 
 def nothing_to_resume(place):

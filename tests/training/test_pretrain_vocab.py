@@ -158,4 +158,4 @@ def test_a_model_is_not_overwritten(tmp_path, made):
     (tmp_path / "model.safetensors").write_bytes(b"")
     done = vocab(tmp_path, "--overwrite")
     assert done.error == f"{tmp_path}: holds model.safetensors, which this command does not write"
-    assert "exists already" in vocab(made).error
+    assert "already exists" in vocab(made).error

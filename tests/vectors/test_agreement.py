@@ -236,7 +236,7 @@ def test_names_that_are_no_text(write, run, monkeypatch):
     ("argv", "code", "message"),
     [
         (("a.npy",), 2, "Missing argument"),
-        (("a.npy", "nowhere.npy"), 1, "nowhere.npy: no such file"),
+        (("a.npy", "nowhere.npy"), 1, "nowhere.npy: file not found"),
         (("a.npy", "b.txt"), 1, "unknown format"),
         (("a.npy", "a.npy", "--tolerance", "-1"), 2, "--tolerance"),
         (("a.npy", "a.npy", "-f", "npy"), 2, "this command cannot write npy"),

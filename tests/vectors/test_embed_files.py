@@ -107,7 +107,7 @@ def test_a_missing_input_is_found_before_anything_is_removed(tmp_path, texts):
     out = tmp_path / "s.npy"
     interrupted(*SET, "-i", texts, "-o", out)
     before = contents(tmp_path)
-    assert "no such file" in bad(*SET, "-i", tmp_path / "no", "-o", out, "--overwrite").error
+    assert "file not found" in bad(*SET, "-i", tmp_path / "no", "-o", out, "--overwrite").error
     assert contents(tmp_path) == before
 
 
@@ -426,7 +426,7 @@ def test_a_manifest_that_says_nothing(tmp_path, texts, text):
     good(*SET, "-i", texts, "-o", out)
     Path(f"{out}.manifest.json").write_text(text)
     done = bad(*SET, "-i", texts, "-o", out, "--resume")
-    assert done.error == f"{out}: already exists, and has no manifest of such a run"
+    assert done.error == f"{out}: already exists, but has no manifest to resume from"
 
 
 # --- precisions that cannot be ------------------------------------------------------------------
@@ -504,7 +504,7 @@ def test_ids_are_kept(tmp_path, texts, form, precision):
         index.write_text("mine")
         out.unlink()
         for more in ([], ["--resume"]):
-            assert f"{index}: exists already" in bad(*SET, "hi", "-o", out, *more).error
+            assert f"{index}: already exists" in bad(*SET, "hi", "-o", out, *more).error
         assert index.read_text() == "mine"
 
 

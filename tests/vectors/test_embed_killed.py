@@ -139,7 +139,7 @@ def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
         done = shell(f"ulimit -f {room}; exec bertcli {command} {more}", cwd=tmp_path)
         assert (done.code, done.out) == (1, "")
         assert done.error == f"{out}: cannot be written: File too large"
-        assert done.hint == "make room, then run the same command with --resume"
+        assert done.hint == "free disk space, then run the same command with --resume"
         assert not out.exists()
     good(*SET, "-m", TINY, "-i", texts, "-o", out, "--resume")
     assert out.read_bytes() == expected.read_bytes()
@@ -266,7 +266,7 @@ ERRORS = {
     "dim": (["--dim", "33"], "--dim 33 is not possible: the vectors have 32 dimensions", 2),
     "NaN": (with_nan, "text 1: its vector contains NaN or infinity", 1),
     "resume": (["--resume", "--overwrite"], "--resume cannot be combined with --overwrite", 2),
-    "folder": (["-o", "none/x.npy"], "none/x.npy: there is no folder none", 1),
+    "folder": (["-o", "none/x.npy"], "none/x.npy: folder none not found", 1),
     "length": (["--max-length", "129"], "--max-length 129 is more than the 128 positions", 2),
     "cut": (
         ["--max-length", "3", "--on-truncate", "error"],
@@ -275,7 +275,7 @@ ERRORS = {
     ),
     "prompt": (["--prompt-name", "query"], "", 2),
     "format": (["-f", "tsv"], "this command cannot write tsv", 2),
-    "stream": (["--resume"], "--resume needs -o FILE", 2),
+    "stream": (["--resume"], "--resume requires -o FILE", 2),
 }
 
 

@@ -126,7 +126,7 @@ def test_vectors_of_nobody(tmp_path):
     for manifest in (None, "{}", '{"fingerprint": 7}'):
         if manifest:
             Path(f"{path}.manifest.json").write_text(manifest)
-        with pytest.raises(InputError, match="no manifest beside it says which model made it"):
+        with pytest.raises(InputError, match="no manifest next to it says which model made it"):
             check_maker(str(path), {})
 
 
@@ -259,7 +259,7 @@ def test_an_empty_corpus(run, tmp_path):
     [
         (("x",), 2, "Missing option '--corpus'"),
         (("--corpus", "c.txt"), 2, "Missing argument 'QUERY...'"),
-        (("x", "--corpus", "nowhere.txt"), 1, "error: nowhere.txt: no such file"),
+        (("x", "--corpus", "nowhere.txt"), 1, "error: nowhere.txt: file not found"),
         (("x", "--corpus", "c.txt", "-f", "npy"), 2, "this command cannot write npy"),
         (
             ("x", "--corpus", "c.txt", "-f", "table", "-o", "x"),
@@ -267,7 +267,11 @@ def test_an_empty_corpus(run, tmp_path):
             "a table cannot be written to a file",
         ),
         (("x", "--corpus", "c.txt", "--top-k", "0"), 2, "--top-k"),
-        (("x", "--corpus", "-", "--vectors", "v.npy"), 2, "--vectors needs a corpus that can be"),
+        (
+            ("x", "--corpus", "-", "--vectors", "v.npy"),
+            2,
+            "--vectors cannot be written for a corpus",
+        ),
         (("x", "--corpus", "c.txt", "--vectors", "v.txt"), 1, "cannot be written as txt"),
     ],
 )

@@ -272,7 +272,7 @@ def test_what_is_there_is_kept(tmp_path):
     with pytest.raises(OutputError, match="was created after"):
         resumed(path)
     whole = made(path, "npy", overwrite=True)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         made(path, "npy")
     path.write_bytes(whole + b"0")
     with pytest.raises(OutputError, match="changed after it was made"):
@@ -402,7 +402,7 @@ def test_a_full_disk_and_then_room(tmp_path, small_disk, size):
     with pytest.raises(OutputError, match=rf"{path}: cannot be written: File too large") as raised:
         made(path, "jsonl", [10, 20, 30])
     small_disk()
-    assert raised.value.hint == "make room, then run the same command with --resume"
+    assert raised.value.hint == "free disk space, then run the same command with --resume"
     assert resumed(path, "jsonl") == whole
     assert len(list(tmp_path.iterdir())) == 4
 

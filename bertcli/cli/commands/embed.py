@@ -89,7 +89,8 @@ def _check_for_ray(
 ) -> None:
     if not file.manifest:
         raise UsageError(
-            "--engine ray needs its manifests: they say what is done", "leave out --no-manifest"
+            "--no-manifest cannot be combined with --engine ray",
+            "its manifests record which shards are done",
         )
     _refuse_kept(source, output.format, options)
 
@@ -120,7 +121,7 @@ def _check(
             raise too_few(1)
         return
     if file.resume:
-        raise UsageError("--resume needs -o FILE", "a stream cannot be resumed")
+        raise UsageError("--resume requires -o FILE", "a stream cannot be resumed")
     if form == "table" and precision != "float32":
         raise UsageError(
             f"a table shows float32, not --precision {precision}", "give -f jsonl, or -o FILE"
@@ -182,7 +183,7 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")
     if run.complete:
-        console.note(f"{target.path} is complete: there was nothing to do")
+        console.note(f"{target.path} is already complete: nothing to do")
         return
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=not target.lists_ids)

@@ -74,8 +74,8 @@ class CorpusOptions:
         """Raise UsageError when the texts must be read twice, but cannot be."""
         if self.vectors is not None and not self.vectors.exists() and "-" in self.corpus:
             raise UsageError(
-                "--vectors needs a corpus that can be read again, and stdin cannot",
-                "name a file, or write the vectors with bertcli embed -o",
+                "--vectors cannot be written for a corpus from stdin: it is read twice",
+                "give a file, or write the vectors with bertcli embed -o",
             )
 
     def reader(self, console: Console) -> Reader:

@@ -129,7 +129,7 @@ class AttentionOptions:
         if self.output is not None and self.form() not in PICTURES:
             known = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
-                f"{self.output}: attention has no such format", f"-o can end in {known}"
+                f"{self.output}: unknown format for --attention", f"-o can end in {known}"
             )
         if self.attention is not None and file:
             raise UsageError(

@@ -148,7 +148,7 @@ class SavingOptions:
     save_every: Annotated[int, number("Steps between checkpoints.")] = 500
     keep: Annotated[int, number("Number of checkpoints to keep.")] = 2
     resume: Annotated[bool, flag("--resume", "Resume from the last checkpoint, if any.")] = False
-    overwrite: Annotated[bool, flag("--overwrite", "Start again and replace an existing run.")] = (
+    overwrite: Annotated[bool, flag("--overwrite", "Start over and replace an existing run.")] = (
         False
     )
 
