@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, OutputError
 from bertcli.files.addresses import public
 from bertcli.files.side_files import side_name
 
@@ -26,6 +26,21 @@ def is_local(place: str) -> bool:
 def local_path(place: str) -> Path:
     """Return the path of a local place."""
     return Path(place.removeprefix(LOCAL))
+
+
+def output_place(path: Path) -> str:
+    """Return the folder that a path names: pathlib takes the second slash out of s3://bucket.
+
+    Raises OutputError for a file of this machine.
+    """
+    scheme, colon, rest = str(path).partition(":/")
+    if colon and scheme == "file":
+        path = Path("/", rest)
+    elif colon and len(scheme) > 1 and scheme.isalnum() and not rest.startswith("/"):
+        return f"{scheme}://{rest}"
+    if path.is_file():
+        raise OutputError(f"{path} is a file", "--engine ray writes to a folder")
+    return str(path)
 
 
 def listed(pattern: str) -> list[str]:

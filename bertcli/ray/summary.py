@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -51,7 +50,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
         file = Path(scratch) / NAME
-        file.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        put_json(file, value)
         places.put(file, f"{base}/{NAME}")
 
 

@@ -14,14 +14,14 @@ from typing import Any
 from bertcli.errors import BertcliError, OutputError
 from bertcli.files.addresses import public
 from bertcli.files.side_files import beside, manifest_beside
-from bertcli.files.typed_json import BadJsonError, JsonObject, as_json, parse
+from bertcli.files.typed_json import JsonObject, as_json
 from bertcli.hub import sha256
 from bertcli.ray import locations as places
 from bertcli.ray.jobs import ShardJob, ShardWork
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.journal import MOST, Files, refuse_changes
+from bertcli.vectors.journal import MOST, Files, manifest_in, not_resumable, refuse_changes
 
 MANIFEST = ".manifest.json"
 COUNTS = (*(one.name for one in fields(TokenCounts)), "skipped")
@@ -138,13 +138,7 @@ def manifest_of(shard: Shard) -> dict[str, Any] | None:
 
 
 def _manifest(shard: Shard) -> JsonObject:
-    """Return what the manifest of an output says; nothing when there is none that is whole."""
-    raw = places.read(places.beside(shard.output, MANIFEST))
-    try:
-        value = None if raw is None else parse(raw)
-    except BadJsonError:
-        value = None
-    return JsonObject(value if isinstance(value, dict) else {}, shard.output, OutputError)
+    return manifest_in(places.read(places.beside(shard.output, MANIFEST)), shard.output)
 
 
 def _refuse_unknown(shard: Shard) -> None:
@@ -156,7 +150,4 @@ def _refuse_unknown(shard: Shard) -> None:
     if here and Files.of(places.local_path(shard.output)).journal.exists():
         return
     if places.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
-        raise OutputError(
-            f"{public(shard.output)}: already exists, but has no manifest to resume from",
-            "give --overwrite, or another folder",
-        )
+        raise not_resumable(public(shard.output))

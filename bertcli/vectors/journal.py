@@ -168,6 +168,23 @@ def _making(path: Path) -> Path:
     return beside(path, ".tmp")
 
 
+def manifest_in(raw: bytes | None, name: str) -> JsonObject:
+    """Return what the manifest of an output says; nothing when there is none that is whole."""
+    try:
+        value = None if raw is None else parse(raw)
+    except BadJsonError:
+        value = None
+    return JsonObject(value if isinstance(value, dict) else {}, name, OutputError)
+
+
+def not_resumable(name: str) -> OutputError:
+    """Return the refusal of an output that no run which can be resumed has made."""
+    return OutputError(
+        f"{name}: already exists, but has no manifest to resume from",
+        "give --overwrite, or choose another output",
+    )
+
+
 def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise OutputError, naming each difference, when another run made what is there."""
     before, after = _flat(was), _flat(now)

@@ -27,7 +27,7 @@ from typing import Any
 from bertcli.errors import OutputError
 from bertcli.files.atomic import explained
 from bertcli.files.lock import locked
-from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes
+from bertcli.files.typed_json import as_json, read_bytes
 from bertcli.hub import sha256
 from bertcli.inference.progress import Hashed
 from bertcli.vectors.input_hashes import Described, Inputs, refuse_changed
@@ -35,6 +35,8 @@ from bertcli.vectors.journal import (
     BEGIN_AGAIN,
     Files,
     Journal,
+    manifest_in,
+    not_resumable,
     refuse_changes,
 )
 from bertcli.vectors.sink import Sink, Target, whole_of
@@ -126,17 +128,10 @@ def _refuse_remains(target: Target, files: Files) -> None:
 
 def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of an output that this very command made. Raises OutputError else."""
-    try:
-        manifest = parse(read_bytes(files.manifest, OutputError) or b"")
-    except BadJsonError:
-        manifest = None
-    made = manifest if isinstance(manifest, dict) else {}
+    made = dict(manifest_in(read_bytes(files.manifest, OutputError), str(files.manifest)))
     was, digest = made.get("fingerprint"), made.get("sha256")
     if not isinstance(was, dict) or not isinstance(digest, str):
-        raise OutputError(
-            f"{target.path}: already exists, but has no manifest to resume from",
-            "give --overwrite, or another name",
-        )
+        raise not_resumable(str(target.path))
     refuse_changes(str(target.path), was, now)
     expected: dict[Path, Any] = {files.output: digest}
     if "index" in made or (target.many and target.indexed):

@@ -15,7 +15,7 @@ from bertcli.cli.display.messages import skipped, truncated
 from bertcli.cli.options.common import ModelOptions, OutputOptions, allowed_form
 from bertcli.cli.options.engine import EngineOptions
 from bertcli.cli.options.inputs import InputOptions
-from bertcli.errors import OutputError, UsageError
+from bertcli.errors import UsageError
 
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
@@ -42,7 +42,7 @@ def on_ray(
     """Run a job on every input file, on the workers of a cluster, and report the result."""
     from bertcli.ray.cluster import connected
     from bertcli.ray.jobs import Model
-    from bertcli.ray.locations import is_local, local_path
+    from bertcli.ray.locations import output_place
     from bertcli.ray.run import run
     from bertcli.ray.shards import folders, plan
     from bertcli.ray.summary import put_manifest, told
@@ -50,9 +50,7 @@ def on_ray(
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
     form = allowed_form("parquet" if output.format == "auto" else output.format, FORMATS)
-    place = place_of(output)
-    if is_local(place) and local_path(place).is_file():
-        raise OutputError(f"{place} is a file", "--engine ray writes to a folder")
+    place = output_place(output.output)
     read = source.reader(console).source
     shards = plan(read, place, form)
     begun = monotonic()
@@ -66,14 +64,6 @@ def on_ray(
     for line in told(done, monotonic() - begun):
         console.note(line)
     _close(done, console)
-
-
-def place_of(output: OutputOptions) -> str:
-    """Return the place that -o names: pathlib takes the second slash out of s3://bucket."""
-    text = str(output.output)
-    scheme, colon, rest = text.partition(":/")
-    remote = colon and len(scheme) > 1 and scheme.isalnum() and not rest.startswith("/")
-    return f"{scheme}://{rest}" if remote else text
 
 
 @contextmanager
