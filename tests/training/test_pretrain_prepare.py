@@ -409,7 +409,7 @@ def test_a_full_disk(place, tmp_path, size):
         preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, (size, RLIM_INFINITY)),
     )
     assert done.code == 1 and done.error == f"{tmp_path / 'a'}: cannot be written: File too large"
-    assert done.hint.startswith("make room")
+    assert done.hint.startswith("free disk space")
     assert [*tmp_path.iterdir()] == []
 
 

@@ -123,7 +123,7 @@ def test_lower_precisions_are_restored_through_the_manifest(tmp_path, precision,
 def test_bytes_without_a_manifest_mean_nothing(tmp_path):
     path = save(tmp_path / "v.npy", np.ones((2, 3), np.int8))
     assert next(stored(path)).dtype == np.int8
-    with pytest.raises(InputError, match=r"v\.npy: holds int8, and no manifest"):
+    with pytest.raises(InputError, match=r"v\.npy: holds int8, which cannot be converted"):
         list(floats(path))
 
 

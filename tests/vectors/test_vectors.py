@@ -278,7 +278,7 @@ def test_what_is_there_is_kept(tmp_path):
     with pytest.raises(OutputError, match="changed after it was made"):
         resumed(path)
     (tmp_path / "out.npy.manifest.json").unlink()
-    with pytest.raises(OutputError, match="has no manifest of such a run"):
+    with pytest.raises(OutputError, match="has no manifest to resume from"):
         resumed(path)
 
 
@@ -315,7 +315,7 @@ def test_damage_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("name", "form", "words"),
     [
-        ("missing/out.npy", "npy", "no folder .*missing"),
+        ("missing/out.npy", "npy", "folder .*missing not found"),
         ("", "npy", "is a folder"),
         ("out.tsv", "tsv", "cannot be written as tsv"),
         ("x" * 256, "npy", "File name too long"),
