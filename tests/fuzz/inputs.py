@@ -42,7 +42,9 @@ def build(seed: int, sound: Path, case: Path) -> list[Command]:
 def _renamed(commands: list[Command], dice: random.Random, case: Path) -> list[Command]:
     """Give files that are read, or the output, names that are not usual."""
     name = dice.choice(ODD_NAMES)
-    renamed = {path.name: name + path.name for path in case.iterdir() if path.is_file()}
+    here = [path.name for path in case.iterdir() if path.is_file()]
+    longest = 255 - max(map(len, here), default=0)  # bytes of a name that can be made
+    renamed = {old: name[:longest] + old for old in here}
     if "/" in name or dice.random() < 0.5:
         made = {one.output for one in commands if one.output and not (case / one.output).exists()}
         renamed = {output: name + output for output in made}
