@@ -102,7 +102,7 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """The number of dimensions of a vector before it is cut to ``dim``."""
+        """The number of dimensions of a vector before truncation to ``dim``."""
         states = self.runtime.config.hidden_size
         if self.options.combine == "concat":
             states *= len(self.options.layers)

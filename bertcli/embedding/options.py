@@ -1,6 +1,6 @@
 """What a user may choose of how vectors are made, and what a model's folder says where he does not.
 
-    Options(pooling="mean+max")            # two poolings, one behind the other
+    Options(pooling="mean+max")            # two poolings, concatenated
     Options(pooling="none")                # a vector a token
     Options(words="mean")                  # a vector a word
 
@@ -17,7 +17,7 @@ from bertcli.errors import UsageError
 from bertcli.inference.options import Compute
 from bertcli.records.records import Record, Text
 
-POOLINGS = tuple(MODES.values())  # these may be put one behind the other
+POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
 
 
@@ -64,12 +64,12 @@ class EmbedOptions(Compute):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The poolings whose vectors are put one behind the other, in this order."""
+        """The poolings whose vectors are concatenated, in this order."""
         return tuple(self.pooling.split("+"))
 
 
 def check_pooling(pooling: str) -> None:
-    """Raise UsageError unless this names poolings, or one of those that stand alone."""
+    """Raise UsageError unless this names poolings, or one that cannot be combined."""
     if pooling in ALONE:
         return
     for mode in pooling.split("+"):

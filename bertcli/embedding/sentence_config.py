@@ -21,7 +21,7 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, is_text, read_object
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
 
-LEGACY = {  # in the order in which their vectors are put one behind the other
+LEGACY = {  # in the order in which their vectors are concatenated
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -37,12 +37,12 @@ SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand
 
 @dataclass(frozen=True)
 class Sentence:
-    """How the folder's author meant its vectors to be made; None where nothing is said."""
+    """How the model's files specify its vectors; None where they do not."""
 
     max_length: int | None = None
     lower_case: bool = False  # whatever the tokenizer does
     modules: tuple[str, ...] = ()  # the parts by name, in their order: Transformer, Pooling, ...
-    pooling: tuple[str, ...] | None = None  # several are put one behind the other
+    pooling: tuple[str, ...] | None = None  # several are concatenated
     dimension: int | None = None  # of what is pooled
     include_prompt: bool = True  # whether the tokens of a prompt are pooled too
     normalize: bool = False
@@ -169,7 +169,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
-    """Return the prompts by name, and the name of the one that is used unasked."""
+    """Return the prompts by name, and the name of the default one."""
     prompts = raw.object("prompts")
     prompts.check_keys(is_text, "names as keys")
     found = {name: prompts.text(name) or "" for name in prompts}

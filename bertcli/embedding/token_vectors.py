@@ -1,4 +1,4 @@
-"""What the vectors of a record's tokens or words belong to; long texts put together again.
+"""What the vectors of a record's tokens or words belong to; windows of long texts are merged.
 
 Letters: `L` tokens of a record, `n` its words, `D` dimensions.
 """

@@ -70,7 +70,7 @@ class Encoder(Generic[M]):
 
     @property
     def kernel(self) -> str:
-        """How texts of several lengths are put together."""
+        """The layout of texts of several lengths in a batch."""
         return "packed" if self.device.type == "cpu" else "padded"
 
     def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:

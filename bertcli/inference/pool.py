@@ -84,7 +84,7 @@ class ProcessPool:
         """
         self.threads, self.budget = threads, budget
         self.waiting: deque[PoolBatch] = deque()
-        self.steps: deque[Ran] = deque()  # that nobody was told of yet
+        self.steps: deque[Ran] = deque()  # not yet reported
         self.workers: list[PoolProcess] = []
         self.close = weakref.finalize(self, _stop, self.workers)
         spawn = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""What a process of a pool does: batches in, vectors out, until its parent is gone."""
+"""What a process of a pool does: batches in, vectors out, until its parent ends."""
 
 from __future__ import annotations
 

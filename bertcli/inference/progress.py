@@ -40,7 +40,7 @@ class Wrote(NamedTuple):
     total: int
 
 
-class Counted(NamedTuple):
+class Advance(NamedTuple):
     """So many items are done in all, a share of the whole; None: nobody knows how many it has.
 
     It is the step of a run without a model.

@@ -33,7 +33,7 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read off the model: which layers, put together how."""
+    """The layers to read, and how they are combined."""
 
     layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
     combine: str = "mean"

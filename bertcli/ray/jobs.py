@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.options import EmbedOptions
 
 About = Mapping[str, Any]
-Seen = Callable[[TokenCounts], None]  # is told how far a shard is
+Seen = Callable[[TokenCounts], None]  # gets the counts of a shard so far
 
 
 class ShardWork(Protocol):

@@ -107,7 +107,7 @@ class RayWorker:
 
 
 def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> list[Done]:
-    """Make the shards on the cluster that is joined; ``watch`` is told how far the run is.
+    """Make the shards on the cluster that is joined; ``watch`` gets the progress.
 
     Raises BertcliError as soon as a worker does: what is done stays, and the next run goes on.
     """

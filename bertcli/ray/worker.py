@@ -55,7 +55,7 @@ class DeadLetters:
 
 @dataclass
 class ShardWorker:
-    """Makes shards by a job. ``seen`` is told of the records on the way."""
+    """Makes shards by a job. ``seen`` gets the counts so far."""
 
     job: ShardJob
     name: str

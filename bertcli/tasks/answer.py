@@ -1,4 +1,4 @@
-"""Where in a context the answer to a question stands: Section 4.2 and 4.3 of the paper.
+"""The answer to a question as a span of its context: Section 4.2 and 4.3 of the paper.
 
 Results are those of transformers' question-answering pipeline, with its windows: 384 tokens, of
 which neighbours share 128.

@@ -18,8 +18,6 @@ import numpy as np
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-AGGREGATIONS = ("none", "simple", "first", "average", "max")
-
 
 @dataclass(frozen=True)
 class Piece:

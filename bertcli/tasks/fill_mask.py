@@ -83,7 +83,7 @@ class FillMaskTask:
         return [result for result in found if result is not None]
 
     def _filled(self, batch: Sequence[Encoded]) -> list[list[Predictions]]:
-        """Return what may stand at each mask of each text."""
+        """Return the predictions for each mask of each text."""
         states = self.head.outputs(batch, all_states)
         places = [self._places(item) for item in batch]
         masked = torch.cat([state[at] for state, at in zip(states, places, strict=True)])

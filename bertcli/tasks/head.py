@@ -107,7 +107,7 @@ class Head(Generic[M]):
         return self.runtime.max_length(self.settings.max_length, None)
 
     def layout(self, *columns: str) -> Layout:
-        """Return how texts become tokens: cut to the limit, with further columns."""
+        """Return how texts become tokens: truncated to the limit, with further columns."""
         return Layout(
             columns=(*COLUMNS, *columns), max_length=self.max_length, truncation="longest_first"
         )

@@ -20,7 +20,7 @@ class Result(NamedTuple):
 
 
 def row(result: Result) -> dict[str, Any]:
-    """Return the JSON object of a result: id, what the task says, what was cut, other fields."""
+    """Return the JSON object of a result: id, the task's fields, dropped tokens, other fields."""
     key = result.record.id
     found = ({} if key is None else {"id": key}) | dict(result.fields)
     if result.cut:

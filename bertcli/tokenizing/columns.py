@@ -28,7 +28,7 @@ COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
     "offset_mapping": lambda encoding: encoding.offsets,
     "word_ids": lambda encoding: encoding.word_ids,
     "sequence_ids": lambda encoding: encoding.sequence_ids,
-    "places": lambda encoding: range(len(encoding.ids)),  # before anything is cut
+    "places": lambda encoding: range(len(encoding.ids)),  # before truncation
 }
 
 

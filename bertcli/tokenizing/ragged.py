@@ -220,7 +220,7 @@ class RaggedMaker:
     def _kept(
         self, lengths: Counts, pairs: NDArray[np.bool_], special: Counts
     ) -> tuple[Counts, NDArray[np.bool_]]:
-        """Return how many tokens of both texts stay [B, 2], and which rows cannot be cut as asked.
+        """Return how many tokens of both texts are kept [B, 2], and which rows cannot be truncated.
 
         The rules are those of `truncation.windows`.
         """

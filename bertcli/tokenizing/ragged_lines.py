@@ -110,7 +110,7 @@ class RaggedLines:
         return tail
 
     def _around(self, tokens: Ragged, records: Sequence[Record]) -> tuple[list[bytes], list[bytes]]:
-        """Return what stands before the ids of every text, and what ends its line."""
+        """Return what comes before the ids of every text, and what ends its line."""
         first, last = b'"input_ids":[', b"}\n"
         if isinstance(records, TextBlock) and "text" not in self.extra:
             heads, ends = [b"{" + first] * len(tokens), [last] * len(tokens)

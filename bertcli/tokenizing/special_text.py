@@ -1,4 +1,4 @@
-"""Special tokens that stand written out in texts, where the tokenizer takes them as such."""
+"""Special tokens written out in texts, which the tokenizer parses as special tokens."""
 
 from __future__ import annotations
 

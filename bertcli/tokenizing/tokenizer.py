@@ -1,4 +1,4 @@
-"""Text to tokens and back: a model folder's tokenizer, with nothing left to chance.
+"""Text to tokens and back: with the tokenizer of a model folder.
 
     tokenizer = Tokenizer.load(Path("bert-base-uncased"))
     encoded = tokenizer.encode([Record("I love NLP!")], Layout())
@@ -53,7 +53,7 @@ REPEATING = RAGGED - {"input_ids"}
 FAST_COLUMNS = {*RAGGED, "sequence_ids"}  # encode_batch_fast has no more
 
 
-# What clean_up_tokenization_spaces stands for in transformers, in this order.
+# What clean_up_tokenization_spaces replaces in transformers, in this order.
 MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
@@ -154,7 +154,7 @@ class Tokenizer:
         return {token: index for token, index in found.items() if index is not None}
 
     def count_literals(self, records: Sequence[Record]) -> int:
-        """Return how many special tokens stand written out in texts, and are taken as such."""
+        """Return how many special tokens are written out in the texts, and parsed as such."""
         if self.core.encode_special_tokens:
             return 0
         self.notice_changes()
@@ -241,7 +241,7 @@ class Tokenizer:
         return self.special_ids()[self.roles["pad_token"]]
 
     def max_length(self, layout: Layout) -> int:
-        """Return the length to cut or pad to: the one asked for, else the model's limit."""
+        """Return the length to truncate or pad to: the one asked for, else the model's limit."""
         if layout.max_length is not None:
             return layout.max_length
         if self.limit is None:
@@ -340,7 +340,7 @@ class Tokenizer:
     def _windows(
         self, encoded: Encoded, encoding: Encoding, layout: Layout, limit: int
     ) -> list[Encoded]:
-        """Cut one item that is too long, into all its windows when they are asked for."""
+        """Truncate an item that is too long, or split it into all of its windows."""
         sequences = encoding.sequence_ids
         first, second = (span(sequences, which) for which in (0, 1))
         lengths = first[1] - first[0], second[1] - second[0]

@@ -1,4 +1,4 @@
-"""Which tokens of a text or a pair stay when they are too many, and in which windows.
+"""Which tokens of a text or a pair are kept when there are too many, and in which windows.
 
 The rules are those of tokenizers (`truncate_encodings`), on plain lengths: no text, no tensor.
 """
@@ -18,7 +18,7 @@ class Window(NamedTuple):
 
 
 class TooShortError(ValueError):
-    """The sequence that may be cut is not long enough to make room; what to do about it."""
+    """The sequence that may be truncated is too short; ``way`` says what to do."""
 
     def __init__(self, message: str, way: str = "use another --truncation") -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ def _kept(first: int, second: int | None, room: int, strategy: str) -> Span:
 
 
 def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
-    """Cut a sequence into parts of ``size`` from its start, or from its end (side "left")."""
+    """Split a sequence into parts of ``size`` from its start, or from its end (side "left")."""
     if length <= size or size == 0:
         return [(0, min(length, size))]
     if size <= stride:

@@ -21,7 +21,7 @@ from bertcli.errors import InputError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.streams import size_on_disk
 from bertcli.hub import sha256
-from bertcli.inference.progress import Counted
+from bertcli.inference.progress import Advance
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.documents import Documents, tokenized
@@ -101,7 +101,7 @@ class PrepareRun:
     format: str = "safetensors"
     statistics: Statistics = field(init=False)
 
-    def __iter__(self) -> Iterator[Counted]:
+    def __iter__(self) -> Iterator[Advance]:
         """Yield how far the run is; at the end the folder is there.
 
         Raises InputError when the corpus has fewer than two documents, or cannot be read, and
@@ -121,11 +121,11 @@ class PrepareRun:
             shutil.rmtree(spool)
             self._write_index(folder, shards, counts | self.statistics.summary())
 
-    def _read(self, documents: Documents) -> Iterator[Counted]:
+    def _read(self, documents: Documents) -> Iterator[Advance]:
         paths = self.reader.source.paths
         size = size_on_disk(paths)
         for sentences in documents.fill(tokenized(self.reader, self.tokens.tokenizer)):
-            yield Counted(sentences, "sentences", self.reader.bytes_read / size if size else None)
+            yield Advance(sentences, "sentences", self.reader.bytes_read / size if size else None)
         require_two(documents, paths)
 
     def _shuffle(self, documents: Documents, spool: Path) -> Shuffle:
@@ -134,7 +134,7 @@ class PrepareRun:
         expected = documents.tokens * options.dupe_factor // (options.max_length - SPECIAL)
         return Shuffle(spool, kind, expected, Random(f"{options.seed}:order"))
 
-    def _make(self, documents: Documents, shuffle: Shuffle) -> Iterator[Counted]:
+    def _make(self, documents: Documents, shuffle: Shuffle) -> Iterator[Advance]:
         """Add the instances of all passes over the documents to the shuffle, and count them."""
         total, batch = self.options.dupe_factor * len(documents), list[Instance]()
         for step in range(total):
@@ -144,7 +144,7 @@ class PrepareRun:
                 shuffle.add(as_rows(batch, shuffle.kind, self.tokens.pad))
                 batch = []
             if step % STEP == 0:
-                yield Counted(step, "documents", step / total)
+                yield Advance(step, "documents", step / total)
 
     def _instances(self, documents: Documents, step: int) -> Iterator[Instance]:
         """Yield the instances of one document in one of the passes."""

@@ -14,7 +14,7 @@ Where such a name would be too long, it is shortened: see `files.beside`. What r
 not everybody may read is made readable by nobody else from the start.
 
 The journal is replaced, as a whole, after the data is on the disk: it never speaks of bytes that
-are not there, and what is there beyond it is cut off. The last journal holds the manifest: from
+are not there, and what is there beyond it is removed. The last journal holds the manifest: from
 then on the output is made, and only has to be moved to its name.
 """
 
@@ -55,7 +55,7 @@ PUBLISHED = ("output", "row_index", "manifest")  # what stays when a run is over
 
 
 class Files(NamedTuple):
-    """The output and the files beside it."""
+    """The output and the files next to it."""
 
     output: Path
     row_index: Path

@@ -56,7 +56,7 @@ def open_vectors(target: Target, fingerprint: Mapping[str, Any]) -> Iterator[Sin
 
 @contextmanager
 def claimed(target: Target, inputs: Inputs | None = None) -> Iterator[Files]:
-    """Yield the output and the files beside it, which nobody else writes while the block runs.
+    """Yield the output and the files next to it, locked against other processes meanwhile.
 
     Raises OutputError when another process writes it, or when an input is one of the files that
     are written or removed.
@@ -89,7 +89,7 @@ def begin(
     now = as_json({**fingerprint, "format": target.form, "precision": target.precision})
     with explained(target.path):
         if target.overwrite:
-            described = yield from inputs.described()  # fails before all is gone
+            described = yield from inputs.described()  # fails before anything is removed
             files.journal.unlink(missing_ok=True)  # before the data that it speaks of
             files.clear()
             return Sink(target, files, Journal(now, described, overwrite=True))

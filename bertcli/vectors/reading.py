@@ -193,7 +193,7 @@ def _csv(path: str) -> Iterator[Array]:
 
 
 def _rows(name: str, lines: Sequence[tuple[int, str | bytes]]) -> Iterator[Array]:
-    """Turn lines of JSON into one array. Shortest decimals are read as the float32 they stand for.
+    """Turn lines of JSON into one array. Numbers are read as float32.
 
     Raises InputError with the number of a line that is no vector, or not as long as the first.
     """

@@ -37,7 +37,7 @@ WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has 
 
 
 def lines(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
-    """Return rows for JSONL: the vector stands behind the id."""
+    """Return rows for JSONL: the vector comes after the id."""
     return [
         _line(meta, ("id",), VECTOR, NumbersText(text))
         for meta, text in zip(metas, json_of(vectors), strict=True)
@@ -45,7 +45,7 @@ def lines(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
 
 
 def lines_of_many(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
-    """Return rows for JSONL: the vectors [k, D...] of a record stand behind what they belong to."""
+    """Return rows for JSONL: the vectors [k, D...] of a record come after what they belong to."""
     return [
         _line(_without_place(meta), ("id", *PIECES), VECTORS, NumbersText(text))
         for meta, text in zip(metas, json_of(vectors), strict=True)

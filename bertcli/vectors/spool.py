@@ -1,4 +1,4 @@
-"""Rows on their way to a file: raw vectors and the other fields, appended, cut back, read again.
+"""Rows on their way to a file: raw vectors and the other fields: appended, truncated, read again.
 
 `N` rows, `D...` the shape of one: `[D]`, or `[k, D]` for layers that are kept apart. A record has
 one row, or several (``many``): then its fields say which, from START to before STOP.
@@ -151,7 +151,7 @@ def _without_ids(count: int) -> Iterator[bytes]:
 
 
 def _open_at(path: Path, size: int, mode: int | None, *, fresh: bool) -> io.FileIO:
-    """Open a file to append at ``size`` bytes and cut off the rest: of a fresh one, everything."""
+    """Open a file to append at ``size`` bytes; what is beyond them is removed."""
     file = io.FileIO(path, "a", opener=opener(mode))
     try:
         found = os.fstat(file.fileno()).st_size

@@ -17,7 +17,7 @@ from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
 
 if TYPE_CHECKING:
-    from bertcli.inference.progress import Counted, ModelRun
+    from bertcli.inference.progress import Advance, ModelRun
     from bertcli.records.reader import Reader
 
 Batch = TypeVar("Batch", bound=Sized)
@@ -94,7 +94,7 @@ class Console:
         finally:
             bar.stop()
 
-    def watch(self, run: Iterable[Counted]) -> None:
+    def watch(self, run: Iterable[Advance]) -> None:
         """Run to the end, with a progress bar when somebody watches for long."""
         if not self.watched:
             deque(run, maxlen=0)
