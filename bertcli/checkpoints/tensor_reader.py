@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertcli.checkpoints.names import transposed
 from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.errors import ModelError
-from bertcli.files.safetensors import open_safetensors
 from bertcli.files.typed_json import AGAIN
 
 DTYPES = {
@@ -35,7 +34,7 @@ class TensorReader:
         try:
             if stored.file.suffix == ".safetensors":
                 if stored.file not in self._archives:
-                    self._archives[stored.file] = open_safetensors(stored.file, "pt")
+                    self._archives[stored.file] = safe_open(stored.file, framework="pt")
                 tensor: Tensor = self._archives[stored.file].get_tensor(stored.name)
                 return tensor
             return self._view(stored)

@@ -4,9 +4,9 @@
   reader of JSON, `pickles` and `torch_save` read what is never run.
 - Out: `writers` has a writer for each format; `atomic` makes files and folders that are there whole
   or not at all, `lock` keeps other runs away, `system_calls` has what not every system has.
-- Formats: `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow), `npy`,
-  `zips`, `safetensors`; `tables` says what the rows of all are, `stored_arrays` reads an array of
-  any file, `id_arrays` writes those of token ids.
+- Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),
+  `npy`, `zips`, `safetensors`; `tables` says what the rows of all are, `stored_arrays` reads the
+  arrays of any file, `id_arrays` and `ragged_arrays` those of token ids.
 - Names: `side_files` beside an output, `same_file` against reading what is written, `addresses`;
   `printable` is the only filter between text from outside and a terminal.
 

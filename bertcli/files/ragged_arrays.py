@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from bertcli.errors import InputError
 from bertcli.files import safetensors
 from bertcli.files.npy import BLOCK, WIDEST, header_of
-from bertcli.files.stored_arrays import StoredArray, names_of, open_array
+from bertcli.files.stored_arrays import StoredArray, open_arrays
 from bertcli.files.tables import ColumnTable, Row, TableHeader
 from bertcli.files.zips import npz_archive
 
@@ -127,7 +127,8 @@ def _safetensors(file: IO[bytes], spools: Mapping[str, FlatSpool]) -> None:
 
 def is_ragged(place: str, path: str, form: str) -> bool:
     """Whether a file holds flat ids and offsets. Raises InputError when it is broken."""
-    return form in ("npz", "safetensors") and {IDS, OFFSETS} <= {*names_of(place, path, form)}
+    with open_arrays(place, path, form) as arrays:
+        return {IDS, OFFSETS} <= arrays.keys()
 
 
 def read_rows(place: str, path: str, form: str) -> Iterator[tuple[int, list[list[int]]]]:
@@ -135,10 +136,8 @@ def read_rows(place: str, path: str, form: str) -> Iterator[tuple[int, list[list
 
     Raises InputError, which calls the file ``path``, where the arrays do not fit each other.
     """
-    with (
-        open_array(place, path, form, IDS) as ids,
-        open_array(place, path, form, OFFSETS) as offsets,
-    ):
+    with open_arrays(place, path, form) as arrays:
+        ids, offsets = arrays[IDS](), arrays[OFFSETS]()
         if not all(_is_list(found) for found in (ids, offsets)):
             raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
         flat = _FlatReader(ids)

@@ -1,10 +1,10 @@
-"""Safetensors: the header (names, types, shapes and places of tensors), and files to read.
+"""The header of safetensors files: names, types, shapes and places of tensors.
 
-    for tensor in read_header(Path("model.safetensors")):
+    for tensor in read_header("model.safetensors"):
         print(tensor.name, tensor.shape)
 
 `safe_open` says neither where a tensor begins nor what is wrong with a header, and takes one of 100
-MB: so the header is read here, and `open_safetensors` bounds what the library is shown.
+MB: so the header is read here, before the library is shown a file.
 
 The header is 8 bytes (its length, little-endian), then a JSON object, then the data without gaps.
 Source: https://github.com/huggingface/safetensors, Format. A header that cannot be true of its
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import struct
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import BadJsonError, JsonObject, is_text, kind_of, parse
+from bertcli.files.typed_json import BadJsonError, is_text, kind_of, parse, shown
 
 LARGEST = 1 << 24  # bytes of a header: those of 100,000 tensors; the library takes 100 MB
 POINTER = b"version "  # how the files begin that git-lfs puts in place of others
@@ -48,13 +47,15 @@ class TensorInfo(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
-    file: Path
-    start: int = 0  # of its first byte, from the start of the file
+    start: int  # of its first byte, from the start of the file
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers it holds."""
-        return prod(self.shape)
+
+class BrokenHeader(ValueError):
+    """What is wrong with a header, and what to do about it."""
+
+    def __init__(self, why: str, hint: str = AGAIN) -> None:
+        super().__init__(why)
+        self.hint = hint
 
 
 def read_header(path: Path) -> list[TensorInfo]:
@@ -63,22 +64,25 @@ def read_header(path: Path) -> list[TensorInfo]:
     ModelError when the file is truncated, or its header contradicts the file or itself.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ModelError(f"{path}: not a file")
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            if not 2 <= length <= min(LARGEST, size - 8):
-                raise _broken(path, _why_no_header(size, length, head))
-            raw = file.read(length)
+        return tensors_in(path)
+    except BrokenHeader as broken:
+        raise ModelError(f"{path}: {broken}", broken.hint) from None
     except OSError as failed:
         raise ModelError(f"{path}: {failed.strerror or failed}") from None
-    entries = _parse(path, raw)
-    names = [name for name in entries if name != "__metadata__"]
-    tensors = [_tensor(path, name, entries[name], 8 + length) for name in names]
+
+
+def tensors_in(path: str | Path) -> list[TensorInfo]:
+    """Return the same as `read_header`. Raises BrokenHeader, or OSError."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 2 <= length <= min(LARGEST, size - 8):
+            raise BrokenHeader(_why_no_header(size, length, head))
+        raw = file.read(length)
+    tensors = [_tensor(name, entry, 8 + length) for name, entry in _parse(raw).items()]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
-    _refuse_gaps(path, tensors, 8 + length, size)
+    _refuse_gaps(tensors, 8 + length, size)
     return tensors
 
 
@@ -94,64 +98,50 @@ def _why_no_header(size: int, length: int, head: bytes) -> str:
     return f"the header says it has {length:,} bytes, and the file has {size:,}"
 
 
-def _parse(path: Path, raw: bytes) -> JsonObject:
+def _parse(raw: bytes) -> dict[str, Any]:
+    """Return what a header says of each tensor, by its name."""
     try:
         entries = parse(raw, unique=True)
     except BadJsonError as bad:
-        raise _broken(path, f"the header is not valid JSON: {bad}") from None
+        raise BrokenHeader(f"the header is not valid JSON: {bad}") from None
     if not isinstance(entries, dict):
-        raise _broken(path, f"the header: expected a JSON object, found {kind_of(entries)}")
-    header = JsonObject(entries, str(path), hint=AGAIN)
-    header.check_keys(is_text, "tensor names")
-    return header
+        raise BrokenHeader(f"the header: expected a JSON object, found {kind_of(entries)}")
+    for name in entries:
+        if not is_text(name):
+            raise BrokenHeader(f"the header: expected tensor names, found {shown(name)}")
+    return {name: entry for name, entry in entries.items() if name != "__metadata__"}
 
 
-def _tensor(path: Path, name: str, entry: Any, data: int) -> TensorInfo:
+def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
     """Check one entry of the header; `data` is where the file's data begin."""
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers = (*shape, start, end)
         whole = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
     except (KeyError, TypeError, ValueError):
-        raise _broken(path, f"{name}: dtype, shape and two data_offsets are expected") from None
+        raise BrokenHeader(f"{name}: dtype, shape and two data_offsets are expected") from None
     if not whole or len(shape) > DIMENSIONS:
-        raise _broken(path, f"{name}: shape and offsets are not whole numbers from 0")
+        raise BrokenHeader(f"{name}: shape and offsets are not whole numbers from 0")
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise _broken(path, f"{name}: unknown dtype {dtype!r}", f"known: {', '.join(BITS)}")
+        raise BrokenHeader(f"{name}: unknown dtype {dtype!r}", f"known: {', '.join(BITS)}")
     needed = prod(shape) * BITS[dtype] // 8
     if end - start != needed:
-        raise _broken(
-            path, f"{name}: {dtype} {list(shape)} needs {needed:,} bytes, not {end - start:,}"
+        raise BrokenHeader(
+            f"{name}: {dtype} {list(shape)} needs {needed:,} bytes, not {end - start:,}"
         )
-    return TensorInfo(name, dtype, tuple(shape), needed, path, data + start)
+    return TensorInfo(name, dtype, tuple(shape), needed, data + start)
 
 
-def _refuse_gaps(path: Path, tensors: Sequence[TensorInfo], data: int, size: int) -> None:
+def _refuse_gaps(tensors: Sequence[TensorInfo], data: int, size: int) -> None:
     at = data
     for tensor in tensors:
         if tensor.start != at:
             what = "overlaps the one before" if tensor.start < at else "leaves a gap before it"
-            raise _broken(path, f"{tensor.name} {what}")
+            raise BrokenHeader(f"{tensor.name} {what}")
         at += tensor.nbytes
     if at != size:
-        cut = f"the header describes {at:,} bytes, and the file has {size:,}"
-        raise _broken(path, f"{cut}: it is truncated" if size < at else cut)
-
-
-def _broken(path: Path, why: str, hint: str = AGAIN) -> ModelError:
-    return ModelError(f"{path}: {why}", hint)
-
-
-def open_safetensors(path: str | Path, framework: str) -> Any:
-    """Open a file for the arrays of a framework. Raises SafetensorError, or OSError."""
-    from safetensors import SafetensorError, safe_open
-
-    with open(path, "rb") as file:
-        head = file.read(8)
-    length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-    if length > LARGEST:
-        raise SafetensorError(f"a header of {length:,} bytes, and {LARGEST:,} is the limit")
-    return safe_open(path, framework=framework)
+        both = f"the header describes {at:,} bytes, and the file has {size:,}"
+        raise BrokenHeader(f"{both}: it is truncated" if size < at else both)
 
 
 def header_of(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> bytes:

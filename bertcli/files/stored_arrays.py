@@ -1,22 +1,29 @@
-"""One array of a file, NPY, NPZ or safetensors, read a block of rows at a time.
+"""The arrays of a file, NPY, NPZ or safetensors, read a block of rows at a time.
 
 with open_array("out.npz", "out.npz", "npz", "embeddings") as found:
-print(found.dtype, found.shape)
-for block in found.blocks(1024): ...
+    print(found.dtype, found.shape)
+    for block in found.blocks(1024): ...
+
+with open_arrays("out.npz", "out.npz", "npz") as arrays:
+    found = {name: opened().shape for name, opened in arrays.items()}
+
+Only headers are read until blocks are asked for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from zipfile import ZipInfo
 
 from bertcli.errors import InputError
-from bertcli.files.npy import read_blocks, read_header
-from bertcli.files.safetensors import AGAIN, NUMPY_OF, open_safetensors
+from bertcli.files import npy, safetensors
+from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import PACKED, open_bytes, size_on_disk, unreadable
 from bertcli.files.zips import UNREADABLE, open_zip
 
@@ -30,10 +37,12 @@ if TYPE_CHECKING:
 class StoredArray:
     """An array in a file: rows are along its first axis, and a list of numbers is one row."""
 
-    dtype: Any  # NumPy's, or the name of one that NumPy has not
+    dtype: Any  # NumPy's, or the name of one that NumPy has not: BF16 is read as float32
     shape: tuple[int, ...]
     by_columns: bool  # in Fortran order
     read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
+    label: str  # what its file calls the type: float32, F32
+    behind: int = 0  # bytes in the file after the array
 
     @property
     def rows(self) -> int:
@@ -56,93 +65,92 @@ class StoredArray:
             yield block.reshape(len(block), *inner)
 
 
-@contextmanager
-def open_array(place: str, path: str, form: str, wanted: str) -> Iterator[StoredArray]:
-    """Open the array of this name, or the only one there is, in a file that messages call ``path``.
+Arrays = Mapping[str, Callable[[], StoredArray]]  # name, "" in NPY -> what opens it
 
-    Raises InputError when there is none, or the file is broken; also while it is read.
+
+@contextmanager
+def open_arrays(place: str, path: str, form: str) -> Iterator[Arrays]:
+    """Open all arrays of a file that messages call ``path``, by their names.
+
+    Raises InputError when the file is broken; also while it is read.
     """
     try:
-        with OPENERS[form](place, path, wanted) as found:
-            yield found
+        with OPENERS[form](place) as arrays:
+            yield arrays
     except (ValueError, *UNREADABLE) as broken:
         raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
     except OSError as failed:
         raise unreadable(path, failed) from None
 
 
-def names_of(place: str, path: str, form: str) -> list[str]:
-    """Return the names of the arrays in an NPZ or safetensors file. Raises InputError."""
-    from safetensors import SafetensorError
-
-    try:
-        if form == "npz":
-            with open_zip(place) as archive:
-                return [name.removesuffix(".npy") for name in archive.namelist()]
-        with open_safetensors(place, "numpy") as file:
-            return list(file.keys())
-    except (SafetensorError, ValueError, *UNREADABLE) as broken:
-        raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
-    except OSError as failed:
-        raise unreadable(path, failed) from None
+@contextmanager
+def open_array(place: str, path: str, form: str, wanted: str) -> Iterator[StoredArray]:
+    """Open the array of this name, or the only one there is: see `open_arrays`."""
+    with open_arrays(place, path, form) as arrays:
+        if wanted not in arrays and len(arrays) != 1:
+            available = ", ".join(arrays) or "none"
+            raise InputError(f"{path}: array {wanted!r} not found", f"available: {available}")
+        yield arrays[wanted if wanted in arrays else next(iter(arrays))]()
 
 
 @contextmanager
-def _npy(place: str, path: str, wanted: str) -> Iterator[StoredArray]:
+def _npy(place: str) -> Iterator[Arrays]:
     packed = Path(place).suffix.lower() in PACKED
     with open_bytes(place) as stream:
-        yield _array(stream, None if packed else size_on_disk((place,)))
+        yield {"": lambda: _array(stream, None if packed else size_on_disk((place,)))}
 
 
 @contextmanager
-def _npz(place: str, path: str, wanted: str) -> Iterator[StoredArray]:
+def _npz(place: str) -> Iterator[Arrays]:
+    def member(entry: ZipInfo) -> StoredArray:
+        try:
+            return _array(archive.open(entry), entry.file_size)  # closed when nobody has it
+        except (ValueError, EOFError, RuntimeError) as broken:
+            raise ValueError(f"{entry.filename}: {broken}") from None
+
     with open_zip(place) as archive:
-        members = archive.namelist()
-        names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
-        entry = archive.getinfo(f"{_name_among(path, names, wanted)}.npy")
-        with archive.open(entry) as member:
-            yield _array(member, entry.file_size)
+        entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+        yield {entry.filename.removesuffix(".npy"): partial(member, entry) for entry in entries}
 
 
 def _array(stream: IO[bytes], size: int | None) -> StoredArray:
-    head = read_header(stream)
-    if size is not None and head.end > size:
+    head = npy.read_header(stream)
+    size = head.end if size is None else size
+    if head.end > size:
         raise EOFError(f"truncated: {size:,} bytes, not {head.end:,}")
 
     def read(rows: int, width: int, most: int) -> Iterator[Array]:
-        return read_blocks(stream, head.dtype, rows, width, most)
+        return npy.read_blocks(stream, head.dtype, rows, width, most)
 
-    return StoredArray(head.dtype, head.shape, head.by_columns, read)
+    label = str(head.dtype)
+    return StoredArray(head.dtype, head.shape, head.by_columns, read, label, size - head.end)
 
 
 @contextmanager
-def _safetensors(place: str, path: str, wanted: str) -> Iterator[StoredArray]:
+def _safetensors(place: str) -> Iterator[Arrays]:
     import numpy
-    from safetensors import SafetensorError
 
-    def read(rows: int, width: int, most: int) -> Iterator[Array]:
-        if len(shape) < 2 and rows == 1:
-            yield found[:].reshape(rows, width)
-            return
-        for start in range(0, rows, most):
-            block = found[start : min(start + most, rows)]
-            yield block if len(shape) > 1 else block.reshape(-1, 1)
+    def tensor(one: safetensors.TensorInfo) -> StoredArray:
+        kind = safetensors.NUMPY_OF.get(one.dtype)
+        bits = one.dtype == "BF16"
 
-    try:
-        with open_safetensors(place, "numpy") as file:
-            found = file.get_slice(_name_among(path, list(file.keys()), wanted))
-            shape, dtype = tuple(found.get_shape()), found.get_dtype()
-            kind = NUMPY_OF.get(dtype) if dtype != "BF16" else None
-            yield StoredArray(numpy.dtype(kind) if kind else dtype, shape, False, read)
-    except SafetensorError as broken:
-        raise ValueError(str(broken)) from None
+        def read(rows: int, width: int, most: int) -> Iterator[Array]:
+            with open(place, "rb") as file:
+                file.seek(one.start)
+                for block in npy.read_blocks(file, kind, rows, width, most):
+                    yield _widened(block) if bits else block
+
+        dtype = one.dtype if bits or kind is None else numpy.dtype(kind)
+        return StoredArray(dtype, one.shape, False, read, one.dtype)
+
+    yield {one.name: partial(tensor, one) for one in safetensors.tensors_in(place)}
 
 
-def _name_among(path: str, names: Sequence[str], wanted: str) -> str:
-    if wanted in names or len(names) == 1:
-        return wanted if wanted in names else names[0]
-    there = ", ".join(names) or "none"
-    raise InputError(f"{path}: array {wanted!r} not found", f"available: {there}")
+def _widened(bits: Array) -> Array:
+    """Turn bfloat16, which NumPy lacks, into float32: its upper half."""
+    import numpy
+
+    return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
 
 
 OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}

@@ -10,7 +10,6 @@ columns of the empty file.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import stat
@@ -18,18 +17,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
 from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.atomic import FULL, whole_file
+from bertcli.files.jsonl import jsonl_writer
 from bertcli.files.printable import printable
 from bertcli.files.same_file import refuse_inputs, refuse_stdout
 from bertcli.files.streams import PACKED, packed
-from bertcli.files.tables import Numbers, NumbersText
+from bertcli.files.tables import Row
 
-Row = dict[str, Any]
 Write = Callable[[Sequence[Any]], None]  # takes rows
 Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
 
@@ -79,7 +77,7 @@ def writer_of(form: str) -> Format:
     """Return the writer of a format."""
     match form:
         case "jsonl":
-            return jsonl
+            return jsonl_writer
         case "finished":
             return finished
         case "csv" | "tsv":
@@ -100,17 +98,6 @@ def writer_of(form: str) -> Format:
             return ragged_arrays.writer_of(form.split()[1])
         case _:
             return txt
-
-
-@contextmanager
-def jsonl(file: IO[bytes]) -> Iterator[Write]:
-    """One JSON object a line."""
-
-    def write(rows: Sequence[Row]) -> None:
-        file.write("".join([to_json(row) for row in rows]).encode(errors=NAMES))
-        file.flush()
-
-    yield write
 
 
 @contextmanager
@@ -148,44 +135,6 @@ def to_text(row: Row) -> str:
 
 def _plain(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-class _NumberTexts(dict[int, str]):
-    """Numbers written once: looking one up is faster than writing it again."""
-
-    def __missing__(self, number: int) -> str:
-        self[number] = str(number)
-        return self[number]
-
-
-NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
-_text_of = _NumberTexts().__getitem__
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-
-
-def to_json(row: Row) -> str:
-    """Return a row as a line of JSON. Only what we made ourselves goes round the encoder.
-
-    Raises OutputError for NaN and infinity, which JSON cannot hold.
-    """
-    parts = []
-    for name, value in row.items():
-        if isinstance(value, Numbers):
-            text = f"[{','.join(map(_text_of, value))}]"
-        elif isinstance(value, NumbersText):
-            text = value
-        else:
-            try:
-                text = str(value) if type(value) is int else _encode(value)
-            except ValueError as bad:
-                raise OutputError(f"field {name!r} cannot be written as JSON: {bad}") from None
-        parts.append(_key(name) + text)
-    return "{" + ",".join(parts) + "}\n"
-
-
-@lru_cache
-def _key(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False) + ":"
 
 
 @dataclass

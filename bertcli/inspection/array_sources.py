@@ -5,7 +5,6 @@ A block is a numpy array [rows, width] of at most a few megabytes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -14,19 +13,17 @@ from typing import IO, Any, NamedTuple
 
 from bertcli.errors import InputError
 from bertcli.files.delimited import DelimitedRows
-from bertcli.files.npy import read_blocks, read_header
-from bertcli.files.safetensors import NUMPY_OF
-from bertcli.files.safetensors import read_header as read_safetensors
+from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.npy import BLOCK
+from bertcli.files.safetensors import AGAIN
+from bertcli.files.stored_arrays import StoredArray, open_arrays
 from bertcli.files.streams import LineDecoder, open_bytes
-from bertcli.files.streams import blocks as line_blocks
 from bertcli.files.typed_json import BadJsonError, parse
-from bertcli.files.zips import UNREADABLE, open_zip
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 LONGEST_HEADER = 1 << 16  # bytes of the names of the columns of CSV
 ROWS = 256  # vectors of JSON that are measured together
-AGAIN = "download or write the file again"
 LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
 
@@ -50,45 +47,27 @@ class FileFields:
     warnings: list[str] = field(default_factory=list)
 
 
-def npy(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
-    """Yield the array of an NPY file."""
-    with path.open("rb") as file:
-        yield _array(file, os.fstat(file.fileno()).st_size, "", str(path))
-        if file.read(1):
-            fields.warnings.append("extra bytes after the end of the array")
-
-
-def npz(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
-    """Yield the arrays of an NPZ file."""
-    try:
-        with open_zip(path) as archive:
-            for entry in archive.infolist():
-                name = entry.filename
-                with archive.open(name) as file:
-                    where = f"{path}: {name}"
-                    yield _array(file, entry.file_size, name.removesuffix(".npy"), where)
-    except (*UNREADABLE, RuntimeError, ValueError) as broken:
-        raise InputError(f"{path}: not a readable NPZ file: {broken}", AGAIN) from None
-
-
-def safetensors(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
-    """Yield the tensors of a safetensors file."""
-    tensors = read_safetensors(path)
-    with path.open("rb") as file:
-        for tensor in tensors:
-            file.seek(tensor.start)
-            kind = NUMPY_OF.get(tensor.dtype)
-            blocks = _rows(file, kind, tensor.shape, str(path)) if kind else ()
-            if tensor.dtype == "BF16":
-                blocks = map(_widened, blocks)
-            rows = len(tensor.shape) > 1
-            yield ArrayPart(tensor.name, tensor.dtype, list(tensor.shape), blocks, rows)
+def arrays(path: Path, fields: FileFields, form: str) -> Iterator[ArrayPart]:
+    """Yield the arrays of an NPY, NPZ or safetensors file."""
+    with open_arrays(str(path), str(path), form) as opened:
+        for name, open_one in opened.items():
+            found = open_one()
+            if getattr(found.dtype, "hasobject", False):
+                where = f"{path}: {name}" if name else str(path)
+                why = "holds Python objects, which are not read: they may run code"
+                raise InputError(f"{where}: {why}")
+            known = found.label == "BF16" or getattr(found.dtype, "kind", "") in (*"fiub",)
+            blocks = _rows(found, path, form) if known else ()
+            vectors = len(found.shape) > 1 and not found.by_columns
+            yield ArrayPart(name, found.label, list(found.shape), blocks, vectors)
+            if found.behind and form == "npy":
+                fields.warnings.append("extra bytes after the end of the array")
 
 
 def jsonl(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
     with open_bytes(str(path)) as stream:
-        yield from _of_records(_objects(stream, path), fields)
+        yield from _of_records(_json_rows(stream, path), fields)
 
 
 def csv(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
@@ -96,12 +75,11 @@ def csv(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     yield from _of_records(_csv_rows(path), fields)
 
 
-def _objects(stream: IO[bytes], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_rows(stream: IO[bytes], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place of each line of JSON, and what it holds."""
-    for block in line_blocks(stream, str(path)):
-        for number, line in enumerate(block.lines, block.number):
-            if line.strip():
-                yield (where := f"{path}:{number}"), _object(line, where)
+    for lines in lines_of(stream, str(path)):
+        for number, line in lines:
+            yield (where := f"{path}:{number}"), object_in(value_of(line, where), where)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -162,47 +140,14 @@ def parquet(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
             yield ArrayPart(name, kind, None, _stacked(vectors))
 
 
-def _array(file: IO[bytes], size: int, name: str, where: str) -> ArrayPart:
-    """Read the header of an NPY file of `size` bytes; what follows is read as it is asked for."""
-    try:
-        dtype, shape, by_columns, _ = head = read_header(file)
-    except ValueError as broken:
-        raise InputError(f"{where}: not a readable NPY array: {broken}", AGAIN) from None
-    if dtype.hasobject:
-        raise InputError(f"{where}: holds Python objects, which are not read: they may run code")
-    if head.end > size:
-        raise InputError(f"{where}: truncated: {size:,} bytes, not {head.end:,}", AGAIN)
-    known = dtype.kind in "fiub"
-    blocks = _rows(file, dtype, shape, where) if known else ()
-    return ArrayPart(name, str(dtype), list(shape), blocks, len(shape) > 1 and not by_columns)
-
-
-def _rows(file: IO[bytes], dtype: Any, shape: tuple[int, ...], where: str) -> Iterator[Any]:
+def _rows(found: StoredArray, path: Path, form: str) -> Iterator[Any]:
     """Yield an array's numbers, [rows, width]: a row is the last axis, or one number of a list."""
-    width = shape[-1] if len(shape) > 1 else 1
+    width = found.shape[-1] if len(found.shape) > 1 else 1
+    rows = prod(found.shape) // width if width else 0
     try:
-        yield from read_blocks(file, dtype, prod(shape) // width if width else 0, width)
-    except ValueError as wide:
-        raise InputError(f"{where}: {wide}") from None
-    except EOFError as cut:
-        raise InputError(f"{where}: truncated: it {cut}", AGAIN) from None
-
-
-def _widened(bits: Any) -> Any:
-    """Turn bfloat16, which numpy lacks, into float32: its upper half."""
-    import numpy
-
-    return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        found = parse(line)
-    except BadJsonError as bad:
-        raise InputError(f"{where}: not valid JSON: {bad}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: expected a JSON object, found {type(found).__name__}")
-    return found
+        yield from found.read(rows, width, max(1, BLOCK // max(1, width)))
+    except (ValueError, EOFError) as broken:
+        raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
 
 
 def _vectors(value: Any, deep: int = 3) -> list[list[float]]:

@@ -9,35 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.files.safetensors import AGAIN
 from bertcli.files.side_files import manifest_beside
 from bertcli.files.streams import PACKED
 from bertcli.files.typed_json import read_object
 from bertcli.files.zips import UNREADABLE
 from bertcli.hub import sha256
 from bertcli.inspection.array_sources import (
-    AGAIN,
     ArrayPart,
     FileFields,
+    arrays,
     csv,
     jsonl,
-    npy,
-    npz,
     parquet,
-    safetensors,
 )
 from bertcli.inspection.number_statistics import NumberStatistics
 from bertcli.inspection.verify import VerifyCheck
 from bertcli.vectors.reading import ARRAY
 
 SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
-    ".npy": npy,
-    ".npz": npz,
-    ".safetensors": safetensors,
+    ".npy": partial(arrays, form="npy"),
+    ".npz": partial(arrays, form="npz"),
+    ".safetensors": partial(arrays, form="safetensors"),
     ".jsonl": jsonl,
     ".ndjson": jsonl,
     ".csv": csv,
@@ -114,12 +113,12 @@ def inspect_file(path: Path) -> FileReport:
         raise InputError(f"{path}: {failed.strerror or failed}") from None
     except UNREADABLE as broken:
         raise InputError(f"{path}: broken or truncated: {broken}", AGAIN) from None
-    arrays = [_described(part, tally) for part, tally in tallies.values()]
-    warnings = [text for found in arrays for text in _concerns(found)] + fields.warnings
+    described = [_described(part, tally) for part, tally in tallies.values()]
+    warnings = [text for found in described for text in _concerns(found)] + fields.warnings
     manifest = _manifest(path, warnings)
     if manifest is not None:
-        warnings += _contradictions(manifest, arrays, flat=fields.records is not None)
-    return FileReport(path, suffix[1:], size, fields, arrays, manifest, warnings)
+        warnings += _contradictions(manifest, described, flat=fields.records is not None)
+    return FileReport(path, suffix[1:], size, fields, described, manifest, warnings)
 
 
 def suffix_of(path: Path) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError
+from bertcli.files.jsonl import object_in, value_of
 from bertcli.files.streams import (
     Block,
     LineDecoder,
@@ -23,8 +24,7 @@ from bertcli.files.streams import (
     recoded,
     too_large,
 )
-from bertcli.files.typed_json import BadJsonError
-from bertcli.files.typed_json import parse as parse_json
+from bertcli.files.typed_json import parse
 from bertcli.records.delimited import delimited
 from bertcli.records.reader import ReadProgress
 from bertcli.records.records import (
@@ -37,6 +37,7 @@ from bertcli.records.records import (
 )
 from bertcli.records.source import ARRAYS, Source
 
+OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
@@ -167,17 +168,10 @@ class _Objects:
 
     def __call__(self, text: str, number: int) -> Record:
         source, name = self.source, self.name
-        try:
-            value = parse_json(text)
-        except BadJsonError as bad:
-            raise InputError(f"{name}:{number}: not valid JSON: {bad}", SKIP) from None
+        value = value_of(text, f"{name}:{number}", SKIP)
         if source.ids and isinstance(value, list):
             return checked(Record("", file=name, line=number)._replace(text=value), source)
-        if not isinstance(value, dict):
-            raise InputError(
-                f"{name}:{number}: expected a JSON object, found {type(value).__name__}",
-                'each line is an object like {"text": "..."}; plain texts need --input-format txt',
-            )
+        value = object_in(value, f"{name}:{number}", OBJECTS)
         fields = self._fields(tuple(value), number)
         record = self.reader.record(fields, value, name, number)
         if "\\" not in text or "\\ud" not in text.lower():
@@ -206,7 +200,7 @@ def _whole(value: Any, where: str, source: Source) -> Any:
                 f"{where}: a field holds half of a surrogate pair, which is not text",
                 "use --encoding-errors replace",
             ) from None
-        return parse_json(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return parse(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
 
 

@@ -1,4 +1,4 @@
-"""Flat batches to lines of JSON: the bytes of `files.writers.to_json`, without a number each.
+"""Flat batches to lines of JSON: the bytes of `files.jsonl.to_json`, without a number each.
 
 A table has the digits of every id. The ids of a batch are looked up there all at once, joined, and
 cut into texts at the ends of rows. What follows the ids of a row is the same for all rows of its
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.files.writers import to_json
+from bertcli.files.jsonl import to_json
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.ragged import ATTENDED, SPECIAL, Ragged

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from bertcli.files.jsonl import to_json
 from bertcli.files.tables import ColumnTable, FlatLists
-from bertcli.files.writers import TENSORS, to_json, to_text
+from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
 from bertcli.records.records import TextBlock, carried
 from bertcli.tokenizing.columns import Encoded, Layout

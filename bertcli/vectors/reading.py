@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
+from bertcli.files.jsonl import array_of, read_arrays
 from bertcli.files.npy import WIDEST
 from bertcli.files.side_files import manifest_beside
 from bertcli.files.stored_arrays import open_array
-from bertcli.files.streams import blocks, open_bytes, unreadable
-from bertcli.files.typed_json import JsonObject, kind_of, parse, read_value
+from bertcli.files.streams import unreadable
+from bertcli.files.typed_json import JsonObject, kind_of, read_value
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.precision import PRECISIONS, RANGED, restore
@@ -77,12 +78,10 @@ def manifest_of(path: str) -> dict[str, Any] | None:
     Raises InputError for a broken one.
     """
     place = manifest_beside(Path(path))
-    found = None if path == "-" else read_value(place, InputError, MAKE_AGAIN)
-    if found is None:
-        return None
-    if not isinstance(found, dict):
-        raise InputError(f"{place}: not a manifest, but {kind_of(found)}", MAKE_AGAIN)
-    return found
+    manifest = None if path == "-" else read_value(place, InputError, MAKE_AGAIN)
+    if manifest is not None and not isinstance(manifest, dict):
+        raise InputError(f"{place}: not a manifest, but {kind_of(manifest)}", MAKE_AGAIN)
+    return manifest
 
 
 def precision_of(path: str) -> str | None:
@@ -114,14 +113,14 @@ def _ranges(path: str) -> Array | None:
     """Return the least and greatest values [2, D...] that int8 is based on."""
     import numpy as np
 
-    made = _manifest(path)
-    found = made.object("ranges")
-    if not found:
+    manifest = _manifest(path)
+    ends = manifest.object("ranges")
+    if not ends:
         return None
     try:
-        ranges = np.array([found["min"], found["max"]], np.float32)
+        ranges = np.array([ends["min"], ends["max"]], np.float32)
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise made.bad("ranges", "min and max, lists of as many numbers") from None
+        raise manifest.bad("ranges", "min and max, lists of as many numbers") from None
     return ranges
 
 
@@ -177,55 +176,14 @@ def _rows_of_a_block(path: str, shape: Sequence[int]) -> int:
 
 
 def _jsonl(path: str) -> Iterator[Array]:
-    name = "stdin" if path == "-" else path
-    with open_bytes(path) as stream:
-        for block in blocks(stream, name):
-            lines = [(block.number + at, line) for at, line in enumerate(block.lines)]
-            filled = [(number, line) for number, line in lines if line.strip()]
-            for start in range(0, len(filled), ROWS):
-                yield from _rows(name, filled[start : start + ROWS])
+    return read_arrays(path, FIELD, ROWS)
 
 
 def _csv(path: str) -> Iterator[Array]:
-    reader = Reader(Source(paths=(path,), text_field=FIELD))
-    for records in reader.blocks():
-        yield from _rows(path, [(record.line, str(record.text)) for record in records])
-
-
-def _rows(name: str, lines: Sequence[tuple[int, str | bytes]]) -> Iterator[Array]:
-    """Turn lines of JSON into one array. Numbers are read as float32.
-
-    Raises InputError with the number of a line that is no vector, or not as long as the first.
-    """
-    import numpy as np
-
-    found = [_vector(f"{name}:{number}", line) for number, line in lines]
-    for (number, _), vector in zip(lines, found, strict=True):
-        if vector.shape != found[0].shape:
-            raise InputError(
-                f"{name}:{number}: a vector of shape {vector.shape}, and before it {found[0].shape}"
-            )
-    if found:
-        block = np.stack(found)
-        yield block.astype(np.float32) if block.dtype.kind == "f" else block
-
-
-def _vector(where: str, line: str | bytes) -> Array:
-    import numpy as np
-
-    try:
-        value = parse(line)
-        if isinstance(value, dict):
-            value = value[FIELD]
-        vector = np.array(value)
-    except KeyError:
-        there = ", ".join(value) or "none"
-        raise InputError(f"{where}: field {FIELD!r} not found", f"available: {there}") from None
-    except (ValueError, OverflowError) as broken:
-        raise InputError(f"{where}: not a vector: {broken}") from None
-    if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
-        raise InputError(f"{where}: not a vector of numbers")
-    return vector
+    for records in Reader(Source(paths=(path,), text_field=FIELD)).blocks():
+        if records:
+            lines = [(record.line, str(record.text)) for record in records]
+            yield array_of(lines, FIELD, path)
 
 
 def _parquet(path: str) -> Iterator[Array]:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
+from bertcli.files.jsonl import to_json
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.typed_json import parse_own
-from bertcli.files.writers import to_json
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 
 if TYPE_CHECKING:

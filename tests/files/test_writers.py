@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertcli.errors import OutputError
+from bertcli.files.jsonl import to_json
 from bertcli.files.tables import Made, Numbers, TableHeader
-from bertcli.files.writers import SUFFIXES, format_of, open_writer, to_json
+from bertcli.files.writers import SUFFIXES, format_of, open_writer
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 

@@ -1,0 +1,148 @@
+"""JSON Lines: rows in and out, a value a line; vectors in, in a field of each line.
+
+for lines in lines_of(stream, "in.jsonl"):
+    rows = [object_of(line, f"in.jsonl:{number}") for number, line in lines]
+for block in read_arrays("out.jsonl", "embedding", most=2048): ...   # [<= 2048, D...]
+
+Numbers that a tokenizer made, and vectors that are written already, go round the encoder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, Any
+
+from bertcli.errors import InputError, OutputError
+from bertcli.files.streams import blocks, open_bytes
+from bertcli.files.tables import Numbers, NumbersText, Row
+from bertcli.files.typed_json import BadJsonError, parse
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+Line = tuple[int, str | bytes]  # its number, and what it holds
+
+
+# --- reading ---
+
+
+def lines_of(stream: IO[bytes], name: str) -> Iterator[list[Line]]:
+    """Yield the lines of a stream that are not blank, as they come in."""
+    for block in blocks(stream, name):
+        lines = enumerate(block.lines, block.number)
+        yield [(number, line) for number, line in lines if line.strip()]
+
+
+def value_of(line: str | bytes, where: str, hint: str = "") -> Any:
+    """Return the value in a line. Raises InputError."""
+    try:
+        return parse(line)
+    except BadJsonError as bad:
+        raise InputError(f"{where}: not valid JSON: {bad}", hint) from None
+
+
+def object_in(value: Any, where: str, hint: str = "") -> dict[str, Any]:
+    """Return a value that is an object. Raises InputError."""
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: expected a JSON object, found {type(value).__name__}", hint)
+    return value
+
+
+def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
+    """Yield the vectors in a field, or in lists that are lines, as arrays [<= most, D...]."""
+    name = "stdin" if path == "-" else path
+    with open_bytes(path) as stream:
+        for lines in lines_of(stream, name):
+            for start in range(0, len(lines), most):
+                yield array_of(lines[start : start + most], field, name)
+
+
+def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
+    """Return lines of vectors as an array; numbers with a decimal point are read as float32.
+
+    Raises InputError with the number of a line that is no vector, or not as long as the first.
+    """
+    import numpy as np
+
+    vectors = [_vector(f"{name}:{number}", line, field) for number, line in lines]
+    first = vectors[0].shape
+    for (number, _), vector in zip(lines, vectors, strict=True):
+        if vector.shape != first:
+            raise InputError(
+                f"{name}:{number}: a vector of shape {vector.shape}, and before it {first}"
+            )
+    block = np.stack(vectors)
+    return block.astype(np.float32) if block.dtype.kind == "f" else block
+
+
+def _vector(where: str, line: str | bytes, field: str) -> Array:
+    import numpy as np
+
+    try:
+        value = parse(line)
+        vector = np.array(value[field] if isinstance(value, dict) else value)
+    except KeyError:
+        available = ", ".join(value) or "none"
+        raise InputError(f"{where}: field {field!r} not found", f"available: {available}") from None
+    except (ValueError, OverflowError) as broken:
+        raise InputError(f"{where}: not a vector: {broken}") from None
+    if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
+        raise InputError(f"{where}: not a vector of numbers")
+    return vector
+
+
+# --- writing ---
+
+
+@contextmanager
+def jsonl_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
+    """Yield a function that writes one JSON object a line."""
+
+    def write(rows: Sequence[Row]) -> None:
+        file.write("".join([to_json(row) for row in rows]).encode(errors=NAMES))
+        file.flush()
+
+    yield write
+
+
+class _NumberTexts(dict[int, str]):
+    """Numbers written once: looking one up is faster than writing it again."""
+
+    def __missing__(self, number: int) -> str:
+        self[number] = str(number)
+        return self[number]
+
+
+NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
+_text_of = _NumberTexts().__getitem__
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def to_json(row: Row) -> str:
+    """Return a row as a line of JSON.
+
+    Raises OutputError for NaN and infinity, which JSON cannot hold.
+    """
+    parts = []
+    for name, value in row.items():
+        if isinstance(value, Numbers):
+            text = f"[{','.join(map(_text_of, value))}]"
+        elif isinstance(value, NumbersText):
+            text = value
+        else:
+            try:
+                text = str(value) if type(value) is int else _encode(value)
+            except ValueError as bad:
+                raise OutputError(f"field {name!r} cannot be written as JSON: {bad}") from None
+        parts.append(_key(name) + text)
+    return "{" + ",".join(parts) + "}\n"
+
+
+@lru_cache
+def _key(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False) + ":"
