@@ -12,7 +12,7 @@ directory, a pipe, a broken link) does not count; where nothing else is left, it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import escape
 from math import inf
 from os.path import isfile  # unlike Path.is_file, false where looking is not allowed
@@ -31,9 +31,14 @@ WEIGHTS = (  # best first; an index names its shards
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+SHARDS = {  # index -> what transformers calls the files that it names
+    "model.safetensors.index.json": "model-*-of-*.safetensors",
+    "pytorch_model.bin.index.json": "pytorch_model-*-of-*.bin",
+}
 TENSORFLOW = "*.ckpt*.index"  # Google's own checkpoints; they count where there is nothing better
 TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
 MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
+PART = "[0-9]*_*"  # how the folders of modules are called: 0_Transformer, 1_Pooling
 SENTENCE_CONFIGS = tuple(  # what sentence-transformers was told of a model, by its class
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -52,10 +57,9 @@ MODEL_FILES: tuple[str, ...] = (
     *TOKENIZER_FILES,
     MODULES,
     "config_sentence_transformers.json",
-    "[0-9]*_*/config.json",  # 1_Pooling and what else modules.json names
+    f"{PART}/config.json",
     *WEIGHTS,
-    "model-*-of-*.safetensors",
-    "pytorch_model-*-of-*.bin",
+    *SHARDS.values(),
     TENSORFLOW,
     TENSORFLOW_DATA,
 )
@@ -103,13 +107,18 @@ def read_config(folder: Path) -> BertConfig:
     return BertConfig.from_file(path)
 
 
+def best_weights(has: Callable[[str], bool]) -> str | None:
+    """Return the first of WEIGHTS that there is: the only one that counts."""
+    return next(filter(has, WEIGHTS), None)
+
+
 def find_weights(folder: Path) -> WeightFiles:
     """Return the weights that a folder is loaded from, format "none" without any.
 
     ModelError for a broken index, several TensorFlow checkpoints, or files that are not files.
     Shards that an index names need not be there: reading them says so.
     """
-    name = next((name for name in WEIGHTS if isfile(folder / name)), None)
+    name = best_weights(lambda name: isfile(folder / name))
     if name is not None:
         kind = "safetensors" if "safetensors" in name else "pytorch"
         if not name.endswith(".index.json"):

@@ -10,11 +10,14 @@ from pathlib import Path
 from bertcli.checkpoints.scan import (
     CONFIGS,
     MODULES,
+    PART,
+    SHARDS,
     TENSORFLOW,
     TENSORFLOW_DATA,
     TOKENIZERS,
     WEIGHTS,
     bert_folder,
+    best_weights,
     find_weights,
     read_modules,
 )
@@ -41,24 +44,19 @@ def _part_of(names: Sequence[str]) -> str:
     if MODULES not in names or any(name in names for name in TOKENIZERS):
         return ""
     folders = [name.rpartition("/")[0] for name in names if name.endswith(TOKENIZERS)]
-    parts = sorted(f"{folder}/" for folder in folders if _matches(folder, ["[0-9]*_*"]))
+    parts = sorted(f"{folder}/" for folder in folders if _matches(folder, [PART]))
     return next((part for part in parts if part.count("/") == 1), "")
 
 
 def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     found = [name for name in names if _matches(name, patterns)]
-    weights = next((name for name in WEIGHTS if name in found), "")
-    spare: list[str] = []  # beginnings of names that something better in `found` replaces
-    if "tokenizer.json" in found:
-        spare += ["vocab.txt"]
-    if weights == "model.safetensors":
-        spare += ["model-", "model.safetensors.index.json"]
-    if weights == "pytorch_model.bin":
-        spare += ["pytorch_model-", "pytorch_model.bin.index.json"]
-    if weights.startswith("model"):
-        spare += ["pytorch_model"]
-    kept = [name for name in found if not name.startswith(tuple(spare))]
-    return [name for name in kept if not (of_tensorflow(name) and (weights or "/" in name))]
+    weights = best_weights(found.__contains__)
+    used = {weights, SHARDS.get(weights)} if weights else {TENSORFLOW, TENSORFLOW_DATA}
+    spare = {*WEIGHTS, *SHARDS.values(), TENSORFLOW, TENSORFLOW_DATA} - used
+    if TOKENIZERS[0] in found:
+        spare.update(TOKENIZERS[1:])
+    kept = [name for name in found if not _matches(name, spare)]
+    return [name for name in kept if not ("/" in name and of_tensorflow(name))]
 
 
 def of_tensorflow(name: str) -> bool:
@@ -97,7 +95,7 @@ def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str 
             return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
         if set(files).isdisjoint(WEIGHTS):
             return None
-        listing = next((name for name in WEIGHTS if isfile(bert / name)), TENSORFLOW)
+        listing = best_weights(lambda name: isfile(bert / name)) or TENSORFLOW
         gaps = [path for path in _weights(bert) if not isfile(path)]
         listing = MODULES
         gaps += [path for path in _pooling_configs(folder) if not isfile(path)]
