@@ -2,7 +2,7 @@
 
 `scan` says which files a model is read from: everybody asks there, a hub's downloads too. `tensors`
 lists the tensors of these files (`tensorflow` those of Google's checkpoints), `names` is the only
-table of names that tensors have had, `shapes` says which tensors a config needs, and `fit` compares
-the two. All of these are without torch. `tensor_reader` reads the numbers, `load` makes a model of
-a folder and saves one. Imports `models` and what is below. Begin with `scan`, then `load`.
+table of names that tensors have had, `shapes` says which tensors a config needs, and `comparison`
+compares the two. All of these are without torch. `tensor_reader` reads the numbers, `load` makes a
+model of a folder and saves one. Imports `models` and what is below. Begin with `scan`, then `load`.
 """

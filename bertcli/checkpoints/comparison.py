@@ -1,17 +1,85 @@
-"""Whether the tensors of a checkpoint match its architecture, and how many numbers they hold.
+"""Whether the tensors of a checkpoint match an architecture, and how many numbers they hold.
 
 Tensors are compared under the names of names.py, so a file of any age is compared with today's.
+`load` and `inspect` both compare here. No torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeAlias
 
 from bertcli.checkpoints import names, shapes
 from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.models.config import BertConfig
+
+Shape: TypeAlias = tuple[int, ...]
+PARTNERS = {**names.TIED, **{first: second for second, first in names.TIED.items()}}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The tensors of an architecture and those of a checkpoint, all under canonical names."""
+
+    used: Mapping[str, StoredTensor]  # the architecture's name -> where its numbers are
+    missing: tuple[str, ...]
+    misshapen: Mapping[str, tuple[Shape, Shape]]  # in the file, in the architecture
+    spare: tuple[str, ...]  # in the file alone
+
+
+def compare(
+    wanted: Mapping[str, Shape], found: Mapping[str, StoredTensor], tied: bool
+) -> Comparison:
+    """Compare an architecture with a checkpoint, whose words are ``tied`` to its predictions."""
+    sources = {name: partner(name, found, tied) for name in wanted}
+    shapes_of = {
+        source: (found[source].model_shape, wanted[name])
+        for name, source in sources.items()
+        if source in found
+    }
+    return Comparison(
+        used={name: found[source] for name, source in sources.items() if source in found},
+        missing=tuple(name for name, source in sources.items() if source not in found),
+        misshapen={name: both for name, both in shapes_of.items() if both[0] != both[1]},
+        spare=tuple(name for name in found if name not in wanted),
+    )
+
+
+def by_canonical_name(
+    tensors: Iterable[StoredTensor],
+) -> tuple[dict[str, StoredTensor], list[tuple[StoredTensor, StoredTensor]]]:
+    """Return tensors by their canonical names, and the pairs of them that have one name."""
+    found: dict[str, StoredTensor] = {}
+    twice = []
+    for tensor in tensors:
+        key = names.canonical([tensor.name])[tensor.name]
+        if (other := found.setdefault(key, tensor)) is not tensor:
+            twice.append((other, tensor))
+    return found, twice
+
+
+def partner(name: str, found: Collection[str], tied: bool) -> str:
+    """Return the canonical name to read a tensor from: its own, or that of its tied partner.
+
+    The two biases of a decoder are one even where the two matrices are not.
+    """
+    other = PARTNERS.get(name, name)
+    one = other in found and (tied or name.endswith(".bias"))
+    return other if one and (name not in found or (tied and name in names.TIED)) else name
+
+
+def ties(config: BertConfig, found: Mapping[str, StoredTensor]) -> bool:
+    """Tell whether the config ties tensors that, as far as a file has both, are of one shape."""
+    return config.tie_word_embeddings and all(
+        found[a].model_shape == found[b].model_shape for a, b in tied_pairs(found)
+    )
+
+
+def tied_pairs(found: Collection[str]) -> list[tuple[str, str]]:
+    """Return the two names of each weight that a file has under both."""
+    return [(a, b) for a, b in names.TIED.items() if a in found and b in found]
 
 
 @dataclass(frozen=True)
@@ -20,7 +88,7 @@ class Fit:
 
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    misshapen: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    misshapen: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict)
     twice: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()  # in the file, whether the architecture uses them or not
     renamed: int = 0  # tensors with an old name
@@ -28,34 +96,25 @@ class Fit:
     in_file: int = 0  # numbers in the file, buffers apart and tied tensors once
 
 
-def compare(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
+def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
     """Compare the tensors of a checkpoint with those of the class `name`.
 
     BertModel needs no pooler when the file has none.
     """
     canonical = names.canonical(tensor.name for tensor in tensors)
-    found: dict[str, StoredTensor] = {}
-    twice = []
-    for tensor in tensors:
-        if (key := canonical[tensor.name]) in found:
-            twice.append(key)
-        if not names.ignored(key):
-            found[key] = tensor
+    everything, twice = by_canonical_name(tensors)
+    found = {key: one for key, one in everything.items() if not names.ignored(key)}
     pooler = name != "BertModel" or "pooler" in names.heads_in(found)
-    needed = expected(config, name, pooler)
+    compared = compare(expected(config, name, pooler), found, ties(config, found))
     dtypes: dict[str, int] = {}
     for tensor in found.values():
         dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.numbers
-    shared = {key for key in found if names.TIED.get(key) in found} if _ties(config) else set()
+    shared = {key for key in found if names.TIED.get(key) in found and config.tie_word_embeddings}
     return Fit(
-        missing=tuple(key for key in needed if key not in _with_ties(config, found)),
-        unused=tuple(key for key in found if key not in needed),
-        misshapen={
-            key: (tensor.model_shape, needed[key])
-            for key, tensor in found.items()
-            if key in needed and tensor.model_shape != needed[key]
-        },
-        twice=tuple(twice),
+        missing=compared.missing,
+        unused=compared.spare,
+        misshapen=compared.misshapen,
+        twice=tuple(canonical[one.name] for _, one in twice if canonical[one.name] in found),
         heads=tuple(names.heads_in(found)),
         renamed=sum(_is_renamed(old, new) for old, new in canonical.items()),
         dtypes=dtypes,
@@ -99,20 +158,6 @@ def grouped(keys: Iterable[str]) -> str:
 def _part(key: str) -> str:
     kind = key.removeprefix(names.BASE).partition(".")[0]
     return {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}.get(kind, "head")
-
-
-def _ties(config: BertConfig) -> bool:
-    return config.tie_word_embeddings
-
-
-def _with_ties(config: BertConfig, found: Iterable[str]) -> set[str]:
-    """Return the available names: those in the file and those tied to them."""
-    present = set(found)
-    if _ties(config):
-        for second, first in names.TIED.items():
-            if first in present or second in present:
-                present |= {first, second}
-    return present
 
 
 def _is_renamed(old: str, new: str) -> bool:

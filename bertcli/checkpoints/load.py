@@ -4,8 +4,8 @@
     save(model, model.config, Path("mine"))
 
 No tensor is ever initialised at random: each comes from the files, or `load` fails and names what
-is missing. names.py has the old names, tensors.py the file formats, and load_report.py compares a
-config, its weights and a class.
+is missing. names.py has the old names, tensors.py the file formats, comparison.py compares the
+weights with a class, and load_report.py says what is wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
@@ -24,8 +24,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bertcli.checkpoints.load_report import LoadReport, Shape, compare, partner
-from bertcli.checkpoints.names import BASE, TIED, canonical, heads_in
+from bertcli.checkpoints.comparison import (
+    Shape,
+    by_canonical_name,
+    partner,
+    tied_pairs,
+    ties,
+)
+from bertcli.checkpoints.load_report import LoadReport, report_on
+from bertcli.checkpoints.names import BASE, heads_in
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.checkpoints.tensor_reader import TensorReader
 from bertcli.checkpoints.tensors import StoredTensor, read_tensors
@@ -104,34 +111,26 @@ def _plan(
     made = architecture(config) if cls is None else cls
     if pooler is not None and not issubclass(made, BertModel):
         raise ValueError(f"{made.__name__} has a fixed choice of pooler")
-    found = _by_canonical_name(read_tensors(require_weights(folder)))
-    if config.tie_word_embeddings and issubclass(made, BertWithHead) and not _tied(found, reader):
+    found, twice = by_canonical_name(read_tensors(require_weights(folder)))
+    if twice:
+        one, other = twice[0]
+        both = f"{one.name} and {other.name}"
+        raise ModelError(f"{other.file}: {both} are the same tensor of the model")
+    if issubclass(made, BertWithHead) and not _tied(config, found, reader):
         config = replace(config, tie_word_embeddings=False)
     has_pooler = "pooler" in heads_in(found) if pooler is None else pooler
     model = _empty(made, config, has_pooler)
-    return model, found, compare(folder, config, made.__name__, _wanted(model), found)
+    return model, found, report_on(folder, config, made.__name__, _wanted(model), found)
 
 
-def _by_canonical_name(stored: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
-    names = canonical(tensor.name for tensor in stored)
-    found: dict[str, StoredTensor] = {}
-    for tensor in stored:
-        if (other := found.setdefault(names[tensor.name], tensor)) is not tensor:
-            both = f"{other.name} and {tensor.name}"
-            raise ModelError(f"{tensor.file}: {both} are the same tensor of the model")
-    return found
-
-
-def _tied(found: Mapping[str, StoredTensor], reader: TensorReader) -> bool:
+def _tied(config: BertConfig, found: Mapping[str, StoredTensor], reader: TensorReader) -> bool:
     """Tell whether names for one weight hold the same numbers, as far as the files have both.
 
     transformers looks as well: where the numbers differ, the config is wrong about the tie.
     """
-    pairs = [(found[a], found[b]) for a, b in TIED.items() if {a, b} <= {*found}]
-    return all(
-        one.model_shape == other.model_shape
-        and _same(reader.read_for_model(one), reader.read_for_model(other))
-        for one, other in pairs
+    return ties(config, found) and all(
+        _same(reader.read_for_model(found[one]), reader.read_for_model(found[other]))
+        for one, other in tied_pairs(found)
     )
 
 

@@ -7,17 +7,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
+from bertcli.checkpoints.comparison import Shape, compare
 from bertcli.checkpoints.names import BASE, HEADS, TIED, classes_in, heads_in, ignored, name_in
 from bertcli.checkpoints.tensors import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.models.config import BertConfig
 
-Shape: TypeAlias = tuple[int, ...]
-PARTNERS = {**TIED, **{one: other for other, one in TIED.items()}}
 CHOICE = "BertForMultipleChoice"
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
@@ -94,33 +92,25 @@ def _shapes(name: str, inside: Shape, described: Shape) -> str:
     return f"{name} has shape {[*inside]} in the file and {[*described]} by the config"
 
 
-# --- comparing ---
+# --- making one ---
 
 
-def partner(name: str, found: Collection[str], tied: bool) -> str:
-    """Return the canonical name to read a tensor from: its own, or that of its tied partner.
-
-    The two biases of a decoder are one even where the two matrices are not.
-    """
-    other = PARTNERS.get(name, name)
-    one = other in found and (tied or name.endswith(".bias"))
-    return other if one and (name not in found or (tied and name in TIED)) else name
-
-
-def compare(
+def report_on(
     folder: Path,
     config: BertConfig,
     model: str,
     wanted: Mapping[str, Shape],
     found: Mapping[str, StoredTensor],
 ) -> LoadReport:
-    """Compare canonical names and shapes of a model's tensors with those in the files."""
+    """Report on canonical names and shapes of a model's tensors and of those in the files."""
     headed = not all(name.startswith(BASE) for name in wanted)
     tied = config.tie_word_embeddings
-    sources = {name: partner(name, found, tied) for name in wanted}
-    own = {name: found[source] for name, source in sources.items() if source in found}
-    types = {one.name: one.dtype for one in own.values()}
-    unused, misplaced, unexpected = _spare(wanted, found)
+    compared = compare(wanted, found, tied)
+    types = {one.name: one.dtype for one in compared.used.values()}
+    heads = heads_in(wanted)
+    unused = tuple(head for head in heads_in(compared.spare) if head not in heads)
+    foreign, kin = tuple(HEADS[head] for head in unused), (BASE, *(HEADS[head] for head in heads))
+    odd = [name for name in compared.spare if not (name.startswith(foreign) or ignored(name))]
     return LoadReport(
         folder=folder,
         model=model,
@@ -128,34 +118,16 @@ def compare(
         files=tuple(sorted({one.file for one in found.values()})),
         heads=tuple(heads_in(found)),
         unused=unused,
-        missing=tuple(name_in(headed, name) for name in wanted if name not in own),
-        mismatched={
-            one.name: (one.model_shape, wanted[name])
-            for name, one in own.items()
-            if one.model_shape != wanted[name]
-        },
-        misplaced=misplaced,
-        unexpected=unexpected,
+        missing=tuple(name_in(headed, name) for name in compared.missing),
+        mismatched={found[name].name: both for name, both in compared.misshapen.items()},
+        misplaced=tuple(found[name].name for name in odd if name.startswith(kin)),
+        unexpected=tuple(found[name].name for name in odd if not name.startswith(kin)),
         unreadable={name: kind for name, kind in types.items() if kind not in FLOATS},
         ignored=tuple(one.name for name, one in found.items() if ignored(name)),
         tied=tuple(name for name in TIED if tied and name in wanted),
         layers=(_layers(found), config.num_hidden_layers),
         classes=tuple(name for name in classes_in(found) if name != CHOICE or _scores_one(found)),
     )
-
-
-def _spare(
-    wanted: Collection[str], found: Mapping[str, StoredTensor]
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Sort the tensors that the model does not use: unused heads, misplaced ones, others."""
-    heads = heads_in(wanted)
-    spare = {name: one.name for name, one in found.items() if name not in wanted}
-    unused = tuple(head for head in heads_in(spare) if head not in heads)
-    foreign = tuple(HEADS[head] for head in unused)
-    odd = {n: name for n, name in spare.items() if not (n.startswith(foreign) or ignored(n))}
-    kin = (BASE, *(HEADS[head] for head in heads))
-    misplaced = tuple(name for known, name in odd.items() if known.startswith(kin))
-    return unused, misplaced, tuple(name for name in odd.values() if name not in misplaced)
 
 
 def _widest(types: Collection[str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints import shapes
-from bertcli.checkpoints.fit import Fit, compare, grouped, parts
+from bertcli.checkpoints.comparison import Fit, fit, grouped, parts
 from bertcli.checkpoints.scan import WeightFiles, bert_folder, find_config, find_weights
 from bertcli.checkpoints.tensors import StoredTensor, read_tensors
 from bertcli.embedding.sentence_config import Sentence, read_sentence
@@ -108,8 +108,8 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     weights = find_weights(place)
     tensors = read_tensors(weights)
     try:
-        fit = compare(config, known, tensors) if weights.files else Fit()
-        pooler = known != "BertModel" or not weights.files or "pooler" in fit.heads
+        compared = fit(config, known, tensors) if weights.files else Fit()
+        pooler = known != "BertModel" or not weights.files or "pooler" in compared.heads
         counts = _count(config, known, pooler)
     except ModelError as bad:
         raise ModelError(f"{config_path}: {bad}", bad.hint) from None
@@ -121,7 +121,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         config_file=config_path.name,
         config=config,
         architecture=known,
-        fit=fit,
+        fit=compared,
         weights=weights,
         tensors=tensors,
         tokenizer=tokenizer,

@@ -12,10 +12,13 @@ import pytest
 import torch
 import transformers
 from front import bad, process
+from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
 
+from bertcli.checkpoints.load import load, save
 from bertcli.cli.app import main
 from bertcli.hub import DEFAULT_MODEL
+from bertcli.models.heads import BertForMaskedLM
 
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 SMALL = {
@@ -298,6 +301,16 @@ def test_head_that_the_file_lacks(folder, capsys):
     found, said = warned(capsys, folder)
     assert found["architecture"]["name"] == "BertForSequenceClassification"
     assert "missing for BertForSequenceClassification: classifier (2)" in said
+
+
+def test_two_biases_of_a_decoder_are_one_though_its_matrix_is_not_tied(tmp_path, capsys):
+    config = tiny(tie_word_embeddings=False)
+    save(randomise(BertForMaskedLM(config)), config, tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    weights.pop("cls.predictions.decoder.bias", None)
+    save_file(weights, tmp_path / "m" / "model.safetensors")
+    assert report(capsys, tmp_path / "m")["fit"]["missing"] == []
+    load(tmp_path / "m")
 
 
 def test_bert_without_a_pooler(folder, capsys):
