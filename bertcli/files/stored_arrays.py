@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from zipfile import ZipInfo
 
 from bertcli.errors import InputError
 from bertcli.files import npy, safetensors
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import PACKED, open_bytes, size_on_disk, unreadable
-from bertcli.files.zips import UNREADABLE, open_zip
+from bertcli.files.zips import UNREADABLE, ZipInfo, open_zip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

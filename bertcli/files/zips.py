@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
-from zipfile import ZIP_DEFLATED, ZipInfo
+from zipfile import ZIP_DEFLATED
 from zipfile import ZIP_STORED as ZIP_STORED
 from zipfile import BadZipFile as BadZipFile
 from zipfile import ZipFile as ZipFile
+from zipfile import ZipInfo as ZipInfo
 
 LARGEST = 1 << 24  # bytes of a directory: those of 100,000 members and more
 UNREADABLE = (BadZipFile, zlib.error, EOFError)  # what a broken archive raises
