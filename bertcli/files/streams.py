@@ -23,7 +23,7 @@ from bertcli.errors import InputError, OutputError
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-CHUNK = 1 << 18  # bytes a read; large enough for full speed, small next to the memory of a window
+CHUNK = 1 << 20  # bytes per read: fewer, larger arrays; small next to the memory of a window
 PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
 
