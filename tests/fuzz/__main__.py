@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -23,6 +24,8 @@ def main() -> int:
     inputs = (asked.inputs or 0) if several else float("inf")
     until = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     pool = Pool(work, asked.jobs, asked.seconds)
+    for end in (signal.SIGINT, signal.SIGTERM):  # in the background the first is ignored
+        signal.signal(end, signal.default_int_handler)
     print(f"seed {asked.seed}; faults are kept in {work}/faults", flush=True)
     start = time.monotonic()
     try:
