@@ -17,10 +17,9 @@ from bertcli.errors import InputError, OutputError
 from bertcli.files import safetensors
 from bertcli.files.npy import BLOCK, header_of
 from bertcli.files.stored_arrays import open_array
-from bertcli.files.tables import ColumnTable, FlatLists, TableHeader
+from bertcli.files.tables import ColumnTable, FlatLists, Row, TableHeader
 from bertcli.files.zips import npz_archive
 
-Row = dict[str, Any]
 ROWS = 1024  # rows read at a time
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 

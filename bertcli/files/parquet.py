@@ -22,6 +22,7 @@ from bertcli.files.tables import (
     ColumnTable,
     FlatLists,
     Made,
+    Row,
     fields_of,
     lines_of,
     refuse_new,
@@ -43,7 +44,6 @@ DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tel
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 REPEATED = 1 << 18  # bytes of a column from which its dictionary is not written out
 
-Row = dict[str, Any]
 Large = Callable[[int], None]  # is told the number of a row that is larger than the limit
 
 

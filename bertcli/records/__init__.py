@@ -1,7 +1,7 @@
 """What is read: where it comes from, records, and how files become records.
 
 `source` has `Source` (what the user named), `records` has `Record` (a text or a pair), `reader` has
-`Reader` (an iterator over a source that counts what it skips). `formats` and `delimited` turn lines
-and rows of files into records, `windows` groups them. Imports `errors` and `files`. Begin with
+`Reader` (an iterator over a source that counts what it skips). `formats` turns lines and
+rows of files into records, `windows` groups them. Imports `errors` and `files`. Begin with
 `reader`.
 """

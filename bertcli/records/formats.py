@@ -13,6 +13,7 @@ from functools import partial
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError
+from bertcli.files.delimited import DelimitedRows, handfuls
 from bertcli.files.jsonl import object_in, value_of
 from bertcli.files.streams import (
     Block,
@@ -25,7 +26,7 @@ from bertcli.files.streams import (
     too_large,
 )
 from bertcli.files.typed_json import parse
-from bertcli.records.delimited import delimited
+from bertcli.files.writers import TENSORS
 from bertcli.records.reader import ReadProgress
 from bertcli.records.records import (
     Record,
@@ -35,7 +36,7 @@ from bertcli.records.records import (
     fields_of,
     too_many_columns,
 )
-from bertcli.records.source import ARRAYS, Source
+from bertcli.records.source import Source
 
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
@@ -45,7 +46,7 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
     name = "stdin" if path == "-" else path
-    if form in (*ARRAYS, "parquet"):
+    if form in (*TENSORS, "parquet"):
         with on_disk(path, reader.count) as place:
             yield from _of_file(place, form, name, reader)
         return
@@ -117,6 +118,62 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Itera
     for block in _blocks(stream, decode, reader):
         filled = ((number, i) for number, i in _numbered(block) if block.lines[i].strip())
         yield reader.collect(filled, partial(parse, block))
+
+
+def delimited(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
+) -> Iterator[list[Record]]:
+    """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
+    rows = DelimitedRows(stream, decode, reader.source.max_record_bytes, reader.skip, tabs=tabs)
+    if reader.source.are_pairs:
+        parse: Callable[[int, list[str]], Record] = partial(_pair_row, reader.source, decode.name)
+        header = None if tabs else next(rows, None)
+        rows.begin()
+        if header and header[1] != _pair_names(reader.source):
+            yield reader.collect(iter([header]), parse)
+    else:
+        header = next(rows, None)
+        if header is None:
+            return
+        rows.begin()
+        fields = reader.table_fields(header[1], decode.name)
+        parse = partial(_row, fields, reader, decode.name, header[1])
+    for some in handfuls(rows):
+        yield reader.collect(some, parse)
+
+
+def _row(
+    fields: RecordFields,
+    reader: ReadProgress,
+    name: str,
+    header: list[str],
+    number: int,
+    row: list[str],
+) -> Record:
+    if len(row) != len(header):
+        raise InputError(
+            f"{name}:{number}: {len(row)} columns, but the header has {len(header)}", SKIP
+        )
+    cells: dict[str, Any] = dict(zip(header, row, strict=True))
+    for field in (fields.pair, fields.id):
+        if field is not None and not cells[field]:  # an empty cell is all that CSV has for "none"
+            cells[field] = None
+    return reader.record(fields, cells, name, number)
+
+
+def _pair_names(source: Source) -> list[str]:
+    return [source.text_field or "text", source.pair_field or "pair"]
+
+
+def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:
+    if len(row) > 2:
+        raise too_many_columns(f"{name}:{number}", len(row))
+    if len(row) < 2:
+        raise InputError(
+            f"{name}:{number}: {len(row)} column, but a pair has two",
+            "separate the two texts by a tab",
+        )
+    return checked(Record(row[0], row[1], file=name, line=number), source)
 
 
 def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:

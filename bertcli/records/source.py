@@ -9,22 +9,9 @@ from pathlib import Path
 
 from bertcli.errors import InputError, UsageError
 from bertcli.files.streams import LARGEST_RECORD, PACKED
+from bertcli.files.writers import SUFFIXES, TENSORS
 
-FORMATS = {
-    ".txt": "txt",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".safetensors": "safetensors",
-}
-ARRAYS = ("npy", "npz", "safetensors")
+FORMATS = {**SUFFIXES, ".tab": "tsv", ".pq": "parquet"}
 NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 
 
@@ -76,6 +63,6 @@ class Source:
         inner = name.with_suffix("") if name.suffix.lower() in PACKED else name
         found = FORMATS.get(inner.suffix.lower(), "tsv" if self.are_pairs else "txt")
         found = found if self.format == "auto" else self.format
-        if found in ARRAYS and not self.ids:
+        if found in TENSORS and not self.ids:
             raise InputError(f"{path}: {found} holds numbers, not texts")
         return found

@@ -10,8 +10,9 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.groups import INPUT, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
+from bertcli.files.writers import TENSORS
 from bertcli.records.reader import Reader
-from bertcli.records.source import ARRAYS, Source
+from bertcli.records.source import Source
 
 InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -138,7 +139,7 @@ class InputOptions:
 
     def refuse_kept_fields(self, form: str) -> None:
         """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
-        if self.keep_fields and form in ARRAYS:
+        if self.keep_fields and form in TENSORS:
             raise UsageError(
                 f"{form} cannot hold the fields of --keep-fields",
                 "use -f jsonl, csv or parquet",
