@@ -41,7 +41,7 @@ class Wrote(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """So many items are done in all, a share of the whole; None: nobody knows how many it has.
+    """How many items are done, and their share of all; None when their number is unknown.
 
     It is the step of a run without a model.
     """

@@ -107,7 +107,7 @@ class RayWorker:
 
 
 def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> list[Done]:
-    """Make the shards on the cluster that is joined; ``watch`` gets the progress.
+    """Make the shards on the cluster that is joined; ``watch`` gets the progress, in one thread.
 
     Raises BertcliError as soon as a worker does: what is done stays, and the next run goes on.
     """
@@ -119,7 +119,6 @@ def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> lis
         try:
             for found in _results(job, shards, pool, meter):
                 progress.done.append(_read(found))
-                watch(progress)
         except ray.exceptions.RayError as failed:
             raise _explained(failed) from None
     return progress.done
