@@ -38,7 +38,6 @@ FIRST, SECOND = PARTS.index("first"), PARTS.index("second")
 SPECIAL = np.array([1, 1, 0, 1, 0, 1, 1], np.uint8)
 ATTENDED = np.array([0, 1, 1, 1, 1, 1, 0], np.uint8)
 COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
-ALONE = ("length", "text")  # of the fields that are no columns
 
 
 class Frame(NamedTuple):

@@ -74,7 +74,6 @@ class Tokenizer:
     def __init__(self, core: Core, settings: JsonObject, limit: int | None) -> None:
         self.core = core
         self.limit = limit
-        self.folder: Path | None = None
         self.roles = roles_of(settings)
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
@@ -97,7 +96,6 @@ class Tokenizer:
         settings = read_settings(folder)
         core, warnings = load(folder, settings)
         tokenizer = cls(core, settings, sequence_limit(folder, settings))
-        tokenizer.folder = folder
         tokenizer.warnings = warnings + check(core, tokenizer.roles, folder)
         if core.post_processor is None:
             add_template(core, tokenizer.roles["cls_token"], tokenizer.roles["sep_token"])
@@ -123,7 +121,7 @@ class Tokenizer:
     def notice_changes(self) -> None:
         """Forget what was remembered of a core that has changed since, as by ``add_tokens``."""
         if self.state != (now := _state(self.core)):
-            self.state, self.folder = now, None  # the folder's files have another tokenizer
+            self.state = now
             self.literals = SpecialTextCounter(self.core)
             self.__dict__.pop("engine", None)
 
