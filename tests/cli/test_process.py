@@ -9,7 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from front import DEADLINE, HELLO, PROGRAM, environment, left_in, process, shell, start, until
+from front import (
+    DEADLINE,
+    HELLO,
+    NO_BYTECODE,
+    PROGRAM,
+    environment,
+    left_in,
+    process,
+    shell,
+    start,
+    until,
+)
 from pyarrow import parquet, table
 
 from bertcli.hub import DEFAULT_MODEL, find_model
@@ -221,7 +232,7 @@ def test_a_file_that_grows_too_large(tmp_path, suffix):
     lines = "".join(f"{n * 7919 % 9973} {n * 104729 % 9967}\n" for n in range(20_000))
     (tmp_path / "in.txt").write_text(lines)
     command = f"tokenize -i in.txt --padding max_length --max-length 12 -o x.{suffix}"
-    done = shell(f"ulimit -f 24; exec bertcli {command}", cwd=tmp_path)
+    done = shell(f"ulimit -f 24; exec bertcli {command}", cwd=tmp_path, env=NO_BYTECODE)
     assert (done.code, done.out) == (1, "")
     errors = [line for line in done.err.splitlines() if not line.startswith("warning")]
     assert errors == [

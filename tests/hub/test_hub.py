@@ -707,7 +707,11 @@ def test_a_killed_download_leaves_nothing_whole(hub, home, file, listed):
     assert ask("org/bert")["source"] == "hub"
 
 
-LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"
+LIMIT = """
+import resource, sys
+sys.dont_write_bytecode = True  # a module that is compiled would be stored truncated
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+"""
 FULL = """
 import errno, huggingface_hub.file_download as library
 def full(*_, **__): raise OSError(errno.ENOSPC, "No space left on device")

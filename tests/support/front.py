@@ -22,6 +22,8 @@ FOREIGN += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # users' programs ar
 # What `bertcli tokenize hello` writes.
 HELLO = '{"input_ids":[101,7592,102],"token_type_ids":[0,0,0],"attention_mask":[1,1,1]}\n'
 DEADLINE = 60  # seconds, against hanging only
+# Of a process whose files may not grow: a module that it compiles would be stored truncated.
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class Result(NamedTuple):

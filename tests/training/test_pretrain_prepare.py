@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chances import likely
-from front import bad, call, good, process
+from front import NO_BYTECODE, bad, call, good, process
 
 from bertcli.errors import BertcliError
 from bertcli.training.documents import Documents
@@ -406,6 +406,7 @@ def test_a_full_disk(place, tmp_path, size):
     done = process(
         *argv,
         *("--max-length", 48, "-o", tmp_path / "a"),
+        env=NO_BYTECODE,
         preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, (size, RLIM_INFINITY)),
     )
     assert done.code == 1 and done.error == f"{tmp_path / 'a'}: cannot be written: File too large"

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from front import DEADLINE, bad, call, environment, good, shell
+from front import DEADLINE, NO_BYTECODE, bad, call, environment, good, shell
 
 from bertcli.vectors.sink import Sink
 
@@ -136,7 +136,9 @@ def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
     command = " ".join(map(str, (*SET, "-m", TINY, "-i", texts, "-o", out)))
     for more in ("", "--resume"):
         room = 16 if not more else 32
-        done = shell(f"ulimit -f {room}; exec bertcli {command} {more}", cwd=tmp_path)
+        done = shell(
+            f"ulimit -f {room}; exec bertcli {command} {more}", cwd=tmp_path, env=NO_BYTECODE
+        )
         assert (done.code, done.out) == (1, "")
         assert done.error == f"{out}: cannot be written: File too large"
         assert done.hint == "free disk space, then run the same command with --resume"

@@ -379,8 +379,9 @@ def test_one_process_at_a_time(tmp_path):
 
 
 @pytest.fixture
-def small_disk():
+def small_disk(monkeypatch):
     """A limit on the size of a file, as a full disk that has room again when the test says so."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would be stored truncated
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
