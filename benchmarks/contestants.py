@@ -35,7 +35,7 @@ class Contestant:
 
 
 def bertcli(name: str, precision: str = "float32", **options: Any) -> Contestant:
-    """Return bertcli with further fields of ``bertcli.embedding.embedder.Options``."""
+    """Return bertcli with further fields of ``bertcli.embedding.options.EmbedOptions``."""
     return Contestant(name, "bertcli", precision, options=options)
 
 

@@ -48,7 +48,8 @@ TORCH += tuple(f"training/{name}" for name in ("objective", "loop", "ranks", "ch
 # What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
-checkpoints/scan checkpoints/tensors checkpoints/tensorflow checkpoints/comparison
+checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
+checkpoints/comparison
 embedding/__init__ embedding/embedder embedding/options embedding/pooling embedding/sentence_config
 embedding/word_pooling inference/__init__ inference/options inference/pool inference/progress
 inference/runner inference/runtime

@@ -12,7 +12,7 @@ from math import prod
 from typing import TypeAlias
 
 from bertcli.checkpoints import names, shapes
-from bertcli.checkpoints.tensors import StoredTensor
+from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]

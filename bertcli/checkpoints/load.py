@@ -34,8 +34,9 @@ from bertcli.checkpoints.comparison import (
 from bertcli.checkpoints.load_report import LoadReport, report_on
 from bertcli.checkpoints.names import BASE, heads_in
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
+from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensor_reader import TensorReader
-from bertcli.checkpoints.tensors import StoredTensor, read_tensors
+from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError, OutputError
 from bertcli.files.atomic import put_files, scratch_folder
 from bertcli.models.bert import Absent, BertModel

@@ -12,7 +12,7 @@ import torch
 
 from bertcli.checkpoints.comparison import Shape, compare
 from bertcli.checkpoints.names import BASE, HEADS, TIED, classes_in, heads_in, ignored, name_in
-from bertcli.checkpoints.tensors import StoredTensor
+from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.models.config import BertConfig
 

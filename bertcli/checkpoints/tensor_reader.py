@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertcli.checkpoints.names import transposed
-from bertcli.checkpoints.tensors import StoredTensor
+from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import AGAIN
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertcli.checkpoints.scan import refuse_placeholder
-from bertcli.checkpoints.tensors import StoredTensor
+from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.files.torch_save import BYTES
 from bertcli.files.typed_json import AGAIN

@@ -12,37 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import inf, prod
 from pathlib import Path
-from typing import NamedTuple
 
-from bertcli.checkpoints.names import NESTED, transposed
+from bertcli.checkpoints.names import NESTED
 from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
+from bertcli.checkpoints.stored_tensor import StoredTensor
+from bertcli.checkpoints.tensorflow import read_index
 from bertcli.errors import ModelError
 from bertcli.files.pickles import Tensor
 from bertcli.files.safetensors import read_header
 from bertcli.files.torch_save import BYTES, read_torch
 from bertcli.files.typed_json import AGAIN, is_regular
-
-
-class StoredTensor(NamedTuple):
-    """A tensor in a file: what it is and where its numbers are."""
-
-    name: str
-    dtype: str  # as safetensors calls it: F32
-    shape: tuple[int, ...]
-    nbytes: int
-    file: Path
-    start: int = 0  # of its first number, in bytes from the start of the file
-    strides: tuple[int, ...] | None = None  # in numbers; None where each row follows the last
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers it holds."""
-        return prod(self.shape)
-
-    @property
-    def model_shape(self) -> tuple[int, ...]:
-        """Its shape in a model: matrices of TensorFlow are transposed there."""
-        return self.shape[::-1] if transposed(self.name) else self.shape
 
 
 def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
@@ -52,8 +31,6 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
     as well, as in transformers.
     """
     if weights.format == "tensorflow":
-        from bertcli.checkpoints.tensorflow import read_index
-
         refuse_placeholder(weights.files[0])
         return read_index(weights.files[0])
     read = _read_safetensors if weights.format == "safetensors" else _read_pickled

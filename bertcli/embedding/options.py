@@ -1,8 +1,8 @@
-"""What a user may choose of how vectors are made, and what a model's folder says where he does not.
+"""What a user may choose of how vectors are made, and what a model's folder says otherwise.
 
-    Options(pooling="mean+max")            # two poolings, concatenated
-    Options(pooling="none")                # a vector a token
-    Options(words="mean")                  # a vector a word
+    EmbedOptions(pooling="mean+max")       # two poolings, concatenated
+    EmbedOptions(pooling="none")           # a vector per token
+    EmbedOptions(words="mean")             # a vector per word
 
 Nothing here needs torch, so a wrong choice is told before a model is looked for.
 """

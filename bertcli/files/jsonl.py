@@ -1,7 +1,7 @@
 """JSON Lines: rows in and out, a value a line; vectors in, in a field of each line.
 
 for lines in lines_of(stream, "in.jsonl"):
-    rows = [object_of(line, f"in.jsonl:{number}") for number, line in lines]
+    values = [value_of(line, f"in.jsonl:{number}") for number, line in lines]
 for block in read_arrays("out.jsonl", "embedding", most=2048): ...   # [<= 2048, D...]
 
 Numbers that a tokenizer made, and vectors that are written already, go round the encoder.

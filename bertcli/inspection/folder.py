@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.comparison import Fit, fit, grouped, parts
 from bertcli.checkpoints.scan import WeightFiles, bert_folder, find_config, find_weights
-from bertcli.checkpoints.tensors import StoredTensor, read_tensors
+from bertcli.checkpoints.stored_tensor import StoredTensor
+from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
@@ -140,7 +141,6 @@ def report_json(
     *,
     with_tree: bool = False,
     with_tensors: bool = False,
-    verify: bool = False,
 ) -> dict[str, Any]:
     """Return a report, with more of the tokenizer and the views asked for, as JSON values."""
     found = report.to_json()
@@ -150,10 +150,6 @@ def report_json(
         found["tree"] = report.tree().to_json()
     if with_tensors:
         found["tensors"] = found["tensors"] or []
-    if verify:
-        from bertcli.inspection.verify import verify as checks
-
-        found["verify"] = [asdict(check) for check in checks(report)]
     return found
 
 

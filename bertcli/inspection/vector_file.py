@@ -14,13 +14,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from bertcli.errors import BertcliError, InputError
+from bertcli.errors import InputError
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.side_files import manifest_beside
 from bertcli.files.streams import PACKED
 from bertcli.files.typed_json import read_object
 from bertcli.files.zips import UNREADABLE
-from bertcli.hub import sha256
 from bertcli.inspection.array_sources import (
     ArrayPart,
     FileFields,
@@ -30,7 +29,6 @@ from bertcli.inspection.array_sources import (
     parquet,
 )
 from bertcli.inspection.number_statistics import NumberStatistics
-from bertcli.inspection.verify import VerifyCheck
 from bertcli.vectors.reading import ARRAY
 
 SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
@@ -129,14 +127,6 @@ def suffix_of(path: Path) -> str:
     return suffix if not packed or SOURCES.get(suffix) in (jsonl, csv) else packed
 
 
-def recorded_sha256(manifest: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 of the file that its manifest records."""
-    output = manifest.get("output")
-    places = (manifest, output if isinstance(output, dict) else {})
-    found = [place["sha256"] for place in places if isinstance(place.get("sha256"), str)]
-    return found[0] if found else None
-
-
 def _described(part: ArrayPart, tally: NumberStatistics) -> dict[str, Any]:
     shape = part.shape if part.shape is not None else tally.shape()
     return {"name": part.name, "dtype": part.dtype, "shape": shape} | tally.summary()
@@ -183,16 +173,3 @@ def _rows(shape: Any) -> Any:
     if not isinstance(shape, list) or len(shape) < 3:
         return shape
     return [prod(shape[:-1]), shape[-1]]
-
-
-def check_file(report: FileReport) -> VerifyCheck:
-    """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
-    wanted = recorded_sha256(report.manifest or {})
-    try:
-        found = sha256(report.path)
-    except OSError as failed:
-        raise BertcliError(f"{report.path}: {failed.strerror}") from None
-    if wanted is None:
-        return VerifyCheck(f"sha256 {found} (no manifest to compare with)", None)
-    what = f"sha256 {found}" + ("" if found == wanted else f", not {wanted}")
-    return VerifyCheck(what, found == wanted)

@@ -1,19 +1,22 @@
-"""Whether a model folder is sound: everything loads, all numbers are finite, hashes match.
+"""Whether a model folder or a file of vectors is sound: what `bertcli inspect --verify` checks.
 
-This needs torch, which is imported when it starts.
+A model loads, all its numbers are finite, hashes match: that needs torch, which is imported when it
+starts. Of a file the hash is compared; its numbers were looked at when it was read.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bertcli.errors import ModelError
+from bertcli.errors import BertcliError, ModelError
 from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, sha256
 from bertcli.inspection.folder import FolderReport
+from bertcli.inspection.vector_file import FileReport
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class VerifyCheck:
     detail: str = ""
 
 
-def verify(report: FolderReport) -> Iterator[VerifyCheck]:
+def verify_model(report: FolderReport) -> Iterator[VerifyCheck]:
     """Yield one check after the other, as each is done."""
     yield _loads(report)
     yield _finite(report)
@@ -95,3 +98,24 @@ def _tokenizer(report: FolderReport) -> VerifyCheck:
     tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size
     fits = report.tokenizer.largest_id < rows
     return VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")
+
+
+def verify_file(report: FileReport) -> VerifyCheck:
+    """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
+    wanted = _recorded_sha256(report.manifest or {})
+    try:
+        found = sha256(report.path)
+    except OSError as failed:
+        raise BertcliError(f"{report.path}: {failed.strerror}") from None
+    if wanted is None:
+        return VerifyCheck(f"sha256 {found} (no manifest to compare with)", None)
+    what = f"sha256 {found}" + ("" if found == wanted else f", not {wanted}")
+    return VerifyCheck(what, found == wanted)
+
+
+def _recorded_sha256(manifest: Mapping[str, Any]) -> str | None:
+    """Return the SHA-256 of the file that its manifest records."""
+    output = manifest.get("output")
+    places = (manifest, output if isinstance(output, dict) else {})
+    found = [place["sha256"] for place in places if isinstance(place.get("sha256"), str)]
+    return found[0] if found else None

@@ -2,6 +2,6 @@
 
 `source` has `Source` (what the user named), `records` has `Record` (a text or a pair), `reader` has
 `Reader` (an iterator over a source that counts what it skips). `formats` turns lines and
-rows of files into records, `windows` groups them. Imports `errors` and `files`. Begin with
-`reader`.
+rows of files into records and counts them in `read_progress`, `windows` groups them. Imports
+`errors` and `files`. Begin with `reader`.
 """

@@ -27,7 +27,7 @@ from bertcli.files.streams import (
 )
 from bertcli.files.typed_json import parse
 from bertcli.files.writers import TENSORS
-from bertcli.records.reader import ReadProgress
+from bertcli.records.read_progress import ReadProgress
 from bertcli.records.records import (
     Record,
     RecordFields,

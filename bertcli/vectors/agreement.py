@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Comparison:
+class Agreement:
     """What two files have in common, and what not. None where there is no row to measure."""
 
     a: str
@@ -66,7 +66,7 @@ class Comparison:
             )
 
 
-def compare(a: str, b: str, worst: int = WORST) -> Comparison:
+def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     """Compare two files of vectors row by row, and keep the ``worst`` rows.
 
     Vectors of a lower precision are restored first when their manifest says how. Raises InputError
@@ -75,10 +75,10 @@ def compare(a: str, b: str, worst: int = WORST) -> Comparison:
     import numpy as np
 
     with np.errstate(all="ignore"):  # of numbers from files, NaN and infinity are counted
-        return _compare(Comparison(a, b), worst)
+        return _compare(Agreement(a, b), worst)
 
 
-def _compare(found: Comparison, worst: int) -> Comparison:
+def _compare(found: Agreement, worst: int) -> Agreement:
     import numpy as np
 
     total = np.zeros(2)  # of absolute differences, of cosines
@@ -100,7 +100,7 @@ def _compare(found: Comparison, worst: int) -> Comparison:
     return found
 
 
-def _pairs(found: Comparison) -> Iterator[tuple[int, Array, Array]]:
+def _pairs(found: Agreement) -> Iterator[tuple[int, Array, Array]]:
     """Yield the number of the first row, and the same rows of both files, [n, D] in float64."""
     import numpy as np
 
@@ -136,7 +136,7 @@ def _kind(path: str, block: Array) -> str:
     return precision_of(path) or block.dtype.name
 
 
-def _differing(found: Comparison, counts: list[int], shapes: list[tuple[int, ...]]) -> InputError:
+def _differing(found: Agreement, counts: list[int], shapes: list[tuple[int, ...]]) -> InputError:
     if all(shapes) and shapes[0] != shapes[1]:
         sizes = [" x ".join(map(str, shape)) for shape in shapes]
         what = f"{found.a} has {sizes[0]} dimensions, {found.b} has {sizes[1]}"
@@ -156,7 +156,7 @@ def _cosines(x: Array, y: Array) -> Array:
     return np.clip(cosines, -1, 1)
 
 
-def _keep_worst(found: Comparison, rows: Array, apart: Array, cosines: Array, most: int) -> None:
+def _keep_worst(found: Agreement, rows: Array, apart: Array, cosines: Array, most: int) -> None:
     import numpy as np
 
     top = np.lexsort((rows, -apart))[:most]

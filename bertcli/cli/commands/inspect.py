@@ -1,6 +1,7 @@
 """`bertcli inspect`: what is in a model, or in a file of vectors."""
 
 import sys
+from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
@@ -13,7 +14,7 @@ from bertcli.cli.options.inspect import AttentionOptions, TargetOptions, ViewOpt
 from bertcli.errors import UsageError
 from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.folder import report_json
-from bertcli.inspection.vector_file import check_file
+from bertcli.inspection.verify import verify_file, verify_model
 
 
 def inspect(
@@ -47,11 +48,12 @@ def inspect(
 def _model(report: FolderReport, views: ViewOptions) -> bool:
     """Show a model, and return whether it is sound as far as that was to be verified."""
     if views.json:
-        found = report_json(
-            report, with_tree=views.tree, with_tensors=views.tensors, verify=views.verify
-        )
+        found = report_json(report, with_tree=views.tree, with_tensors=views.tensors)
+        checks = [*verify_model(report)] if views.verify else []
+        if views.verify:
+            found["verify"] = [asdict(check) for check in checks]
         _print_json(found)
-        return all(check["ok"] is not False for check in found.get("verify", ()))
+        return all(check.ok is not False for check in checks)
     from bertcli.cli.display.model_report import show_model
 
     return show_model(report, views)
@@ -61,7 +63,7 @@ def _file(report: FileReport, views: ViewOptions) -> bool:
     """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
     if views.tree or views.config or views.tokenizer:
         raise UsageError("--tree, --config and --tokenizer require a model")
-    check = check_file(report) if views.verify else None
+    check = verify_file(report) if views.verify else None
     if views.json:
         _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
     else:

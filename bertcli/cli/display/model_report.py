@@ -14,10 +14,10 @@ from bertcli.cli.display.tables import pairs
 from bertcli.files.printable import printable
 from bertcli.inspection import FolderReport, tokenizer_details
 from bertcli.inspection.folder import tensor_row
+from bertcli.inspection.verify import VerifyCheck, verify_model
 
 if TYPE_CHECKING:
     from bertcli.cli.options.inspect import ViewOptions
-    from bertcli.inspection.verify import VerifyCheck
     from bertcli.models.module_tree import Node
 
 PARTS = {  # colour, and the character without colours
@@ -46,10 +46,8 @@ def show_model(report: FolderReport, views: ViewOptions) -> bool:
             tree(screen, report.tree())
     if not views.verify:
         return True
-    from bertcli.inspection.verify import verify
-
     with screen_of_stdout() as screen:
-        return checks(screen, verify(report))
+        return checks(screen, verify_model(report))
 
 
 def size(nbytes: int) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertcli.tasks.results import Result
     from bertcli.tokenizing.columns import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
-    from bertcli.vectors.agreement import Comparison
+    from bertcli.vectors.agreement import Agreement
 
 TABLE_COLUMNS = (
     "input_ids",
@@ -257,7 +257,7 @@ def _text(result: Result) -> Text:
     return plain(" | ".join(words))
 
 
-def show_comparison(found: Comparison) -> None:
+def show_comparison(found: Agreement) -> None:
     """Draw a comparison."""
     with drawing() as draw:
         for picture in comparison_view(found):
@@ -271,7 +271,7 @@ def show_matches(rows: Sequence[dict[str, Any]]) -> None:
             draw(picture)
 
 
-def comparison_view(found: Comparison) -> Iterator[RenderableType]:
+def comparison_view(found: Agreement) -> Iterator[RenderableType]:
     """Draw the differences of two files, and their worst rows."""
     kinds = [*found.dtype, "", ""]
     rows = [("a", f"{found.a}  {kinds[0]}"), ("b", f"{found.b}  {kinds[1]}")]

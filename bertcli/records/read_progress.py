@@ -1,0 +1,111 @@
+"""How far a source is read: what its formats count, and the checks of every record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from bertcli.errors import InputError
+from bertcli.files.typed_json import kind_of
+from bertcli.records.records import Record, RecordFields, checked, fields_of, is_finite, not_finite
+from bertcli.records.source import Source
+
+T = TypeVar("T")
+
+
+class ReadProgress:
+    """How far a source is read: counts, and the fields of its last table."""
+
+    def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
+        self.source = source
+        self.warn = warn
+        self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
+        self.skipped = self.replaced = 0
+        self.with_id = self.without_id = 0  # records of files that have fields
+        self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
+        self.bytes_read = self.records = 0
+
+    def reserve(self, names: frozenset[str]) -> None:
+        """Refuse to keep fields of these names: the output has such fields itself."""
+        self.source = replace(self.source, taken=names)
+
+    def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
+        """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
+        found = []
+        for number, unit in units:
+            try:
+                found.append(parse(number, unit))
+            except InputError as error:
+                self.skip(error)
+        return found
+
+    def skip(self, error: InputError) -> None:
+        """Report and count a record that is skipped; raise with ``on_error="fail"``."""
+        if self.source.on_error != "skip":
+            raise error
+        self.skipped += 1
+        self.warn(f"skipped: {error}")
+
+    def count(self, size: int) -> None:
+        """Count bytes read from disk."""
+        self.bytes_read += size
+
+    def fit_id(self, key: Any, name: str, where: str) -> float | None:
+        """Return a valid id, given one that is neither a string nor an integer: a number or None.
+
+        A list, an object, true or false is no id. It is counted; where the field was asked for
+        with --id-field, InputError is raised, as it is for NaN and infinity.
+        """
+        if isinstance(key, float):
+            if math.isfinite(key):
+                return key
+            raise not_finite(name, where)
+        if self.source.id_field is not None:
+            raise InputError(
+                f"{where}: the id {name!r} is {kind_of(key)}, not a string or a number",
+                "name another field with --id-field, or rename this one",
+            )
+        self.unfit_ids += 1
+        return None
+
+    def record(self, fields: RecordFields, row: Mapping[str, Any], file: str, line: int) -> Record:
+        """Return the record of a row, and count ids.
+
+        Raises InputError for values that cannot be written as JSON, such as NaN and infinity.
+        """
+        found = Record(
+            row[fields.text],
+            row.get(fields.pair) if fields.pair else None,
+            row.get(fields.id) if fields.id else None,
+            {name: row.get(name) for name in fields.rest} if fields.rest else None,
+            file,
+            line,
+        )
+        if found.id is not None and type(found.id) not in (str, int):
+            found = found._replace(id=self.fit_id(found.id, fields.id or "", found.where))
+        if found.id is None:
+            self.without_id += 1
+        else:
+            self.with_id += 1
+        if found.extra:
+            for name, value in found.extra.items():
+                if not is_finite(value):
+                    raise not_finite(name, found.where)
+        return checked(found, self.source)
+
+    def table_fields(self, there: Sequence[str], where: str) -> RecordFields:
+        """Return the fields of a table, and keep them for the header of the output.
+
+        Raises InputError for a field that is missing, or the name of two columns.
+        """
+        fields = fields_of(self.source, there, where)
+        for name in fields.needed:
+            if there.count(name) > 1:
+                raise InputError(
+                    f"{where}: {there.count(name)} columns are named {name!r}",
+                    "give each a name of its own, or leave it out of --keep-fields",
+                )
+        self.fields = fields
+        return fields
