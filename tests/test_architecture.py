@@ -51,7 +51,8 @@ models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
 checkpoints/comparison
 embedding/__init__ embedding/embedder embedding/options embedding/pooling embedding/sentence_config
-embedding/word_pooling inference/__init__ inference/options inference/pool inference/progress
+embedding/word_pooling inference/__init__ inference/compiled inference/compiled_cache
+inference/cpu_features inference/openvino inference/options inference/pool inference/progress
 inference/runner inference/runtime
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.
@@ -226,6 +227,7 @@ ONE_HOME = {
     "os.open": "files/system_calls",
     "import filelock": "files/lock",
     "import csv": "files/delimited",
+    "import openvino": "inference/openvino",
     "import zipfile": "files/zips",
     "import pyarrow": "files/arrow",
     b"\x93NUMPY": "files/npy",

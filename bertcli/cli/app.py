@@ -30,6 +30,7 @@ COMMANDS = (
     "tag",
     "answer",
     "choose",
+    "models",
     "pretrain vocab",
     "pretrain prepare",
     "pretrain run",

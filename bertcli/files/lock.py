@@ -39,6 +39,24 @@ def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
         _give_back(lock, path)
 
 
+@contextmanager
+def waiting(path: Path) -> Iterator[None]:
+    """Hold the lock file at ``path`` while the block runs, once no other process does.
+
+    Where none can be had, as in a folder that nobody may write to, the block runs unguarded. The
+    file stays: removed, it would let two processes in.
+    """
+    from filelock import FileLock
+
+    lock = FileLock(path, fallback_to_soft=False)
+    with suppress(OSError):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _take(lock: BaseFileLock, path: Path, output: Path) -> None:
     from filelock import Timeout
 

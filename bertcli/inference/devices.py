@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import nn
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.inference.cpu_features import cpu_flags
 
 DTYPES = {
     "float32": torch.float32,
@@ -75,7 +74,7 @@ def slow(dtype: torch.dtype, device: torch.device) -> str:
         return ""
     if dtype == torch.float16:
         return "float16 is slow on a CPU; bfloat16 may be faster"
-    flags = _cpu_flags()
+    flags = cpu_flags()
     if dtype == torch.bfloat16 and flags and not flags & {"avx512_bf16", "amx_bf16"}:
         return "this CPU has no bfloat16 arithmetic: expect it to be slower than float32"
     return ""
@@ -92,14 +91,3 @@ def use_threads(count: int | None) -> int:
     if count is not None:
         torch.set_num_threads(count)
     return torch.get_num_threads()
-
-
-def _cpu_flags() -> set[str]:
-    """Return what Linux says the CPU can do; nothing elsewhere."""
-    if not os.path.exists("/proc/cpuinfo"):
-        return set()
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("flags"):
-                return set(line.split(":", 1)[1].split())
-    return set()

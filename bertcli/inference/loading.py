@@ -68,6 +68,7 @@ class TorchRuntime(Runtime, Generic[M]):
         encoder, here = self.encoder, self.encoder.device.type == "cpu"
         dtype = encoder.bert.embeddings.word_embeddings.weight.dtype
         return {
+            "backend": "torch",
             "dtype": "int8" if encoder.linear == "int8" else str(dtype)[6:],
             "kernel": encoder.kernel,
             "linear": encoder.linear,

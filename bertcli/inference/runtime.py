@@ -55,6 +55,11 @@ class Runtime(ABC):
     def facts(self) -> dict[str, Any]:
         """What decides the numbers of this runner, for manifests."""
 
+    @property
+    def note(self) -> str:
+        """What a user should know of how the model was opened; "" for nothing."""
+        return ""
+
     @abstractmethod
     def one_thread(self) -> AbstractContextManager[None]:
         """Compute on one thread while the block runs."""
@@ -87,7 +92,11 @@ def open_tokenizer(spec: ModelSpec, warn: Warn) -> Tokenizer:
 
 
 def open_runtime(spec: ModelSpec, warn: Warn = lambda message: None) -> Runtime:
-    """Open a BERT without a head; see `TorchRuntime.open`. What is imported depends on the spec."""
+    """Open a BERT without a head, with the engine that is asked for; no other is imported."""
+    if spec.compute.backend == "openvino":
+        from bertcli.inference.compiled import CompiledRuntime
+
+        return CompiledRuntime.open(spec, warn)
     from bertcli.inference.loading import TorchRuntime
     from bertcli.models.bert import BertModel
 

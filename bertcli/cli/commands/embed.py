@@ -11,6 +11,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import computing, empty, pooling, special_tokens, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import (
+    BackendOptions,
     ComputeOptions,
     LengthOptions,
     VectorFileOptions,
@@ -45,6 +46,7 @@ def embed(
     vector: VectorOptions,
     length: LengthOptions,
     compute: ComputeOptions,
+    backend: BackendOptions,
     output: OutputOptions,
     file: VectorFileOptions,
     engine: EmbedEngineOptions,
@@ -57,7 +59,7 @@ def embed(
     [bold]cat texts.txt | bertcli embed -o vectors.npy[/bold]
     """
     console = messages.console()
-    options = chosen(vector, length, compute)
+    options = chosen(vector, length, compute, backend)
     if engine.engine == "ray":
         _check_for_ray(source, output, file, options)
         make = partial(_job, options, vector, compute, output)
@@ -161,11 +163,12 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
 
 
 def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embedder:
-    """Return the embedder that the options ask for; torch is imported here."""
+    """Return the embedder that the options ask for; its backend is imported here."""
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.embedder import Embedder
 
     embedder = Embedder.open(folder, options, console.warn)
+    console.note(embedder.runtime.note)
     if options.per_token or options.pooling == "auto":
         console.note(pooling(embedder))
     console.detail(f"model: {folder.path} ({folder.source})")

@@ -1,0 +1,175 @@
+"""The CPU engine: a BertModel compiled by OpenVINO, which no torch is needed for once it is made.
+
+A compiled model is kept in `compiled_cache`, by a digest of everything that it depends on: weights,
+config, what is read off the model, versions, the CPU. `compiling` makes it.
+
+Texts of one length make a batch: padding would change the last bits of a vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from bertcli.checkpoints.scan import find_config, read_config, require_weights
+from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.files.versions import __version__
+from bertcli.inference.compiled_cache import cached, digest_of
+from bertcli.inference.cpu_features import cpu_features
+from bertcli.inference.openvino import SETTINGS, openvino, openvino_version
+from bertcli.inference.runner import Finish, Tokens, Work, counted
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer
+
+BUDGET = 4096  # tokens of a batch: few enough for the cache of a CPU
+
+
+class InGraph:
+    """The model as `Finish` sees it: what was asked for of its pooler is compiled."""
+
+    def pooler(self, first: np.ndarray) -> np.ndarray:
+        """Return what the compiled pooler gave."""
+        return first
+
+
+@dataclass
+class CompiledRunner:
+    """A compiled model, run by this process over texts of one length at a time."""
+
+    model: Any  # of OpenVINO
+    threads: int
+    budget: int
+    busy = True  # it works when its results are asked for
+
+    def __post_init__(self) -> None:
+        self.request = self.model.create_infer_request()
+
+    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
+        """Run batches of texts of one length, the longest first; equal texts once."""
+        counts = Counter(texts)
+        found: dict[Tokens, np.ndarray] = {}
+        longest_first = sorted(counts, key=lambda text: -len(text.ids))
+        for length, same in groupby(longest_first, key=lambda text: len(text.ids)):
+            alike, size = list(same), max(1, (budget or self.budget) // length)
+            for at in range(0, len(alike), size):
+                batch = alike[at : at + size]
+                found |= zip(batch, self._vectors(batch, finish), strict=True)
+                yield counted(batch, counts)
+        return [found[text] for text in texts]
+
+    def _vectors(self, batch: Sequence[Tokens], finish: Finish) -> Sequence[np.ndarray]:
+        columns = [np.array(column, np.int64) for column in zip(*batch, strict=True)]
+        try:
+            states = self.request.infer(columns)[0]  # [B, L or 1, D...]
+        except (RuntimeError, MemoryError) as failed:
+            if not out_of_memory(failed):
+                raise
+            raise BertcliError(
+                f"out of memory with a batch of {columns[0].size} tokens",
+                "use a smaller --batch-tokens or --max-length, or a smaller model",
+            ) from None
+        count, kept, *rest = states.shape
+        vectors: Sequence[np.ndarray] = finish(
+            InGraph(), states.reshape(count * kept, *rest), [kept] * count
+        )
+        return vectors
+
+
+@dataclass(frozen=True)
+class CompiledRuntime(Runtime):
+    """A model that OpenVINO runs."""
+
+    compiled: str  # a note when it had to be compiled
+
+    @classmethod
+    def open(cls, spec: ModelSpec, warn: Warn = lambda message: None) -> CompiledRuntime:
+        """Load the compiled model of a folder, or make it.
+
+        Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
+        model or this engine cannot follow, BertcliError where OpenVINO is not installed.
+        """
+        compute = spec.compute
+        _refuse("device", compute.device, ("auto", "cpu"))
+        _refuse("dtype", compute.dtype, ("auto", "float32"))
+        engine = openvino()
+        tokenizer = open_tokenizer(spec, warn)
+        config = read_config(spec.folder)
+        spec.reading.indices(config.num_hidden_layers)
+        about = described(spec)
+        kept = cached(_key(about), about, partial(_made, spec))
+        threads = {} if compute.threads is None else {"INFERENCE_NUM_THREADS": compute.threads}
+        model = engine.Core().import_model(kept.blob, "CPU", {**SETTINGS, **threads})
+        used = int(model.get_property("INFERENCE_NUM_THREADS"))
+        runner = CompiledRunner(model, used, compute.batch_tokens or BUDGET)
+        return cls(spec, tokenizer, config, runner, ("cpu",), used, kept.note)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the numbers of this runner, for manifests."""
+        return {
+            "backend": "openvino",
+            "openvino": openvino_version(),
+            "cpu": cpu_features(),
+            "dtype": "float32",
+            "kernel": "equal lengths",
+            "linear": "compiled",
+            "device": "cpu",
+            "threads": None,  # the numbers do not depend on them
+            "batch_tokens": self.spec.compute.batch_tokens or BUDGET,
+        }
+
+    @property
+    def note(self) -> str:
+        """What a user should know of how the model was opened; "" for nothing."""
+        return self.compiled
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """Change nothing: no sum depends on the threads."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """End nothing: no other process runs."""
+
+
+def described(spec: ModelSpec) -> dict[str, Any]:
+    """Return everything that a compiled model depends on."""
+    weights = require_weights(spec.folder)
+    config = find_config(spec.folder)
+    files = [*weights.all, *([config] if config else [])]
+    return {
+        "model": str(spec.folder),
+        "files": {path.name: digest_of(path) for path in files},
+        "reading": asdict(spec.reading),
+        "pooler": bool(spec.pooler),
+        "bertcli": __version__,
+        "openvino": openvino_version(),
+        "settings": SETTINGS,
+        "cpu": cpu_features(),
+    }
+
+
+def _key(about: dict[str, Any]) -> str:
+    text = json.dumps({**about, "model": None}, sort_keys=True)  # wherever it lies
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _made(spec: ModelSpec) -> bytes:
+    from bertcli.inference.compiling import compiled
+
+    return compiled(spec)
+
+
+def _refuse(option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(
+            f"--{option} {value} is not possible with --backend openvino",
+            f"give {known[-1]}, or use --backend torch",
+        )

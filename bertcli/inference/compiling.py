@@ -1,0 +1,110 @@
+"""A BertModel, compiled by OpenVINO for the CPU of this machine.
+
+OpenVINO reads the model as torch traces it: the same modules and weights, no second description of
+the network. What is compiled takes ids and token types [B, L], texts of one length without padding,
+and returns what is read off the model, [B, L, D...], or [B, 1, D...] of first tokens and poolers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertcli.checkpoints.load import load
+from bertcli.errors import BertcliError
+from bertcli.inference.encoder import combined
+from bertcli.inference.openvino import SETTINGS, converted, openvino
+from bertcli.inference.runtime import ModelSpec
+from bertcli.models.attention import Attend, Distance
+from bertcli.models.bert import BertModel, directly
+
+TRIED = (1, 2, 19, 130)  # tokens of the texts that compiled models are compared on
+NEAR = 1e-4  # of the largest number; a kernel that is wrong is off by as much as the numbers
+
+
+def with_mask(at: int | None = None) -> Attend:
+    """Make the kernel for [B, L] that adds a bias to the scores, be it of zeros.
+
+    OpenVINO 2026.4 computes attention without one wrongly, from 16 tokens on. ``at`` is the place
+    of the first query.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # [B, L, H, D] -> [B, H, L, D]
+        bias = distance(q, k, k.shape[-2] - q.shape[-2] if at is None else at)
+        if bias is None:
+            bias = torch.zeros_like(k[:, :1, :, 0]).unsqueeze(-2)  # [B, 1, 1, L]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(-2, -3)
+
+    return attend
+
+
+class CompiledGraph(nn.Module):
+    """What is compiled: a model and what is read off it."""
+
+    def __init__(self, model: BertModel, spec: ModelSpec) -> None:
+        super().__init__()
+        self.model, self.reading, self.pooled = model, spec.reading, bool(spec.pooler)
+        self.layers = spec.reading.indices(len(model.encoder.layer))
+
+    def forward(self, ids: Tensor, types: Tensor) -> Tensor:
+        """Map ids and types [B, L] to states [B, L, D...], or [B, 1, D...]."""
+        first, top = self.reading.first, max(self.layers)
+        kernels = self.model.direction(with_mask())
+        wanted: dict[int, Tensor] = {}
+        for index, state in enumerate(self.model.states(ids, types=types, kernels=kernels)):
+            if index in self.layers:
+                wanted[index] = state[:, :1] if first else state
+            if first and index == top - 1:
+                wanted[top] = self._first(top, state)
+            if top in wanted:
+                break
+        found = combined([wanted[index] for index in self.layers], self.reading.combine)
+        return self.model.pooler(found[:, :1]) if self.pooled else found
+
+    def _first(self, index: int, below: Tensor) -> Tensor:
+        layer = self.model.encoder.layer[index - 1]
+        kernel = self.model.direction(with_mask(at=0))
+        states: Tensor = layer(below[:, :1], kernel, kv=layer.attention.self.kv(below))
+        return states
+
+
+@torch.inference_mode()
+def compiled(spec: ModelSpec) -> bytes:
+    """Load a model, compile it and return it as it is kept.
+
+    Raises ModelError for a folder that is not a whole BERT, BertcliError when what was compiled
+    gives other numbers than torch.
+    """
+    model, _ = load(spec.folder, BertModel, pooler=spec.pooler, dtype=torch.float32)
+    for layer in model.encoder.layer:
+        layer.call = directly  # parts of a batch would be traced as so many
+    graph = CompiledGraph(model, spec).eval()
+    example = (torch.ones(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of shapes that are constants here, and of the tracer
+        traced = converted(graph, example)
+    found = openvino().Core().compile_model(traced, "CPU", SETTINGS)
+    _compare(graph, found)
+    blob: bytes = found.export_model().getvalue()
+    return blob
+
+
+def _compare(graph: CompiledGraph, found: Any) -> None:
+    config = graph.model.config
+    for length in TRIED:
+        size = min(length, config.max_position_embeddings)
+        ids = 7919 * np.arange(3 * size, dtype=np.int64).reshape(3, size) % config.vocab_size
+        types = np.zeros_like(ids)
+        right = graph(torch.from_numpy(ids), torch.from_numpy(types)).numpy()
+        wrong = np.abs(found([ids, types])[0] - right).max()
+        if not wrong <= NEAR * max(1.0, np.abs(right).max()):
+            raise BertcliError(
+                f"compiled by OpenVINO, the model is off by {wrong:.1e} at {size} tokens",
+                "use --backend torch",
+            )

@@ -1,0 +1,277 @@
+"""The CPU engine: the numbers of torch, the same bits in any batch, and a cache that survives."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from front import DEADLINE, bad, call, environment, good, process, start
+from hostile import REAL
+
+from bertcli.inference import compiled_cache
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "samples" / "tiny-bert"
+OPENVINO = ("--backend", "openvino")
+EMBED = ("embed", "-q", "-m", TINY, "I love NLP!", *OPENVINO)
+
+pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache that the tests of this file share, where they do no harm to it."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+def lines(count, most=30):
+    dice = random.Random(15)
+    known = " ".join([(ROOT / "README.md").read_text("utf-8"), *REAL]).split()
+    return [" ".join(dice.choices(known, k=dice.randint(1, most))) for _ in range(count)]
+
+
+def vectors(tmp_path, cache, texts, *options):
+    file, out = tmp_path / "texts.txt", tmp_path / "out.npy"
+    file.write_text("".join(f"{line}\n" for line in texts), "utf-8")
+    done = call("embed", "-q", "-i", file, "-o", out, "--overwrite", *options, BERTCLI_CACHE=cache)
+    assert done.code == 0, done.err
+    return np.load(out)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--pooling", "cls"),
+        ("--pooling", "pooler"),
+        ("--pooling", "mean+max+weightedmean+lasttoken+mean_sqrt_len"),
+        ("--layers", "0,1,-1", "--layer-combine", "stack"),
+        ("--layers", "0,-1", "--layer-combine", "concat", "--pooling", "cls"),
+        ("--token-vectors",),
+        ("--word-vectors", "mean", "--normalize"),
+        ("--max-length", "9", "--on-truncate", "window"),
+        ("--prompt", "about: ", "--dim", "7"),
+    ],
+    ids=" ".join,
+)
+def test_the_numbers_are_those_of_torch(tmp_path, cache, options):
+    texts = [*lines(40), "a", "b c"]
+    chosen = ("-m", TINY, "--on-truncate", "ignore", *options)
+    ours = vectors(tmp_path, cache, texts, *chosen, *OPENVINO)
+    torchs = vectors(tmp_path, cache, texts, *chosen)
+    assert ours.shape == torchs.shape
+    np.testing.assert_allclose(ours, torchs, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_2000_texts_of_the_default_model_are_those_of_torch(tmp_path, cache):
+    texts = lines(2000, most=40)
+    ours = vectors(tmp_path, cache, texts, *OPENVINO)
+    assert np.abs(ours - vectors(tmp_path, cache, texts)).max() < 1e-6
+
+
+@pytest.mark.parametrize("model", ["tiny", pytest.param("default", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_vector_has_the_same_bits_in_any_batch(tmp_path, cache, model, pooling):
+    texts = [*lines(60), "a", "a", "b"]
+    where = ("-m", TINY) if model == "tiny" else ()
+    chosen = (*where, *OPENVINO, "--pooling", pooling, "--on-truncate", "ignore")
+    whole = vectors(tmp_path, cache, texts, *chosen)
+    order = random.Random(2).sample(range(len(texts)), len(texts))
+    for options in (("--window", 1), ("--batch-tokens", 40), ("--threads", 1), ("--threads", 3)):
+        again = vectors(tmp_path, cache, [texts[at] for at in order], *chosen, *options)
+        assert np.array_equal(again, whole[order]), options
+
+
+# --- starting ---
+
+
+NO_TORCH = """
+import socket, sys
+
+for name in ("torch", "transformers"):
+    sys.modules[name] = None
+
+def refused(*ignored, **also):
+    raise AssertionError("a socket is opened")
+
+socket.socket.connect = socket.socket.sendto = socket.create_connection = refused
+socket.getaddrinfo = refused
+from bertcli.cli.app import main
+code = main(sys.argv[1:])
+assert "openvino_telemetry" not in sys.modules or sys.modules["openvino_telemetry"] is None
+sys.exit(code)
+"""
+
+
+def without_torch(*argv, **env):
+    return subprocess.run(
+        [sys.executable, "-c", NO_TORCH, *map(str, argv)],
+        env=environment(env),
+        capture_output=True,
+        timeout=DEADLINE,
+    )
+
+
+def test_once_it_is_compiled_nothing_imports_torch_nor_opens_a_socket(tmp_path, cache):
+    expected = good(*EMBED, BERTCLI_CACHE=cache)
+    done = without_torch(*EMBED, BERTCLI_CACHE=cache, HOME=str(tmp_path))
+    assert (done.stdout, done.stderr, done.returncode) == (expected.stdout, b"", 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compiling_opens_no_socket_and_writes_to_the_cache_alone(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    program = NO_TORCH.replace('("torch", "transformers")', "()")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, EMBED)],
+        env=environment({"HOME": str(home), "BERTCLI_CACHE": str(tmp_path / "cache")}),
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert list(home.rglob("*")) == []
+
+
+def test_weights_are_hashed_once(cache, monkeypatch):
+    good(*EMBED, BERTCLI_CACHE=cache)
+    monkeypatch.setattr(compiled_cache, "sha256", None)
+    good(*EMBED, BERTCLI_CACHE=cache)
+
+
+# --- the cache ---
+
+
+def files(folder):
+    return sorted(path.name for path in Path(folder).iterdir() if path.suffix == ".model")
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """A cache that has the tiny model, and what embed writes with it."""
+    folder = tmp_path / "fresh"
+    expected = good(*EMBED, BERTCLI_CACHE=str(folder))
+    assert len(files(folder)) == 1
+    return folder, expected
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut", "empty", "not JSON"])
+def test_a_damaged_file_is_made_anew(fresh, damage):
+    folder, expected = fresh
+    (path,) = folder.glob("*.model")
+    content = bytearray(path.read_bytes())
+    content[-1000] ^= 1
+    match damage:
+        case "cut":
+            content = content[:-1]
+        case "empty":
+            content = b""
+        case "not JSON":
+            content = b"[" * 100_000
+    path.write_bytes(content)
+    again = call("embed", *EMBED[2:], BERTCLI_CACHE=str(folder))
+    assert again.stdout == expected.stdout
+    assert "note: compiled the model in" in again.err
+    good(*EMBED, BERTCLI_CACHE=str(folder))
+
+
+def test_two_at_once_make_one(tmp_path):
+    env = {"BERTCLI_CACHE": str(tmp_path / "cache")}
+    both = [start(*EMBED, env=env) for _ in range(2)]
+    outputs = {running.communicate(timeout=DEADLINE) for running in both}
+    assert {err for _, err in outputs} == {b""} and len(outputs) == 1
+    assert len(files(tmp_path / "cache")) == 1
+
+
+@pytest.mark.slow
+def test_killed_while_it_compiles_the_next_run_makes_it(tmp_path):
+    folder = tmp_path / "cache"
+    for wait in (0.0, 0.5):
+        running = start(*EMBED, env={"BERTCLI_CACHE": str(folder)})
+        until = time.monotonic() + DEADLINE
+        while not (folder / "making.lock").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(wait)
+        running.kill()
+        running.communicate()
+    done = process(*EMBED, env={"BERTCLI_CACHE": str(folder)})
+    assert (done.code, done.err) == (0, "")
+    assert len(files(folder)) == 1 and not list(folder.glob(".*"))
+
+
+def test_where_nothing_can_be_written_it_is_compiled_in_memory(tmp_path, cache):
+    (tmp_path / "file").write_text("")
+    expected = good(*EMBED, BERTCLI_CACHE=cache)
+    done = call("embed", *EMBED[2:], BERTCLI_CACHE=str(tmp_path / "file" / "cache"))
+    assert done.stdout == expected.stdout
+    assert "not kept: the cache cannot be written" in done.err
+
+
+def test_without_a_home_there_is_none(monkeypatch):
+    for name in ("BERTCLI_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert compiled_cache.cache_folder() is None
+    assert compiled_cache.cached("key", {}, lambda: b"made").blob == b"made"
+
+
+def test_the_oldest_go_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTCLI_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiled_cache, "LARGEST", 250)
+    for age, name in enumerate(("c", "a", "b")):
+        compiled_cache.cached(name, {}, lambda: bytes(100))
+        os.utime(tmp_path / f"{name}.model", (1000 + age, 1000 + age))
+    compiled_cache.cached("c", {}, lambda: bytes(100))  # used again: now the newest
+    compiled_cache.cached("d", {}, lambda: bytes(100))
+    assert files(tmp_path) == ["c.model", "d.model"]
+
+
+def test_models_lists_prepares_and_cleans(tmp_path):
+    env = {"BERTCLI_CACHE": str(tmp_path)}
+    done = call("models", "prepare", TINY, **env)
+    assert done.code == 0 and "note: compiled the model in" in done.err
+    assert "is prepared already" in call("models", "prepare", TINY, **env).err
+    done = call("models", **env)
+    assert f"{TINY}  layers -1, all tokens" in done.out and "note: 1 model, " in done.err
+    assert "note: removed 1 model, " in call("models", "clean", **env).err
+    assert files(tmp_path) == [] and call("models", **env).out == ""
+    assert bad("models", "clean", TINY, code=2, **env).error == "models clean takes no MODEL"
+
+
+# --- what is told ---
+
+
+def test_another_backend_is_another_run(tmp_path, cache):
+    out = tmp_path / "out.npy"
+    good(*EMBED, "-o", out, BERTCLI_CACHE=cache)
+    manifest = json.loads(Path(f"{out}.manifest.json").read_text())
+    options = manifest["fingerprint"]["options"]
+    assert options["backend"] == "openvino" and options["openvino"] and options["cpu"]
+    assert manifest["same_bits"] is True
+    done = bad("embed", "-q", "-m", TINY, "I love NLP!", "-o", out, "--resume")
+    assert 'options.backend was "openvino", now "torch"' in done.error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dtype", "int8"), "--dtype int8 is not possible with --backend openvino"),
+        (("--device", "cpu,cpu"), "--device cpu,cpu is not possible with --backend openvino"),
+        (("--layers", "9"), "layer 9 not found (--layers)"),
+    ],
+)
+def test_what_it_cannot_do_is_said(cache, options, message):
+    assert bad(*EMBED, *options, code=2, BERTCLI_CACHE=cache).error == message
+
+
+def test_without_openvino_one_line_says_what_to_install(cache, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    done = bad(*EMBED, BERTCLI_CACHE=cache)
+    assert done.error == "--backend openvino needs the package openvino"
+    assert "pip install 'bertcli[openvino]'" in done.hint
