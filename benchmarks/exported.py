@@ -118,3 +118,19 @@ def random_base(folder: Path, tokenizer: Path) -> None:
     pooling = Pooling(transformer.get_word_embedding_dimension(), "mean")
     SentenceTransformer(modules=[transformer, pooling], device="cpu").save(str(folder))
     shutil.rmtree(bare)
+
+
+def random_null(folder: Path, tokenizer: Path) -> None:
+    """Write a BERT of one layer of width 32 with random weights and this tokenizer."""
+    import shutil
+
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    given = json.loads((tokenizer / "config.json").read_text("utf-8"))
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    same = {name: given[name] for name in ("vocab_size", "max_position_embeddings")}
+    BertModel(BertConfig(**same, **sizes, num_hidden_layers=1)).save_pretrained(folder)
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / name, folder / name)
