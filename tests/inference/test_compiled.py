@@ -126,6 +126,20 @@ def test_once_it_is_compiled_nothing_imports_torch_nor_opens_a_socket(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_similar_imports_no_torch(tmp_path, cache):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("It is raining.\nI enjoy language technology.\n")
+    search = ("similar", "-q", "-m", TINY, "I love NLP!", "--corpus", corpus, "-f", "jsonl")
+    expected = good(*search)
+    good(*search, *OPENVINO, BERTCLI_CACHE=cache)
+    done = without_torch(*search, *OPENVINO, BERTCLI_CACHE=cache)
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["row"] for row in found] == [row["row"] for row in expected.rows]
+    scores = [[row["score"] for row in rows] for rows in (found, expected.rows)]
+    np.testing.assert_allclose(*scores, atol=1e-5)
+
+
 def test_compiling_opens_no_socket_and_writes_to_the_cache_alone(tmp_path):
     home = tmp_path / "home"
     home.mkdir()

@@ -9,7 +9,7 @@ import typer
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
-from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.embed import BackendOptions, ComputeOptions
 from bertcli.cli.options.groups import INPUT, record
 from bertcli.cli.options.inputs import IdField, InputFormat, MaxRecordBytes, TextField
 from bertcli.errors import UsageError
@@ -89,6 +89,7 @@ def similar(
     corpus: CorpusOptions,
     model: ModelOptions,
     compute: ComputeOptions,
+    backend: BackendOptions,
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
@@ -107,7 +108,9 @@ def similar(
     from bertcli.vectors.search import Search, SearchOptions
 
     options = record(SearchOptions, query, corpus)
-    search = Search.open(folder, record(EmbedOptions, compute), options, reader, console.warn)
+    how = record(EmbedOptions, compute, backend)
+    search = Search.open(folder, how, options, reader, console.warn)
+    console.note(search.embedder.runtime.note)
     console.follow(search)
     console.warn(truncated(search.tally, search.embedder.max_length, WINDOWS))
     if form == "table":
