@@ -78,11 +78,9 @@ def show_versions(wanted: bool) -> None:
     """Print the versions that decide the numbers, read from metadata: nothing is imported."""
     if not wanted:
         return
-    from importlib.metadata import version
+    from bertcli.files.versions import __version__, versions
 
-    from bertcli.files.versions import __version__
-
-    found = [f"{name} {version(name)}" for name in ("torch", "tokenizers")]
+    found = [f"{name} {number}" for name, number in versions("torch", "tokenizers").items()]
     typer.echo(f"bertcli {__version__}, {', '.join(found)}")
     raise typer.Exit
 

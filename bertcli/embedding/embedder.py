@@ -33,9 +33,10 @@ from bertcli.embedding.token_vectors import (
 from bertcli.embedding.word_pooling import pool_words, words_of
 from bertcli.errors import BertcliError, InputError, ModelError
 from bertcli.hub import ModelFolder
+from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import Reading, Tokens, Work, result_of
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_runtime, refuse_pairs
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, refuse_pairs
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout

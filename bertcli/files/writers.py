@@ -3,7 +3,7 @@
     with open_writer(Path("ids.parquet"), "parquet") as write:
         write([{"input_ids": [101, 102]}])
 
-A writer takes the rows of a window at a time. Where there is none, a `tables.Header` tells the
+A writer takes the rows of a window at a time. Where there is none, a `tables.TableHeader` tells the
 columns of the empty file.
 """
 

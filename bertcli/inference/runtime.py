@@ -3,8 +3,8 @@
     runtime = open_runtime(ModelSpec(folder, Compute(dtype="bfloat16")))
     vectors = result_of(runtime.runner.run([Tokens((101, 102), (0, 0))], finish))
 
-Nobody else puts a tokenizer, a config, weights and a device together; `loading` does with torch.
-What can be told before the weights are read is told before.
+Nobody else puts a tokenizer, a config, weights and a device together; `opening`
+says who does. What can be told before the weights are read is told before.
 """
 
 from __future__ import annotations
@@ -89,18 +89,6 @@ def open_tokenizer(spec: ModelSpec, warn: Warn) -> Tokenizer:
         warn(message)
     refuse_unfit(spec.folder, read_config(spec.folder), tokenizer)
     return tokenizer
-
-
-def open_runtime(spec: ModelSpec, warn: Warn = lambda message: None) -> Runtime:
-    """Open a BERT without a head, with the engine that is asked for; no other is imported."""
-    if spec.compute.backend == "openvino":
-        from bertcli.inference.compiled import CompiledRuntime
-
-        return CompiledRuntime.open(spec, warn)
-    from bertcli.inference.loading import TorchRuntime
-    from bertcli.models.bert import BertModel
-
-    return TorchRuntime.open(spec, BertModel, warn)
 
 
 def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None:

@@ -98,9 +98,9 @@ def look(
     """
     wanted = choice.of(report.config)
 
-    from bertcli.inference.loading import TorchRuntime
     from bertcli.inference.options import Compute
     from bertcli.inference.runtime import ModelSpec
+    from bertcli.inference.torch_runtime import TorchRuntime
     from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 

@@ -20,10 +20,10 @@ from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inference.devices import refuse_several
-from bertcli.inference.loading import TorchRuntime
 from bertcli.inference.options import Compute
 from bertcli.inference.runner import Finish, Tokens, first_tokens, result_of
 from bertcli.inference.runtime import ModelSpec, Warn, refuse_pairs
+from bertcli.inference.torch_runtime import TorchRuntime
 from bertcli.models.heads import BertForQuestionAnswering, BertWithHead
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record

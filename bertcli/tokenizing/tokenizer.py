@@ -47,14 +47,13 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.ragged import Ragged
     from bertcli.tokenizing.wordpiece import WordPieceEngine
+
 FEW = 256  # records that do not pay for the import of numpy
 RAGGED = {"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"}
 REPEATING = RAGGED - {"input_ids"}
 FAST_COLUMNS = {*RAGGED, "sequence_ids"}  # encode_batch_fast has no more
-
-
-# What clean_up_tokenization_spaces replaces in transformers, in this order.
 MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
+# What clean_up_tokenization_spaces replaces in transformers, in this order.
 CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 

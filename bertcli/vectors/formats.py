@@ -3,7 +3,7 @@
 - NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...], rows in the order of the input.
   Ids, where the input has any, are in the array ``ids`` of NPZ, strings [N], and for the others in
   an index beside the file. Where a record has several rows, the index says which.
-- Those three are in `fields`.
+- JSONL, CSV and Parquet hold the other fields as well: those are in `rows`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.writers import writer_of
 from bertcli.files.zips import npz_archive
-from bertcli.vectors import rows as fields
 from bertcli.vectors.journal import Files
 from bertcli.vectors.precision import RANGED
+from bertcli.vectors.rows import cells, csv, jsonl, lines, lines_of_many, parquet
 from bertcli.vectors.spool import ID, Row, Rows
 
 if TYPE_CHECKING:
@@ -155,12 +155,12 @@ def _safetensors(file: IO[bytes], rows: Rows) -> Iterator[int]:
 
 # Each yields how many rows it has written since.
 WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
-    "jsonl": fields.jsonl,
-    "csv": fields.csv,
+    "jsonl": jsonl,
+    "csv": csv,
     "npy": _npy,
     "npz": _npz,
     "safetensors": _safetensors,
-    "parquet": fields.parquet,
+    "parquet": parquet,
 }
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
 
@@ -177,8 +177,8 @@ def vector_writer(file: IO[bytes], form: str, precision: str = "float32") -> Ite
 
     def rows_of(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
         if isinstance(vectors, Sequence):
-            return fields.lines_of_many(metas, [convert(some) for some in vectors])
-        return (fields.cells if form == "csv" else fields.lines)(metas, convert(vectors))
+            return lines_of_many(metas, [convert(some) for some in vectors])
+        return (cells if form == "csv" else lines)(metas, convert(vectors))
 
     with writer_of(form)(file) as write:
         yield lambda metas, vectors: write(rows_of(metas, vectors))

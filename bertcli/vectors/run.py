@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.checkpoints.scan import find_weights, model_files, tokenizer_files
 from bertcli.embedding.embedder import Embedded, Embedder
 from bertcli.errors import OutputError
+from bertcli.files.versions import versions
 from bertcli.files.writers import open_output
 from bertcli.hub import sha256
 from bertcli.inference.progress import Ran, Resumed, Step
@@ -30,6 +30,7 @@ from bertcli.vectors.sink import Sink, Target
 if TYPE_CHECKING:
     import numpy as np
 
+LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
 # Keys of config.json that change the numbers of the same weights; what else does is an option.
 NUMBERS = (
     "hidden_act",
@@ -142,7 +143,7 @@ class EmbedRun:
     embedder: Embedder
     reader: Reader
     target: Target
-    about: Mapping[str, Any] = field(default_factory=lambda: {"versions": versions()})
+    about: Mapping[str, Any] = field(default_factory=lambda: {"versions": versions(*LIBRARIES)})
     tally: TokenCounts = field(default_factory=TokenCounts)
     complete: bool = False  # whether the file was there already
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
@@ -246,11 +247,6 @@ class EmbedRun:
             "input_sha256": digest.sha.hexdigest(),
             "texts_sha256": digest.texts.hexdigest(),
         }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the libraries that the numbers depend on."""
-    return {name: version(name) for name in ("torch", "tokenizers", "numpy")}
 
 
 def made_by(embedder: Embedder) -> dict[str, Any]:

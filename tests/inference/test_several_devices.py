@@ -24,11 +24,11 @@ from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
 from bertcli.inference.encoder import Encoder
-from bertcli.inference.loading import open_encoder
 from bertcli.inference.pool import ProcessPool
 from bertcli.inference.progress import Progress, Ran
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
+from bertcli.inference.torch_runtime import open_encoder
 from bertcli.models.bert import BertModel
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source

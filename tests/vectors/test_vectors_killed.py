@@ -14,12 +14,11 @@ import pytest
 import bertcli
 from bertcli.errors import OutputError
 from bertcli.files import lock
-from bertcli.vectors import formats, journal, spool
+from bertcli.vectors import formats, journal, rows, spool
 from bertcli.vectors import output as sink
-from bertcli.vectors import rows as fields
 from bertcli.vectors.output import Target, open_vectors
 
-WATCHED = {module.__file__ for module in (fields, formats, journal, lock, sink, spool)}
+WATCHED = {module.__file__ for module in (formats, journal, lock, rows, sink, spool)}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
 COUNTS = [2, 0, 1]  # rows of each record, where one may have several

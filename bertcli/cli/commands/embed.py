@@ -24,9 +24,9 @@ from bertcli.cli.options.inputs import InputOptions
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
-from bertcli.vectors import rows as fields
 from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.precision import RANGED, too_few
+from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
 from bertcli.vectors.sink import Target
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _job(
 
 def _taken(options: EmbedOptions) -> frozenset[str]:
     """Return the names that no carried field may have."""
-    return frozenset(fields.WRITTEN_OF_MANY if options.per_token else fields.WRITTEN)
+    return frozenset(WRITTEN_OF_MANY if options.per_token else WRITTEN)
 
 
 def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embedder:
