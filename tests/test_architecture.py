@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import get_type_hints
 
@@ -115,6 +116,33 @@ def test_imports_point_one_way():
             if theirs in TOP or PACKAGES.index(theirs) > PACKAGES.index(ours):
                 wrong.append(f"{name_of(path)} imports {module}")
     assert wrong == []
+
+
+def modules_named_in(path, modules):
+    """Return the modules of ours that a module imports, lazily and for types as well."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & modules
+            found |= submodules or ({node.module} & modules)
+    return found
+
+
+def test_imports_go_one_way_between_modules_lazily_and_for_types():
+    names = {path: f"bertcli.{name_of(path)}".removesuffix(".__init__") for path in FILES}
+    modules = {*names.values()} - {"bertcli"}
+    graph = {name: modules_named_in(path, modules) for path, name in names.items()}
+    TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle
+
+
+def test_a_class_has_a_name_of_its_own():
+    classes = [
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name in classes if classes.count(name) > 1] == []
 
 
 def test_torch_only_where_the_model_is():

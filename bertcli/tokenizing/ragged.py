@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer as Core
 
-    from bertcli.tokenizing.tokenizer import Tokenizer
+    from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 
     Ids = NDArray[np.uint32]
     Counts = NDArray[np.int64]
@@ -147,7 +147,7 @@ def _offsets(lengths: Counts) -> Counts:
 class RaggedMaker:
     """Makes ragged batches of one layout."""
 
-    def __init__(self, tokenizer: Tokenizer, layout: Layout) -> None:
+    def __init__(self, tokenizer: LoadedTokenizer, layout: Layout) -> None:
         self.tokenizer, self.layout = tokenizer, layout
         self.limit = tokenizer.cut_at(layout)
         self.side = layout.truncation_side or tokenizer.truncation_side

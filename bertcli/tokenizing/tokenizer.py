@@ -11,13 +11,9 @@ what a tokenizer.json says about them is overridden, and what was cut is counted
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from bertcli.checkpoints.scan import bert_folder
-from bertcli.errors import BertcliError, InputError, ModelError, UsageError
-from bertcli.files.typed_json import JsonObject
+from bertcli.errors import BertcliError, InputError
 from bertcli.records.records import Record, TextBlock, texts_of
 from bertcli.tokenizing.columns import (
     COLUMNS,
@@ -29,30 +25,18 @@ from bertcli.tokenizing.columns import (
     select,
     span,
 )
-from bertcli.tokenizing.model_files import (
-    SIDES,
-    add_template,
-    check,
-    load,
-    read_settings,
-    roles_of,
-    sequence_limit,
-)
-from bertcli.tokenizing.special_text import SpecialTextCounter
-from bertcli.tokenizing.truncation import TooShortError, Window, windows
+from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
+from bertcli.tokenizing.truncation import Window
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
-    from tokenizers import Tokenizer as Core
 
     from bertcli.tokenizing.ragged import Ragged
-    from bertcli.tokenizing.wordpiece import WordPieceEngine
 
 FEW = 256  # records that do not pay for the import of numpy
 RAGGED = {"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"}
 REPEATING = RAGGED - {"input_ids"}
 FAST_COLUMNS = {*RAGGED, "sequence_ids"}  # encode_batch_fast has no more
-MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 # What clean_up_tokenization_spaces replaces in transformers, in this order.
 CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
@@ -67,88 +51,8 @@ def _stop(error: BertcliError) -> NoReturn:
     raise error
 
 
-class Tokenizer:
-    """The tokenizer of one folder. ``limit`` is the longest sequence its model takes."""
-
-    def __init__(self, core: Core, settings: JsonObject, limit: int | None) -> None:
-        self.core = core
-        self.limit = limit
-        self.roles = roles_of(settings)
-        self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
-        self.padding_side = settings.choice("padding_side", SIDES) or "right"
-        self.warnings: list[str] = []
-        self.literals = SpecialTextCounter(core)
-        self.state = _state(core)  # of the core, which the engine and the literals are made from
-        self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
-        core.no_truncation()
-        core.no_padding()
-
-    @classmethod
-    def load(cls, folder: Path, *, parse_special: bool = True) -> Tokenizer:
-        """Return the tokenizer of a folder: its tokenizer.json, or else its vocab.txt.
-
-        A sentence model may keep them in a part of its own, which its modules.json names.
-        ``parse_special`` tells whether a literal "[SEP]" in a text becomes that special token.
-        Raises ModelError when a file is missing or broken, or a special token is not there.
-        """
-        folder = bert_folder(folder)
-        settings = read_settings(folder)
-        core, warnings = load(folder, settings)
-        tokenizer = cls(core, settings, sequence_limit(folder, settings))
-        tokenizer.warnings = warnings + check(core, tokenizer.roles, folder)
-        if core.post_processor is None:
-            add_template(core, tokenizer.roles["cls_token"], tokenizer.roles["sep_token"])
-        special = core.num_special_tokens_to_add(False)
-        if tokenizer.limit is not None and tokenizer.limit < special:
-            raise ModelError(
-                f"{folder}: a limit of {tokenizer.limit} tokens leaves no room for the {special} "
-                "special tokens",
-                "correct model_max_length, max_seq_length or max_position_embeddings",
-            )
-        core.encode_special_tokens = not parse_special
-        tokenizer.state = _state(core)
-        tokenizer.literals = SpecialTextCounter(core)
-        return tokenizer
-
-    @cached_property
-    def engine(self) -> WordPieceEngine:
-        """What makes ids of many texts at once."""
-        from bertcli.tokenizing.wordpiece import WordPieceEngine
-
-        return WordPieceEngine(self.core)
-
-    def notice_changes(self) -> None:
-        """Forget what was remembered of a core that has changed since, as by ``add_tokens``."""
-        if self.state != (now := _state(self.core)):
-            self.state = now
-            self.literals = SpecialTextCounter(self.core)
-            self.__dict__.pop("engine", None)
-
-    @property
-    def engine_used(self) -> str:
-        """What made the ids, and why nothing faster."""
-        made = self.__dict__.get("engine")
-        return made.why if made else "tokenizers, as there are few texts"
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of tokens, added ones included."""
-        return self.core.get_vocab_size()
-
-    def beyond(self, rows: int) -> tuple[str, int] | None:
-        """Return the first token, and its id, that a table of so many rows does not have."""
-        vocabulary = self.core.get_vocab()
-        if max(vocabulary.values(), default=-1) < rows:
-            return None
-        return min(
-            ((token, index) for token, index in vocabulary.items() if index >= rows),
-            key=lambda entry: entry[1],
-        )
-
-    def special_ids(self) -> dict[str, int]:
-        """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""
-        found = {token: self.core.token_to_id(token) for token in self.roles.values()}
-        return {token: index for token, index in found.items() if index is not None}
+class Tokenizer(LoadedTokenizer):
+    """The tokenizer of one folder: texts to tokens and back."""
 
     def count_literals(self, records: Sequence[Record]) -> int:
         """Return how many special tokens are written out in the texts, and parsed as such."""
@@ -232,51 +136,6 @@ class Tokenizer:
         token = self.roles["pad_token"]
         return [padded(item, length, side, token, self.padding_id) for item in batch]
 
-    @property
-    def padding_id(self) -> int:
-        """The id of the padding token."""
-        return self.special_ids()[self.roles["pad_token"]]
-
-    def max_length(self, layout: Layout) -> int:
-        """Return the length to truncate or pad to: the one asked for, else the model's limit."""
-        if layout.max_length is not None:
-            return layout.max_length
-        if self.limit is None:
-            raise UsageError("this tokenizer has no length limit", "give --max-length")
-        return self.limit
-
-    def padded_to(self, layout: Layout) -> int:
-        """Return the length that padding to ``max_length`` makes of every text.
-
-        Raises UsageError where a limit that no text comes near would fill the memory.
-        """
-        length = self.max_length(layout)
-        if layout.max_length is None and length > MOST_PADDED:
-            raise UsageError(
-                f"--padding max_length would pad every text to {length:,} tokens, the limit that "
-                "this model's files name",
-                "give --max-length N",
-            )
-        return length
-
-    def cut_at(self, layout: Layout) -> int | None:
-        """Return the length that truncation keeps; None without truncation.
-
-        Raises UsageError for a length that the special tokens fill, or a stride that does not fit.
-        """
-        if layout.truncation == "do_not_truncate":
-            return None
-        length = self.max_length(layout)
-        room = self.room(length, layout, pair=False)
-        if layout.stride and layout.stride >= room:
-            if not room:
-                raise UsageError(f"--max-length {length} leaves no room for text")
-            raise UsageError(
-                f"--stride {layout.stride} must be less than the {room} tokens of a window",
-                f"--max-length {length} without special tokens is {room}",
-            )
-        return length
-
     def decode(
         self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool | None = None
     ) -> str:
@@ -355,53 +214,3 @@ class Tokenizer:
             )
             for window in (found if layout.overflowing else found[:1])
         ]
-
-    def windows_of(
-        self, record: Record, lengths: tuple[int, int], layout: Layout, limit: int
-    ) -> list[Window]:
-        """Return the windows of a record whose texts have so many tokens.
-
-        Raises InputError when it cannot be truncated as asked.
-        """
-        try:
-            return windows(
-                lengths[0],
-                None if record.pair is None else lengths[1],
-                self.room(limit, layout, pair=record.pair is not None),
-                layout.truncation,
-                side=layout.truncation_side or self.truncation_side,
-                stride=layout.stride if layout.overflowing else 0,
-            )
-        except TooShortError as error:
-            raise InputError(
-                f"{record.where}: cannot be truncated to {limit} tokens: {error}",
-                f"{error.way}, a larger --max-length, or --on-error skip",
-            ) from None
-
-    def room(self, length: int, layout: Layout, *, pair: bool) -> int:
-        """Return how many tokens of a text or a pair fit beside the special tokens.
-
-        Raises UsageError when those alone are too many.
-        """
-        special = self.core.num_special_tokens_to_add(pair) if layout.special_tokens else 0
-        if length < special:
-            raise UsageError(
-                f"--max-length {length} leaves no room for the {special} special tokens",
-                "increase it, or use --no-special-tokens",
-            )
-        return length - special
-
-
-def _state(core: Core) -> tuple[object, ...]:
-    """Return what we derive from a core and a caller may change, in a form that is cheap to make.
-
-    The words of the model itself are left out: nothing adds to those but a new model.
-    """
-    added = core.get_added_tokens_decoder()
-    return (
-        core.get_vocab_size(),
-        type(core.model).__name__,
-        core.encode_special_tokens,
-        tuple((index, repr(token)) for index, token in added.items()),
-        *(part and part.__getstate__() for part in (core.normalizer, core.pre_tokenizer)),
-    )

@@ -10,7 +10,7 @@
     out.npy.journal.json    how much of both is committed, by what run, from which input
     out.npy.lock            held by the process that writes
 
-Where such a name would be too long, it is shortened: see `files.beside`. What replaces a file that
+Where such a name would be too long, it is shortened: see `side_files`. What replaces a file that
 not everybody may read is made readable by nobody else from the start.
 
 The journal is replaced, as a whole, after the data is on the disk: it never speaks of bytes that
@@ -97,7 +97,7 @@ class Journal:
     """What is committed."""
 
     fingerprint: dict[str, Any]
-    inputs: list[dict[str, Any]] = field(default_factory=list)  # as `inputs` describes files
+    inputs: list[dict[str, Any]] = field(default_factory=list)  # as `input_hashes` describes files
     overwrite: bool = False  # an output that is there already may be replaced
     modes: dict[str, int] = field(default_factory=dict)  # of the published files that it replaces
     rows: int = 0
