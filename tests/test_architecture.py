@@ -135,6 +135,13 @@ def test_imports_go_one_way_between_modules_lazily_and_for_types():
     TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle
 
 
+def test_a_package_says_what_is_in_it():
+    for path in ROOT.glob("*/__init__.py"):
+        told = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        there = {one.stem for one in path.parent.iterdir() if one.suffix == ".py"} - {"__init__"}
+        assert [name for name in sorted(there) if f"`{name}`" not in told] == [], path
+
+
 def test_a_class_has_a_name_of_its_own():
     classes = [
         node.name

@@ -5,10 +5,11 @@
 - Out: `writers` has a writer for each format; `atomic` makes files and folders that are there whole
   or not at all, `lock` keeps other runs away, `system_calls` has what not every system has.
 - Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),
-  `npy`, `zips`, `safetensors`; `tables` says what the rows of all are, `stored_arrays` reads the
-  arrays of any file, `id_arrays` and `ragged_arrays` those of token ids.
+  `npy`, `zips`, `safetensors`, `array_json`; `tables` says what the rows of all are,
+  `stored_arrays` reads the arrays of any file, `id_arrays` and `ragged_arrays` those of token ids.
 - Names: `side_files` beside an output, `same_file` against reading what is written, `addresses`;
   `printable` is the only filter between text from outside and a terminal.
+- `versions`: of bertcli and of the libraries.
 
 Begin with `streams` and `writers`.
 """

@@ -3,8 +3,8 @@
     runtime = open_runtime(ModelSpec(folder, Compute(dtype="bfloat16")))
     vectors = result_of(runtime.runner.run([Tokens((101, 102), (0, 0))], finish))
 
-Nobody else puts a tokenizer, a config, weights and a device together; `opening`
-says who does. What can be told before the weights are read is told before.
+Nobody else puts a tokenizer, a config, weights and a device together; `opening` says
+who does. What can be told before the weights are read is told before.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""What is in a model folder or in a file of vectors, without torch and without loading it.
+"""What is in a model folder or in a file of vectors: reports, without torch and without loading it.
 
     report = inspect_folder(find_model("bert-base-uncased", files=MODEL_FILES))
     report.parameters["without_pooler"]   # 108891648
 
-A missing part of a folder is a warning in the report, a broken one is an error.
+A missing part of a folder is a warning in the report, a broken one is an error. `folder` reports a
+folder, with `tokenizer_report`; `vector_file` a file, with `array_sources` and `number_statistics`.
+Two things load the model: `verify`, which checks that all is sound, and `attention`, which looks at
+a text. Begin with `folder`.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder

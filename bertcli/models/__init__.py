@@ -1,6 +1,11 @@
 """The networks, parts first: no files, no devices, no tokenizer.
 
-`config` says what a BERT is made of (without torch), `bert` is the model, `attention` the kernels
-that are passed to it, `heads` and `decoder` what stands on top. Changes to a built model are in
-`surgery`. Imports `errors` and `files` (for the config). Begin with `bert`.
+`config` says what a BERT is made of (`config_checks` what its values may be), both without torch;
+`activations` and `positions` are parts, `attention` has the kernels that are passed to the model,
+`bert` is the model, `heads` and `decoder` are what stands on top. `forward_passes` runs it in other
+ways, `module_tree` shows it.
+
+Changes to a built model are in `surgery`: `cpu_products` are faster linear layers, `int8` those of
+8-bit integers, with weights by `int8_rounding` and scales from `calibration_sample`. Imports
+`errors` and `files` (for the config). Begin with `bert`.
 """

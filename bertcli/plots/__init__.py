@@ -1,4 +1,8 @@
-"""Attention as pictures: a self-contained page; SVG, PNG and PDF with matplotlib."""
+"""Attention as pictures: a self-contained page; SVG, PNG and PDF with matplotlib.
+
+`attention_maps` are the numbers with their labels, `page` and `attention_figure` draw them in the
+`colours` of weights; `drawing` readies matplotlib, also for the curves of a training.
+"""
 
 from __future__ import annotations
 

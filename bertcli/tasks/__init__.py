@@ -4,4 +4,8 @@ head = Head.open(find_model("dslim/bert-base-NER", files=MODEL_FILES), BertForTo
 for window in TagTask(head).stream(Reader(Source(texts=("Angela lives in Berlin.",)))):
     for result in window:
         print(result.fields)
+
+`head` opens the model and streams texts through it, `results` are the rows written. The tasks are
+`fill_mask`, `next_sentence`, `classify`, `choose`, `tag` (tokens to `entities`) and `answer`
+(scores to `spans`). Imports `inference` and what is below. Begin with `head`, then `classify`.
 """

@@ -2,8 +2,8 @@
 
 `model_files` reads the tokenizer of a model's folder, `loaded_tokenizer` knows its special tokens
 and limits, `tokenizer` turns records into `columns`, `truncation` decides what stays, `run` goes
-through a whole input and counts, `decode` goes back. Millions of texts go as flat arrays:
-`wordpiece` makes their ids, `ragged` adds special tokens, truncation and padding, `token_output`
-and `ragged_lines` write them. Imports `errors`, `files`, `hub` and `records`. Begin with
-`tokenizer`.
+through a whole input and counts (`special_text` what was parsed, `statistics` a corpus), `decode`
+goes back. Millions of texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special
+tokens, truncation and padding, `token_output` and `ragged_lines` write them. Imports `errors`,
+`files`, `checkpoints` and `records`. Begin with `tokenizer`.
 """

@@ -3,7 +3,7 @@
 - `vocabulary` trains a WordPiece vocabulary (`bertcli pretrain vocab`).
 - `prepare` turns a corpus into a folder of instances: `documents` (tokenized, on disk) ->
   `instances` (sentence pairs, masks) -> `instance_rows` (arrays) -> `shards` (the folder, also
-  read).
+  read); `statistics` counts what they are like.
 - `run` trains on such a folder: `options`, `configuration` -> `batches` -> `loop` (one optimizer
   step) with `objective` (losses, evaluation) -> `checkpoints`, `log`; `ranks` are the processes.
 

@@ -1,7 +1,7 @@
 """Instances on disk: a folder with an index, the tokenizer's files and shards.
 
 instances.json               the index: lengths, counts, options, files with their sha256
-instances-00000.safetensors  or .parquet, as `rows` describes them
+instances-00000.safetensors  or .parquet, as `instance_rows` has them
 
 stored = Instances.open(Path("instances"))
 batch = stored.rows([3, 17, 4])["input_ids"]  # int32 [3, L]
