@@ -100,7 +100,7 @@ class _Embedding:
 
     @property
     def made_by(self) -> dict[str, Any]:
-        from bertcli.vectors.run import made_by
+        from bertcli.vectors.fingerprint import made_by
 
         return {**made_by(self.embedder), "precision": self.job.precision}
 

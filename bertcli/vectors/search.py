@@ -26,17 +26,10 @@ from bertcli.inference.runtime import Warn
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
 from bertcli.vectors.nearest import Nearest, Texts, check_maker, check_texts, texts_at
 from bertcli.vectors.reading import floats
-from bertcli.vectors.run import (
-    EmbedRun,
-    EmbedStream,
-    InputDigest,
-    numbers_of,
-    stacked,
-    tokenizer_of,
-    weights_of,
-)
+from bertcli.vectors.run import EmbedRun, EmbedStream, stacked
 from bertcli.vectors.sink import Target
 
 QUERY = ("query",)

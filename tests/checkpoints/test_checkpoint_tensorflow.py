@@ -27,7 +27,7 @@ from bertcli.models.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
 )
-from bertcli.vectors.run import weights_of
+from bertcli.vectors.fingerprint import weights_of
 
 
 @pytest.fixture

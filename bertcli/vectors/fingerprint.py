@@ -1,0 +1,79 @@
+"""What vectors depend on: the records, the files of the model, its config, the options.
+
+A run is resumed, and a corpus searched, only where all of these are as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertcli.checkpoints.scan import find_weights, tokenizer_files
+from bertcli.embedding.embedder import Embedder
+from bertcli.hub import sha256
+from bertcli.models.config import BertConfig
+from bertcli.records.records import Record
+
+# Keys of config.json that change the numbers of the same weights; what else does is an option.
+NUMBERS = (
+    "hidden_act",
+    "is_decoder",
+    "layer_norm_eps",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "position_embedding_type",
+)
+
+
+@dataclass
+class InputDigest:
+    """The sha256 of the records so far, so that a changed input is noticed on resuming.
+
+    ``texts`` is that of the texts and pairs alone, whatever else was read with them.
+    """
+
+    sha: Any = field(default_factory=hashlib.sha256)
+    texts: Any = field(default_factory=hashlib.sha256)
+    records: int = 0
+
+    def add(self, record: Record) -> None:
+        """Take in one record, as it was read."""
+        self.sha.update(repr((record.id, record.text, record.pair, record.extra)).encode())
+        self.texts.update(repr((record.text, record.pair)).encode())
+        self.records += 1
+
+    def watch(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield the same records, each once it is taken in."""
+        for record in records:
+            self.add(record)
+            yield record
+
+
+def made_by(embedder: Embedder) -> dict[str, Any]:
+    """Return what vectors depend on besides the input."""
+    folder = embedder.runtime.spec.folder
+    return {
+        "model": embedder.folder.name,
+        "weights": weights_of(folder),
+        "tokenizer": tokenizer_of(folder),
+        "config": numbers_of(embedder.runtime.config),
+        "options": embedder.chosen(),
+    }
+
+
+def weights_of(folder: Path) -> dict[str, str]:
+    """Return the sha256 of the files that hold a folder's weights, by name."""
+    return {path.name: sha256(path) for path in find_weights(folder).all}
+
+
+def tokenizer_of(folder: Path) -> dict[str, str]:
+    """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
+    return {path.name: sha256(path) for path in tokenizer_files(folder)}
+
+
+def numbers_of(config: BertConfig) -> dict[str, Any]:
+    """Return what the config says that changes the numbers of the same weights."""
+    return {name: getattr(config, name) for name in NUMBERS}
