@@ -89,9 +89,9 @@ def writer_of(form: str) -> Format:
 
             return rows_writer
         case "npy" | "npz" | "safetensors":
-            from bertcli.files import id_arrays as arrays
+            from bertcli.files import id_arrays
 
-            return arrays.writer_of(form)
+            return id_arrays.writer_of(form)
         case "ragged npz" | "ragged safetensors":
             from bertcli.files import ragged_arrays
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertcli.files.addresses import public
 from bertcli.files.versions import __version__
-from bertcli.ray import locations as places
+from bertcli.ray import locations
 from bertcli.ray.worker import Done, manifest_of
 from bertcli.vectors.journal import put_json
 
@@ -37,7 +37,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
         "counts": dict(totals(done)),
         "shards": [
             {
-                "source": public(places.named(one.shard.source)),
+                "source": public(locations.named(one.shard.source)),
                 "output": one.shard.output.removeprefix(base + "/"),
                 "records": one.counts["records"],
                 "sha256": one.sha256,
@@ -45,13 +45,13 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
             for one in ordered
         ],
     }
-    if places.is_local(base):
-        put_json(places.local_path(base) / NAME, value)
+    if locations.is_local(base):
+        put_json(locations.local_path(base) / NAME, value)
         return
     with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
         file = Path(scratch) / NAME
         put_json(file, value)
-        places.put(file, f"{base}/{NAME}")
+        locations.put(file, f"{base}/{NAME}")
 
 
 def told(done: Sequence[Done], seconds: float) -> Iterator[str]:

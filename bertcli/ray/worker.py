@@ -16,7 +16,7 @@ from bertcli.files.addresses import public
 from bertcli.files.side_files import beside, manifest_beside
 from bertcli.files.typed_json import JsonObject, as_json
 from bertcli.hub import sha256
-from bertcli.ray import locations as places
+from bertcli.ray import locations
 from bertcli.ray.jobs import ShardJob, ShardWork
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
@@ -76,7 +76,7 @@ class ShardWorker:
         start = monotonic()
         now = {"by": self.made_by, "source": source_of(shard)}
         found = None if self.job.overwrite else manifest_of(shard)
-        if passed_over := found is not None and places.exists(shard.output):
+        if passed_over := found is not None and locations.exists(shard.output):
             refuse_changes(public(shard.output), found["shard"], now)
         else:
             if not self.job.overwrite:
@@ -90,11 +90,11 @@ class ShardWorker:
 
     def _make(self, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
         """Make it, and return how many records were skipped: without others there is no output."""
-        here = places.is_local(shard.output)
+        here = locations.is_local(shard.output)
         place = Path(shard.output)
-        output = places.local_path(shard.output) if here else scratch / "out" / place.name
+        output = locations.local_path(shard.output) if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)
-        path = str(places.fetch(shard.source, scratch))
+        path = str(locations.fetch(shard.source, scratch))
         letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
         reader = Reader(replace(self.job.source, paths=(path,)), letters)
         try:
@@ -108,21 +108,21 @@ class ShardWorker:
             made = sorted(output.parent.iterdir(), key=lambda one: one == manifest_beside(output))
             mark = scratch / "begun.json"  # so that a run which is killed here goes on
             mark.write_text(json.dumps({"shard": now}), "utf-8")
-            places.put(mark, places.beside(shard.output, MANIFEST))
+            locations.put(mark, locations.beside(shard.output, MANIFEST))
             for file in made:  # the manifest last: it says that the others are there
-                places.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
+                locations.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
         return reader.skipped
 
 
 def source_of(shard: Shard) -> dict[str, Any]:
     """Return what identifies the contents of a shard's source."""
     found: dict[str, Any] = {
-        "place": public(places.named(shard.source)),
-        "bytes": places.size(shard.source),
+        "place": public(locations.named(shard.source)),
+        "bytes": locations.size(shard.source),
     }
-    if places.is_local(shard.source):  # elsewhere it would have to be fetched
-        with places.explained(shard.source):
-            found["sha256"] = sha256(places.local_path(shard.source))
+    if locations.is_local(shard.source):  # elsewhere it would have to be fetched
+        with locations.explained(shard.source):
+            found["sha256"] = sha256(locations.local_path(shard.source))
     return found
 
 
@@ -138,7 +138,7 @@ def manifest_of(shard: Shard) -> dict[str, Any] | None:
 
 
 def _manifest(shard: Shard) -> JsonObject:
-    return manifest_in(places.read(places.beside(shard.output, MANIFEST)), shard.output)
+    return manifest_in(locations.read(locations.beside(shard.output, MANIFEST)), shard.output)
 
 
 def _refuse_unknown(shard: Shard) -> None:
@@ -146,8 +146,8 @@ def _refuse_unknown(shard: Shard) -> None:
 
     What begins one is its manifest, which names the shard, or the journal of its vectors.
     """
-    here = places.is_local(shard.output)
-    if here and Files.of(places.local_path(shard.output)).journal.exists():
+    here = locations.is_local(shard.output)
+    if here and Files.of(locations.local_path(shard.output)).journal.exists():
         return
-    if places.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
+    if locations.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
         raise not_resumable(public(shard.output))

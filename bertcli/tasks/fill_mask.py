@@ -67,8 +67,7 @@ class FillMaskTask:
             cut = f" in its first {item.length} tokens" if item.cut else ""
             raise InputError(
                 f"{item.record.where}: no {token}{cut}",
-                f"write {token} where a word is missing, or pass such texts over with "
-                "--on-error skip",
+                f"write {token} where a word is missing, or use --on-error skip",
             )
         return item
 

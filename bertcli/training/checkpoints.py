@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertcli.checkpoints import load as checkpoint
+from bertcli.checkpoints.load import save
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
@@ -186,7 +186,7 @@ def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, token
     for name in TOKENIZER_FILES:
         if name != "config.json" and (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)
-    checkpoint.save(model, config, folder)
+    save(model, config, folder)
 
 
 def put_moments(folder: Path, kept: Mapping[str, Tensor]) -> None:

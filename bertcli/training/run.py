@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bertcli.checkpoints import load as checkpoint
+from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.errors import BertcliError, InputError, ModelError, OutputError, out_of_memory
 from bertcli.files.lock import locked
@@ -199,7 +199,7 @@ class TrainingRun:
         if source is None:
             initialise(model, self.config.initializer_range)
         else:
-            found, _ = checkpoint.load(source, BertForPreTraining, dtype=torch.float32)
+            found, _ = load(source, BertForPreTraining, dtype=torch.float32)
             model.load_state_dict(found.state_dict())
         return model.to(self.ranks.device)
 
