@@ -94,7 +94,8 @@ class CompiledRuntime(Runtime):
         """Load the compiled model of a folder, or make it.
 
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
-        model or this engine cannot follow, BertcliError where OpenVINO is not installed.
+        model or this engine cannot follow, BertcliError where OpenVINO is not installed or refuses
+        what is in the cache.
         """
         compute = spec.compute
         _refuse("device", compute.device, ("auto", "cpu"))
@@ -106,7 +107,13 @@ class CompiledRuntime(Runtime):
         about = described(spec)
         kept = cached(_key(about), about, partial(_made, spec))
         threads = {} if compute.threads is None else {"INFERENCE_NUM_THREADS": compute.threads}
-        model = engine.Core().import_model(kept.blob, "CPU", {**SETTINGS, **threads})
+        try:
+            model = engine.Core().import_model(kept.blob, "CPU", {**SETTINGS, **threads})
+        except RuntimeError:  # of a CPU with the same features that OpenVINO treats otherwise
+            raise BertcliError(
+                f"{spec.folder}: OpenVINO refuses the compiled model in the cache",
+                "bertcli models clean, then run the same command again",
+            ) from None
         used = int(model.get_property("INFERENCE_NUM_THREADS"))
         runner = CompiledRunner(model, used, compute.batch_tokens or BUDGET)
         return cls(spec, tokenizer, config, runner, ("cpu",), used, kept.note)

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -193,6 +194,17 @@ def test_a_damaged_file_is_made_anew(fresh, damage):
     assert again.stdout == expected.stdout
     assert "note: compiled the model in" in again.err
     good(*EMBED, BERTCLI_CACHE=str(folder))
+
+
+def test_a_file_that_openvino_refuses_is_said_in_a_line(fresh):
+    """As that of another machine, which is whole."""
+    folder, _ = fresh
+    (path,) = folder.glob("*.model")
+    blob = b"of another machine"
+    path.write_bytes(json.dumps({"crc32": zlib.crc32(blob)}).encode() + b"\n" + blob)
+    done = bad(*EMBED, BERTCLI_CACHE=str(folder))
+    assert done.error == f"{TINY}: OpenVINO refuses the compiled model in the cache"
+    assert done.hint == "bertcli models clean, then run the same command again"
 
 
 def test_two_at_once_make_one(tmp_path):
