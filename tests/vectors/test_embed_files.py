@@ -227,7 +227,7 @@ def test_names_as_long_as_they_can_be(tmp_path, texts, form, size, letter):
     good(*SET, "-i", texts, "-o", out, "--resume")
     left = [path.name for path in tmp_path.iterdir() if path != texts]
     assert name in left and len(left) == 2 + (form in ("npy", "safetensors"))
-    assert "is complete" in call(*SET[:1], *SET[2:], "-i", texts, "-o", out, "--resume").err
+    assert "is already complete" in call(*SET[:1], *SET[2:], "-i", texts, "-o", out, "--resume").err
     if form != "csv":
         report = json.loads(good("inspect", "--json", out).out)
         assert report["manifest"]["rows"] == len(LINES)
