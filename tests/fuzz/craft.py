@@ -122,6 +122,8 @@ def mutated_zip(data: bytes, dice: random.Random) -> bytes:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = [(one.filename, archive.read(one)) for one in archive.infolist()]
     except (zipfile.BadZipFile, ValueError, OSError):
+        entries = []
+    if not entries:
         return data[: len(data) // 2]
     which = dice.randrange(len(entries))
     name, body = entries[which]

@@ -372,7 +372,7 @@ def add_file(folder: Path, dice: random.Random) -> None:
     """Add a file that was not there, or replace it by a short one."""
     name = dice.choice([*FURTHER, "pytorch_model.bin", "bert_model.ckpt.index", "vocab.txt"])
     path = folder / name
-    if path.parent.is_file() or path.is_dir() or path.is_symlink():
+    if path.parent.is_file() or path.is_symlink() or (path.exists() and not path.is_file()):
         return
     path.parent.mkdir(exist_ok=True)
     if name in FURTHER:

@@ -174,16 +174,17 @@ def disk_problems(
 ) -> Iterator[str]:
     """Say which files were changed, or left, that should not be."""
     out = command.output
-    if lost := [
-        path for path in before if path not in after and not (out and path.startswith(out))
-    ]:
+    # Through a link its target is written, and what stands beside that.
+    outs = (out, os.path.relpath(os.path.realpath(out))) if out else ()
+    others = {path: was for path, was in before.items() if not path.startswith(outs)}
+    if lost := [path for path in others if path not in after]:
         yield f"files are gone: {lost}"
-    for path, was in before.items():
-        if path in after and after[path] != was and not (out and path.startswith(out)):
+    for path, was in others.items():
+        if path in after and after[path] != was:
             yield f"a file was changed: {path}"
     new = sorted(set(after) - set(before))
-    made = {out, f"{out}.manifest.json", f"{out}.index.jsonl"}
-    allowed = made if not done.code else {f"{out}{end}" for end in KEPT}
+    made = {f"{one}{end}" for one in outs for end in ("", ".manifest.json", ".index.jsonl")}
+    allowed = made if not done.code else {f"{one}{end}" for one in outs for end in KEPT}
     if done.code and ("--on-error" in command.argv or "--tolerance" in command.argv):
         allowed |= made  # exit code 1 when any was skipped
     long = out[:150] if len(out) > 200 else None  # names beside it are cut
