@@ -67,6 +67,9 @@ def run() -> NoReturn:
         gc.freeze()  # ... and as much at the end
     except KeyboardInterrupt:
         pass
+    except (RuntimeError, SystemError, TypeError, ValueError):
+        if not caught:
+            raise  # else it is what C code made of the interrupt, as torch's does
     undo()  # there is nothing left to tidy up
     sys.exit(128 + caught[0] if caught else code)
 

@@ -357,6 +357,32 @@ def test_a_signal_where_python_ignores_exceptions(name, code, dying):
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
 
+TURNED = """
+import signal
+import bertcli.cli.app
+from bertcli.__main__ import run
+
+def main():
+    try:
+        signal.raise_signal(signal.{name})
+    except KeyboardInterrupt:
+        raise ValueError("could not determine the shape") from None
+
+bertcli.cli.app.main = main
+run()
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), SIGNALS)
+def test_a_signal_that_c_code_makes_another_exception_of(name, code):
+    """As torch's does of an interrupt while it looks at what it was given."""
+    script = TURNED.format(name=name)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, env=environment(), timeout=DEADLINE / 2
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
 def test_a_signal_while_waiting_for_input(tmp_path, name, code):
     with start("tokenize", "-o", "x.jsonl", cwd=tmp_path) as running:

@@ -578,11 +578,9 @@ def _spoil(where: Path, dice: random.Random, out: str) -> None:
             path.write_bytes(value.encode(errors="surrogatepass"))
         elif dice.random() < 0.2:
             path.unlink()
-            links = [
-                partial(path.symlink_to, name) for name in (path.name, "/dev/full", "in.jsonl")
-            ]
-            if path.name.removeprefix(out) not in ("", ".index.jsonl"):  # a pipe may be an input
-                links.append(partial(os.mkfifo, path))
+            links = [partial(path.symlink_to, name) for name in (path.name, "in.jsonl")]
+            if path.name.removeprefix(out) not in ("", ".index.jsonl"):  # those may be inputs
+                links += [partial(os.mkfifo, path), partial(path.symlink_to, "/dev/full")]
             dice.choice([path.mkdir, list, *links])()
         else:
             path.write_bytes(mutated_bytes(data, dice))

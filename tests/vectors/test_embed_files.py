@@ -499,6 +499,9 @@ def test_ids_are_kept(tmp_path, texts, form, precision):
         assert made["index_sha256"] == hashlib.sha256(index.read_bytes()).hexdigest()
         flipped(index, 9)
         assert "was changed after it was made" in bad(*argv, "--resume").error
+        index.unlink()
+        index.symlink_to("/dev/zero")  # it has no end
+        assert "was changed after it was made" in bad(*argv, "--resume").error
         good(*SET, "hi", "-o", out, "--overwrite")  # without an id
         assert not index.exists()
         index.write_text("mine")
