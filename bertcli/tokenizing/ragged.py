@@ -104,17 +104,6 @@ class Ragged:
                 of_parts = np.broadcast_to(SPECIAL, self.parts.shape)
         return np.repeat(of_parts.reshape(-1), self.parts.reshape(-1))
 
-    def take(self, rows: NDArray[np.intp]) -> Ragged:
-        """Return some of the texts, in this order."""
-        lengths = self.lengths[rows]
-        ids = spans(self.ids, self.offsets[:-1][rows], lengths)
-        kept = self.parts[rows], self.pairs[rows]
-        return Ragged(ids, _offsets(lengths), *kept, self.types, self.cut[rows])
-
-    def by_length(self) -> NDArray[np.intp]:
-        """Return the numbers of the texts, shortest first, and as they came among equals."""
-        return np.argsort(self.lengths, kind="stable")
-
     def encoded(
         self, records: Sequence[Record], columns: Sequence[str], samples: Iterable[int]
     ) -> list[Encoded]:

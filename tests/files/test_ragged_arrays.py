@@ -108,7 +108,7 @@ def test_what_does_not_fit(tmp_path, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-o", "x.parquet"], "--ragged cannot be combined with parquet"),
+        (["-o", "x.parquet"], "--ragged requires npz or safetensors, not parquet"),
         (["-o", "x.npz", "--padding", "true"], "--ragged cannot be combined with --padding"),
         (["-o", "x.npz", "--count"], "--ragged cannot be combined with --count or --stats"),
     ],

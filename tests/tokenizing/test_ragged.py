@@ -134,19 +134,6 @@ def test_arrays_of_a_batch(default):
     assert (len(ragged), ragged.lengths.tolist(), ragged.is_plain) == (3, [7, 2, 5], False)
 
 
-def test_rows_in_any_order(default):
-    texts = hostile.composed(5, 60)
-    layout = Layout(padding="longest", pad_to_multiple_of=4)
-    ragged = default.ragged([Record(text, "b" if text else None) for text in texts], layout)
-    order = ragged.by_length()
-    assert order.tolist() == sorted(range(len(texts)), key=lambda at: ragged.lengths[at])
-    some, rows = order[::2], [Record(text) for text in texts]
-    whole = ragged.encoded(rows, COLUMNS, range(len(rows)))
-    taken = ragged.take(some).encoded(rows[: len(some)], COLUMNS, some)
-    for at, item in zip(some, taken, strict=True):
-        assert item.columns == whole[at].columns
-
-
 def test_no_records(default):
     for layout in OPTIONS:
         assert len(default.ragged([], layout)) == 0

@@ -156,7 +156,7 @@ def _form(
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if fields.ragged and form not in ("npz", "safetensors"):
         raise UsageError(
-            f"--ragged cannot be combined with {form}", "use -o FILE.npz or FILE.safetensors"
+            f"--ragged requires npz or safetensors, not {form}", "give -o FILE.npz, for example"
         )
     if form in TENSORS and any(wordy):
         raise UsageError(
