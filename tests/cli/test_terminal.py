@@ -13,11 +13,12 @@ from terminal import at_terminal
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 LINES = 5_000
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
-# The command line, with a progress bar from the first record on instead of after a second.
+# The command line, with a progress bar from the first record on instead of after a second, drawn
+# at every step instead of ten times a second: what it shows does not hang on how fast this is.
 IMPATIENT = """
 import sys, bertcli.cli.display.progress_bars as bars
 from bertcli.cli.app import main
-bars.QUIET_SECONDS = 0
+bars.QUIET_SECONDS = bars.REFRESH_SECONDS = 0
 sys.exit(main())
 """
 

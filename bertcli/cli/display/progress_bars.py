@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bertcli.inference.progress import ModelRun, Progress
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
+REFRESH_SECONDS = 0.1  # time between two pictures of a bar
 
 
 class ProgressBar:
@@ -24,16 +25,20 @@ class ProgressBar:
     def __init__(self) -> None:
         self.start = monotonic()
         self.drawn: Drawn | None = None
+        self.due = self.start + QUIET_SECONDS  # when the next picture is drawn
 
     def update(self, counts: str, share: float | None, seconds: float) -> None:
         """Show how far the run is after so many seconds; a share of None is unknown."""
-        if monotonic() - self.start <= QUIET_SECONDS:
+        if monotonic() < self.due:
             return
         self.drawn = self.drawn or _drawn()
         left = "" if not share else clock(seconds * (1 - share) / share)
         total = None if share is None else 1.0
         task = self.drawn.task_ids[0]
         self.drawn.update(task, completed=share or 0.0, total=total, counts=counts, left=left)
+        self.drawn.start()
+        self.drawn.refresh()
+        self.due = monotonic() + REFRESH_SECONDS
 
     def stop(self) -> None:
         """Remove the bar."""
@@ -54,9 +59,9 @@ def _drawn() -> Drawn:
         console=Screen(stderr=True),
         transient=True,
         expand=True,
+        auto_refresh=False,  # every picture is one of numbers that were given, and no thread draws
     )
     drawn.add_task("", total=None, counts="", left="")
-    drawn.start()
     return drawn
 
 
