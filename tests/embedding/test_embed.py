@@ -3,15 +3,14 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from front import struck
 from safetensors.torch import load_file
 
 from bertcli.cli.app import main
@@ -348,19 +347,9 @@ def test_a_run_that_is_complete_has_nothing_to_do(tmp_path):
     assert out.stat().st_mtime_ns == before
 
 
-def interrupt(source, out):
-    command = [sys.executable, "-m", "bertcli", "embed", *map(str, arguments(source, out))]
-    journal = Path(f"{out}.journal.json")
-    with subprocess.Popen(command, cwd=ROOT) as process:
-        while not journal.exists() and process.poll() is None:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGINT)
-        return process.wait()
-
-
 def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
     out = tmp_path / "out.npy"
-    assert interrupt(many, out) == 130
+    assert struck("SIGINT", "embed", *arguments(many, out)) == 130
     assert not out.exists()
     refused = run(*arguments(many, out))
     assert refused.returncode == 1

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
+import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from front import PACKAGE, bad, call, good, process, start
+from front import PACKAGE, bad, call, good, process, struck
 
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
@@ -274,10 +274,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(suffix, what, many, tmp_p
     argv = ("embed", "-q", "-m", TINY, what, "-i", many, "--window", 20, "--prompt", "q: ")
     good(*argv, "-o", whole)
     journal = tmp_path / f"out.{suffix}.journal.json"
-    with start(*argv, "-o", out, "--resume") as running:
-        while running.poll() is None and not journal.exists():
-            time.sleep(0.002)
-        running.kill()
+    assert struck("SIGKILL", *argv, "-o", out, "--resume") == -signal.SIGKILL
     assert not out.exists()
     assert json.loads(journal.read_text())["state"]["records"] < 300
     done = process(*argv, "-o", out, "--resume")

@@ -115,6 +115,33 @@ def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, *
     return Result(running.returncode, out or b"", (err or b"").decode())
 
 
+# The command line, which sends itself a signal once so many journals of its output are written.
+STRUCK = """
+import os, signal, sys
+from bertcli.__main__ import run
+from bertcli.vectors.journal import Journal
+
+left, name = int(sys.argv.pop(1)), sys.argv.pop(1)
+write = Journal.write
+
+def strike(self, path):
+    global left
+    write(self, path)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), getattr(signal, name))
+
+Journal.write = strike
+run()
+"""
+
+
+def struck(name: str, *argv: Any, journals: int = 2) -> int:
+    """Return the exit code of a real process that a signal hits amid its work, as fast as it is."""
+    program = [sys.executable, "-c", STRUCK, str(journals), name, *map(str, argv)]
+    return subprocess.run(program, env=environment(), timeout=DEADLINE).returncode
+
+
 def shell(script: str, *, cwd: Path, env: Mapping[str, str] = {}) -> Result:
     """Run a line of bash in which `bertcli` is the command."""
     with tempfile.TemporaryDirectory() as folder:

@@ -80,16 +80,15 @@ def test_killed_at_random_instants(server, tmp_path):
     assert run(server, tmp_path, tmp_path / "whole") == 0
     seconds, whole = time.monotonic() - began, result(tmp_path / "whole")
     choose, killed, runs = random.Random(4), 0, 0
-    while killed < 8 and runs < 3:
+    while killed < 8:  # in as many runs as it takes
         out = tmp_path / f"out{runs}"
         code = run(server, tmp_path, out, choose.random() * seconds)
         killed += code == -signal.SIGKILL
         if code == 0:
             assert result(out) == whole
-            runs += 1
+            runs, seconds = runs + 1, seconds / 2  # the machine became faster
     assert run(server, tmp_path, out) == 0
     assert result(out) == whole
-    assert killed > 3
 
 
 # --- every line of the code that writes checkpoints ---
