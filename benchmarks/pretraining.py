@@ -30,6 +30,7 @@ from bertcli.training import configuration
 from bertcli.training.instance_rows import row_type, write_safetensors
 from bertcli.training.loop import Training
 from bertcli.training.options import TrainingOptions
+from bertcli.training.pretraining_losses import PretrainingObjective
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, Instances
 
@@ -64,7 +65,8 @@ class Ours:
         model = BertForPreTraining(config)
         initialise(model, config.initializer_range)  # or denormal numbers slow the decoder down
         model = model.to(device)
-        self.training = Training(model, data, np.arange(len(data)), options, Ranks(device))
+        objective = PretrainingObjective(data)
+        self.training = Training(model, objective, np.arange(len(data)), options, Ranks(device))
         self.number = 0
 
     def run(self, steps: int) -> float:

@@ -4,9 +4,9 @@
 - `prepare` turns a corpus into a folder of instances: `documents` (tokenized, on disk) ->
   `instances` (sentence pairs, masks) -> `instance_rows` (arrays) -> `shards` (the folder, also
   read); `statistics` counts what they are like.
-- `run` trains on such a folder: `options`, `configuration` -> `batches` -> `loop` (one optimizer
-  step) with `objective` (losses, evaluation) -> `checkpoints`, `log`; `ranks` are the processes.
+- `run` trains a task: `loop` (one optimizer step over `batches`) with the losses of its
+  `objective`, `checkpoints`, `log`; `options` are its numbers, `ranks` the processes.
+- `pretraining` is the task of such a folder, with its `configuration` and `pretraining_losses`.
 
-Begin with `prepare` and `run`. Only `objective`, `loop`, `checkpoints`, `ranks` and `run` import
-torch.
+Begin with `prepare` and `run`.
 """

@@ -19,17 +19,23 @@ MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GP
 Columns = dict[str, Any]  # an array [B, ...] a column of the rows
 
 
-class Batch(NamedTuple):
-    """Concatenated rows, and the tokens to predict."""
+class TokenBatch(NamedTuple):
+    """Concatenated rows."""
 
     ids: Any  # [T]; padded: [B * width]
     types: Any  # as ids
     lengths: Any  # [B]
     starts: Any  # [B] place of each row's first token among ids
+    width: int  # 0 when nothing is padded
+
+
+class MaskedBatch(NamedTuple):
+    """Rows, and the tokens to predict."""
+
+    tokens: TokenBatch
     masked: Any  # [M] places among ids
     words: Any  # [M] the original tokens
     follows: Any  # [B] 0 when the second sentence follows the first, 1 when it is a random one
-    width: int  # 0 when nothing is padded
 
 
 class Order:
@@ -90,8 +96,8 @@ def parts(found: Columns, count: int) -> list[Columns]:
     return [{name: column[some] for name, column in found.items()} for some in dealt]
 
 
-def collate(found: Columns, *, padded: bool) -> Batch:
-    """Return rows as one batch."""
+def token_batch(found: Columns, *, padded: bool) -> TokenBatch:
+    """Return the tokens of rows as one batch."""
     ids, lengths = found["input_ids"], found["lengths"].astype(np.int64)
     width = 0
     if padded:
@@ -101,16 +107,24 @@ def collate(found: Columns, *, padded: bool) -> Batch:
     else:
         kept = np.arange(ids.shape[1]) < lengths[:, None]
         starts = np.cumsum(lengths) - lengths
-    chosen = np.arange(found["masked_lm_ids"].shape[1]) < found["masked_lm_counts"][:, None]
-    return Batch(
+    return TokenBatch(
         ids=ids[kept].ravel().astype(np.int64),
         types=found["token_type_ids"][kept].ravel().astype(np.int64),
         lengths=lengths,
         starts=starts,
-        masked=(starts[:, None] + found["masked_lm_positions"])[chosen],
+        width=width,
+    )
+
+
+def collate(found: Columns, *, padded: bool) -> MaskedBatch:
+    """Return rows of instances as one batch."""
+    tokens = token_batch(found, padded=padded)
+    chosen = np.arange(found["masked_lm_ids"].shape[1]) < found["masked_lm_counts"][:, None]
+    return MaskedBatch(
+        tokens,
+        masked=(tokens.starts[:, None] + found["masked_lm_positions"])[chosen],
         words=found["masked_lm_ids"][chosen].astype(np.int64),
         follows=found["next_sentence_labels"].astype(np.int64),
-        width=width,
     )
 
 

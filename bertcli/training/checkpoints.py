@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertcli.checkpoints.load import save
+from bertcli.checkpoints.load import Model, save
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
@@ -39,8 +39,8 @@ from bertcli.files.typed_json import (
 )
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.models.config import BertConfig
-from bertcli.models.heads import BertForPreTraining
 from bertcli.training.log import LOG, PLOT
+from bertcli.training.options import RunFolder
 
 VERSION = 1  # of training_state.json
 MOST_BYTES = 1 << 62
@@ -72,6 +72,14 @@ class Checkpoints:
 
     folder: Path
     keep: int = 2
+    resume: bool = False
+
+    @classmethod
+    def of(cls, place: RunFolder, keep: int) -> Checkpoints:
+        """Return those of a run; OutputError when the folder has files not to be overwritten."""
+        found = cls(place.output, keep, place.resume)
+        found._check(overwrite=place.overwrite)
+        return found
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints, in ascending order."""
@@ -89,15 +97,14 @@ class Checkpoints:
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
-    def check(self, *, resume: bool, overwrite: bool) -> None:
-        """Raise OutputError when the folder has files that must not be overwritten."""
+    def _check(self, *, overwrite: bool) -> None:
         if self.folder.exists() and not self.folder.is_dir():
             raise OutputError(f"{self.folder}: not a folder", "give a folder with --output")
         if not is_text(str(self.folder)):
             raise OutputError(f"{self.folder}: the path is not UTF-8: {UTF8_ONLY}")
         there = [path.name for path in self.folder.glob("[!.]*")]
         ours = LOG in there or bool(self.steps())
-        if there and not (resume or overwrite):
+        if there and not (self.resume or overwrite):
             go_on = "--resume continues the run, " if ours else ""
             raise OutputError(
                 f"{self.folder}: folder already exists",
@@ -181,7 +188,7 @@ class Checkpoints:
         return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
 
 
-def put_model(folder: Path, model: BertForPreTraining, config: BertConfig, tokenizer: Path) -> None:
+def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
     """Write a model with its tokenizer, for bertcli and transformers."""
     for name in TOKENIZER_FILES:
         if name != "config.json" and (tokenizer / name).is_file():

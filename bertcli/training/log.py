@@ -18,11 +18,10 @@ from bertcli.plots.drawing import drawing, encode
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bertcli.training.loop import Step
+    from bertcli.training.loop import StepResult
 
 MOVE = "move the log away; the run continues with a new one"
 LOG, PLOT = "log.jsonl", "loss.svg"
-SUMMED = ("mlm_loss", "nsp_loss", "grad_norm")  # of the steps since the last line
 
 
 class LogWindow:
@@ -32,24 +31,23 @@ class LogWindow:
         self.sums = dict(sums)
         self.lr = 0.0
 
-    def add(self, step: Step, seconds: float) -> None:
+    def add(self, step: StepResult, seconds: float) -> None:
         """Add a step."""
-        said = {**step._asdict(), "seconds": seconds, "steps": 1}
-        for name in (*SUMMED, "tokens", "seconds", "steps"):
-            self.sums[name] = self.sums.get(name, 0) + said[name]
-        self.lr = step.lr
+        said = {**step.values, "seconds": seconds, "steps": 1}
+        self.lr = said.pop("lr")
+        for name, value in said.items():
+            self.sums[name] = self.sums.get(name, 0) + value
 
-    def close(self, epoch: float) -> dict[str, Any]:
+    def close(self, epoch: float, losses: Sequence[str]) -> dict[str, Any]:
         """Return the line of these steps, means and the last learning rate, and reset the sums."""
         sums, self.sums = self.sums, {}
-        means = {name: sums[name] / sums["steps"] for name in SUMMED}
-        norm = means.pop("grad_norm")
+        means = {name: sums[name] / sums["steps"] for name in losses}
         return {
             "epoch": round(epoch, 4),
-            "loss": means["mlm_loss"] + means["nsp_loss"],
+            "loss": sum(means.values()),
             **means,
             "lr": self.lr,
-            "grad_norm": norm,
+            "grad_norm": sums["grad_norm"] / sums["steps"],
             "tokens_per_second": round(sums["tokens"] / max(sums["seconds"], 1e-9), 1),
         }
 

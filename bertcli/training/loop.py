@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.inference.devices import dtype_of
-from bertcli.models.bert import recomputing
-from bertcli.models.heads import BertForPreTraining
-from bertcli.training.batches import Columns, Order, collate, parts, read
-from bertcli.training.objective import predict
+from bertcli.models.bert import BertEncoder, recomputing
+from bertcli.training.batches import Columns, Order, parts
+from bertcli.training.objective import Objective
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.ranks import Ranks
-from bertcli.training.shards import Instances
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, per weight, as torch names them
 ALIGNED = 16  # floats: each gradient is aligned to 64 bytes, as a tensor of its own would be
@@ -44,6 +42,11 @@ class Gradients:
         return norm
 
 
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the weights that are trained, by name."""
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+
 def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
     """Make the optimizer; biases and the weights of LayerNorm do not decay.
 
@@ -51,7 +54,7 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
     """
     still: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []
-    for name, weight in model.named_parameters():
+    for name, weight in trained(model).items():
         no_decay = name.endswith("bias") or "LayerNorm" in name
         (still if no_decay else decaying).append(weight)
     groups = [
@@ -63,7 +66,7 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
         lr=options.learning_rate,
         betas=(options.adam_beta1, options.adam_beta2),
         eps=options.adam_epsilon,
-        fused=decaying[0].device.type in ("cpu", "cuda"),
+        fused=(decaying + still)[0].device.type in ("cpu", "cuda"),
     )
 
 
@@ -71,7 +74,7 @@ def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]
     """Return the moments of the optimizer, by moment and weight name."""
     return {
         f"{moment}.{name}": optimizer.state[weight][moment]
-        for name, weight in model.named_parameters()
+        for name, weight in trained(model).items()
         for moment in MOMENTS
         if weight in optimizer.state
     }
@@ -81,7 +84,7 @@ def remember(
     model: nn.Module, optimizer: torch.optim.AdamW, kept: Mapping[str, Tensor], updates: int
 ) -> None:
     """Restore what `moments` returned after this number of updates."""
-    for name, weight in model.named_parameters():
+    for name, weight in trained(model).items():
         if f"{MOMENTS[0]}.{name}" in kept:
             state = {
                 moment: kept[f"{moment}.{name}"].to(weight.device, copy=True) for moment in MOMENTS
@@ -92,62 +95,76 @@ def remember(
             optimizer.state[weight] = state
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """The results of one optimizer step."""
 
     step: int  # counted from 1
-    mlm_loss: float
-    nsp_loss: float
+    losses: Mapping[str, float]
     lr: float
     grad_norm: float
     tokens: int
 
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers of the step, by name."""
+        return {**self.losses, "lr": self.lr, "grad_norm": self.grad_norm, "tokens": self.tokens}
+
 
 class Training:
-    """A model, its optimizer and its data: `step` moves the weights once.
+    """A model, its optimizer and its objective: `step` moves the weights once.
 
-    Losses are means over the whole batch, whoever computes which part of it: over all its masked
-    tokens, and over all its rows. Every process sums gradients that are already divided by these
-    global counts, so that any number of processes and of parts gives the same weights, up to
-    rounding. Dropout is seeded by the seed, the step, the process and the part.
+    Losses are means over the whole batch, whoever computes which part of it. Every process sums
+    gradients that are already divided by the counts of the whole batch, so that any number of
+    processes and of parts gives the same weights, up to rounding. Dropout is seeded by the seed,
+    the step, the process and the part.
     """
 
     def __init__(
         self,
-        model: BertForPreTraining,
-        data: Instances,
+        model: nn.Module,
+        objective: Objective,
         rows: Any,
         options: TrainingOptions,
         ranks: Ranks,
     ) -> None:
-        self.model, self.data, self.options, self.ranks = model.train(), data, options, ranks
+        self.model, self.objective, self.options, self.ranks = (
+            model.train(),
+            objective,
+            options,
+            ranks,
+        )
         self.order = Order(rows, options.batch_size, options.seed)
         self.schedule: Schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
-        self.gradients = Gradients(model.parameters())
+        self.gradients = Gradients(trained(model).values())
         self.dtype = dtype_of(options.dtype)
         half = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=half)
         if options.gradient_checkpointing:
-            model.bert.encoder.call = recomputing
+            for part in model.modules():
+                if isinstance(part, BertEncoder):
+                    part.call = recomputing
 
-    def step(self, number: int) -> Step:
+    def step(self, number: int) -> StepResult:
         """Run a step, numbered from 0; FloatingPointError when its loss is not finite."""
-        found = read(self.data, self.order.batch(number))
-        rows, masked = len(found["lengths"]), max(int(found["masked_lm_counts"].sum()), 1)
+        objective = self.objective
+        found = objective.read(self.order.batch(number))
+        counts = objective.counts(found)
         rate = self.schedule.at(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.gradients.clear()
-        sums = torch.zeros(2, device=self.ranks.device)
+        sums = torch.zeros(len(counts), device=self.ranks.device)
         for part, own in enumerate(self._own(found)):
             torch.manual_seed(self._seed(number, part))
-            sums += self._backward(own, masked, rows)
+            sums += self._backward(own, counts)
         self.ranks.sum(sums)
         norm = self._update()
-        mlm, nsp, norm = torch.stack([sums[0] / masked, sums[1] / rows, norm]).tolist()
-        self._refuse_infinite(mlm + nsp, norm)
-        return Step(number + 1, mlm, nsp, rate, norm, int(found["lengths"].sum()))
+        means = [total / count for total, count in zip(sums, counts, strict=True)]
+        *losses, norm = torch.stack([*means, norm]).tolist()
+        self._refuse_infinite(sum(losses), norm)
+        named = dict(zip(objective.losses, losses, strict=True))
+        return StepResult(number + 1, named, rate, norm, int(found["lengths"].sum()))
 
     def _own(self, found: Columns) -> list[Columns]:
         """Return the parts of a batch for this process, without empty parts."""
@@ -162,15 +179,15 @@ class Training:
             mixed = (mixed * 6364136223846793005 + value + 1442695040888963407) % 2**63
         return mixed
 
-    def _backward(self, part: Columns, masked: int, rows: int) -> Tensor:
-        """Add the gradients of some rows to those of the batch; return the sums of both losses."""
+    def _backward(self, part: Columns, counts: Sequence[float]) -> Tensor:
+        """Add the gradients of some rows to those of the batch; return the sum of each loss."""
         device = self.ranks.device
-        batch = collate(part, padded=device.type != "cpu")
         with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
-            words, follows = predict(self.model, batch, device).losses()
-        loss: Tensor = self.scaler.scale(words / masked + follows / rows)
+            sums = self.objective.sums(self.model, part, device)
+        means = [total / count for total, count in zip(sums, counts, strict=True)]
+        loss: Tensor = self.scaler.scale(torch.stack(means).sum())
         loss.backward()
-        return torch.stack([words.detach(), follows.detach()])
+        return torch.stack([total.detach() for total in sums])
 
     def _update(self) -> Tensor:
         self.ranks.sum(self.gradients.flat)

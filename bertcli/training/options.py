@@ -91,13 +91,19 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
-class TrainingJob:
-    """The folders of a run, and what to do with an existing output."""
+class PretrainingJob:
+    """What to train, and on which instances."""
 
     data: Path
-    output: Path
     config: str | None = None  # a file, or a name of configuration.SIZES
     init: Path | None = None  # a model folder to start from, instead of a config
     eval_dir: Path | None = None  # instead of eval_fraction
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, and what to do with what is there."""
+
+    output: Path
     resume: bool = False
     overwrite: bool = False

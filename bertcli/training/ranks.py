@@ -62,7 +62,7 @@ def joined(name: str) -> Iterator[Ranks]:
     if len(here) > 1:
         raise UsageError(
             f"--device {name}: each process trains on one device",
-            "start one process per GPU: torchrun --nproc-per-node 2 -m bertcli pretrain run ...",
+            "start one process per GPU: torchrun --nproc-per-node 2 -m bertcli ...",
         )
     if count == 1:
         yield Ranks(here[0])
@@ -71,7 +71,9 @@ def joined(name: str) -> Iterator[Ranks]:
         torch.cuda.set_device(here[0])
     distributed.init_process_group("nccl" if here[0].type == "cuda" else "gloo")
     try:
-        yield Ranks(here[0], distributed.get_rank(), count, _local())
+        ranks = Ranks(here[0], distributed.get_rank(), count, _local())
+        yield ranks
+        ranks.wait()  # one that leaves earlier can take down gloo's threads in the others
     finally:
         distributed.destroy_process_group()
 

@@ -1,49 +1,34 @@
 """A training run: start or resume, train, evaluate, write checkpoints and the model.
 
-    CKPT/config.json, model.safetensors, tokenizer files    the result, written when complete
-    CKPT/log.jsonl, loss.svg                                the log
-    CKPT/checkpoint-STEP/                                   for --resume
+    OUT/config.json, model.safetensors, tokenizer files    the result, written when complete
+    OUT/log.jsonl, loss.svg                                the log
+    OUT/checkpoint-STEP/                                   for --resume
 
-With several processes all of them read, and only the first writes.
+What is trained, and what its files are, is the task's. With several processes all of them read,
+and only the first writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
+from torch import nn
 
-from bertcli.checkpoints.load import load
-from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.errors import BertcliError, InputError, ModelError, OutputError, out_of_memory
+from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
 from bertcli.files.lock import locked
 from bertcli.files.typed_json import as_json
-from bertcli.hub import sha256
-from bertcli.models.config import BertConfig
-from bertcli.models.heads import BertForPreTraining
-from bertcli.models.surgery import initialise
 from bertcli.plots.drawing import require_matplotlib
-from bertcli.training import configuration
-from bertcli.training.batches import held_out
-from bertcli.training.checkpoints import (
-    Checkpoints,
-    State,
-    put_model,
-    put_moments,
-    read_moments,
-    read_state,
-)
+from bertcli.training.checkpoints import Checkpoints, State, put_moments, read_moments, read_state
 from bertcli.training.log import LOG, PLOT, Log, LogWindow, plot
-from bertcli.training.loop import Training, moments, remember
-from bertcli.training.objective import HeldOut, commonest_word
-from bertcli.training.options import TrainingJob, TrainingOptions
+from bertcli.training.loop import StepResult, Training, moments, remember
+from bertcli.training.objective import Objective
+from bertcli.training.options import TrainingOptions
 from bertcli.training.ranks import Ranks
-from bertcli.training.shards import INDEX, Instances
 from bertcli.vectors.journal import refuse_changes
 
 
@@ -55,26 +40,58 @@ class Event(NamedTuple):
     values: Mapping[str, Any]
 
 
+class Evaluation(Protocol):
+    """Rows that no step trains on."""
+
+    def evaluate(
+        self, model: Any, ranks: Ranks, batch_size: int, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        """Return the numbers of a model; all processes share the work."""
+
+
+class TrainedTask(Protocol):
+    """What a run trains."""
+
+    @property
+    def objective(self) -> Objective:
+        """Rows and losses."""
+
+    @property
+    def rows(self) -> Any:
+        """The numbers of the rows to train on."""
+
+    @property
+    def held(self) -> Evaluation | None:
+        """What is evaluated."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know before the first step."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the results, beside the numbers of the run; files by their sha256."""
+
+    def model(self, checkpoint: Path | None) -> nn.Module:
+        """Build the model, as before the first step or as it is in a checkpoint."""
+
+    def put(self, folder: Path, model: Any) -> None:
+        """Write the model, for bertcli and others to load."""
+
+
 class TrainingRun:
     """A run that is ready to start or resume; `events` trains."""
 
-    def __init__(self, job: TrainingJob, options: TrainingOptions, ranks: Ranks) -> None:
-        self.job, self.options, self.ranks = job, options, ranks
-        self.notes: list[str] = []
-        self.checkpoints = Checkpoints(job.output, options.keep)
-        self.checkpoints.check(resume=job.resume, overwrite=job.overwrite)
-        self.data = _open(job.data, ranks)
-        if any(shard["file"].endswith(".parquet") for shard in self.data.index["shards"]):
-            self.notes.append(
-                "random access to instances in Parquet is slow; safetensors is fast (prepare -f)"
-            )
+    def __init__(
+        self, task: TrainedTask, checkpoints: Checkpoints, options: TrainingOptions, ranks: Ranks
+    ) -> None:
+        self.task, self.checkpoints, self.options, self.ranks = task, checkpoints, options, ranks
+        self.notes = list(task.notes)
         self.plots = ranks.first and self._can_plot()
-        self.rows, self.held = self._parted()
-        self.config = self._config()
-        self.schedule = options.schedule(len(self.rows))
+        self.schedule = options.schedule(len(task.rows))
         self.fingerprint = self._fingerprint()
         self.state = self._state()
-        self.training = Training(self._model(), self.data, self.rows, options, ranks)
+        self.training = Training(self._model(), task.objective, task.rows, options, ranks)
         self._remember()
 
     def events(self) -> Iterator[Event]:
@@ -91,7 +108,7 @@ class TrainingRun:
                 began = monotonic()
                 done = self._step(number)
                 window.add(done, monotonic() - began)
-                yield Event("step", done.step, done._asdict())
+                yield Event("step", done.step, done.values)
                 for event in self._after(done.step, window):
                     if log is not None and event.kind != "checkpoint":
                         with self.checkpoints.explained(f"{LOG} cannot be written"):
@@ -113,42 +130,10 @@ class TrainingRun:
             return False
         return True
 
-    def _parted(self) -> tuple[Any, HeldOut | None]:
-        """Return the rows to train on, and the held-out rows."""
-        if self.job.eval_dir is not None:
-            other, rows = _open(self.job.eval_dir, self.ranks), np.arange(len(self.data))
-            configuration.refuse_other(self.data, other)
-            return rows, HeldOut(other, np.arange(len(other)), commonest_word(self.data, rows))
-        rows, last = held_out(len(self.data), self.options.eval_fraction)
-        if not len(last):
-            return rows, None
-        if (self.data.index["options"].get("dupe_factor") or 1) > 1:
-            self.notes.append(
-                "held-out instances share texts with the training instances (dupe_factor); "
-                "use --eval-dir to evaluate on other texts"
-            )
-        return rows, HeldOut(self.data, last, commonest_word(self.data, rows))
-
-    def _config(self) -> BertConfig:
-        job, numbers = (
-            self.job,
-            configuration.WEIGHT_TO_ADAM if self.ranks.device.type == "cpu" else 1,
-        )
-        if job.init is None:
-            config = configuration.read(job.config or "", self.data)
-        else:
-            config = read_config(job.init)
-            configuration.check(config, self.data, str(job.init), given=False)
-        configuration.refuse_too_large(config, str(job.init or job.config), numbers)
-        return config
-
     def _fingerprint(self) -> dict[str, Any]:
-        """Return what decides the results; files by their sha256."""
-        init = self.job.init
+        """Return what decides the results."""
         said = {
-            "config": self.config.to_dict(),
-            "instances_sha256": sha256(self.data.folder / INDEX),
-            "init_sha256": init and _weights_sha256(init),
+            **self.task.identity,
             "options": {
                 **self.options.numbers(),
                 "steps": self.schedule.steps,
@@ -158,7 +143,7 @@ class TrainingRun:
         return as_json(said)
 
     def _state(self) -> State:
-        last = self.checkpoints.last() if self.job.resume else None
+        last = self.checkpoints.last() if self.checkpoints.resume else None
         if last is None:
             return State()
         state = read_state(last)
@@ -188,19 +173,10 @@ class TrainingRun:
             "gradient_accumulation_steps": self.options.gradient_accumulation_steps,
         }
 
-    def _model(self) -> BertForPreTraining:
-        """Build the model: fresh, from `--init`, or from the last checkpoint.
-
-        Weights are copied, not mapped, as the address of a tensor can change the last bits.
-        """
+    def _model(self) -> nn.Module:
         torch.manual_seed(self.options.seed)
-        model = BertForPreTraining(self.config)
-        source = self.checkpoints.path(self.state.step) if self.state.step else self.job.init
-        if source is None:
-            initialise(model, self.config.initializer_range)
-        else:
-            found, _ = load(source, BertForPreTraining, dtype=torch.float32)
-            model.load_state_dict(found.state_dict())
+        step = self.state.step
+        model = self.task.model(self.checkpoints.path(step) if step else None)
         return model.to(self.ranks.device)
 
     def _remember(self) -> None:
@@ -213,7 +189,7 @@ class TrainingRun:
 
     def _take(self, stack: ExitStack) -> Log:
         """Lock the folder, and truncate the log to its size at the checkpoint."""
-        output = self.job.output
+        output = self.checkpoints.folder
         with self.checkpoints.explained("cannot be written"):
             output.mkdir(exist_ok=True)
         try:
@@ -232,7 +208,7 @@ class TrainingRun:
 
     # --- steps, and what comes after them ---
 
-    def _step(self, number: int) -> Any:
+    def _step(self, number: int) -> StepResult:
         try:
             return self.training.step(number)
         except FloatingPointError as bad:
@@ -254,13 +230,13 @@ class TrainingRun:
         return step == self.schedule.steps or bool(every and step % every == 0)
 
     def _after(self, step: int, window: LogWindow) -> Iterator[Event]:
-        options = self.options
+        options, task = self.options, self.task
         if self._due(step, options.log_every):
-            epoch = step * options.batch_size / len(self.rows)
-            yield Event("log", step, window.close(epoch))
-        if self.held is not None and self._due(step, options.eval_every):
+            epoch = step * options.batch_size / len(task.rows)
+            yield Event("log", step, window.close(epoch, task.objective.losses))
+        if task.held is not None and self._due(step, options.eval_every):
             dtype = self.training.dtype
-            found = self.held.evaluate(self.training.model, self.ranks, options.batch_size, dtype)
+            found = task.held.evaluate(self.training.model, self.ranks, options.batch_size, dtype)
             yield Event("evaluation", step, found)
 
     def _save(self, step: int, log: Log | None, window: LogWindow) -> Event:
@@ -283,30 +259,15 @@ class TrainingRun:
 
     def _fill(self, folder: Path) -> None:
         training = self.training
-        put_model(folder, training.model, self.config, self.data.folder)
+        self.task.put(folder, training.model)
         put_moments(folder, moments(training.model, training.optimizer))
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
 
         def fill(folder: Path) -> None:
-            put_model(folder, self.training.model, self.config, self.data.folder)
+            self.task.put(folder, self.training.model)
             if self.plots:
-                (folder / PLOT).write_bytes(plot(self.job.output / LOG))
+                (folder / PLOT).write_bytes(plot(self.checkpoints.folder / LOG))
 
         self.checkpoints.publish(fill)
-
-
-def _open(folder: Path, ranks: Ranks) -> Instances:
-    """Open prepared instances; InputError when there are none, or their files were changed."""
-    data = Instances.open(folder)
-    if ranks.first:
-        data.verify()
-    if not len(data):
-        raise InputError(f"{folder}: no instances found")
-    return data
-
-
-def _weights_sha256(folder: Path) -> str:
-    """Return one sha256 for the files of weights in a folder."""
-    return " ".join(sha256(path) for path in require_weights(bert_folder(folder)).all)

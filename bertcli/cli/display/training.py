@@ -54,7 +54,7 @@ class TrainingProgress:
         """Add an event."""
         self.step = event.step
         if event.kind == "step":
-            self._add(event.values["mlm_loss"] + event.values["nsp_loss"])
+            self._add(sum(value for name, value in event.values.items() if name.endswith("loss")))
         elif event.kind == "log":
             self.last = dict(event.values)
         elif event.kind == "evaluation":
@@ -90,10 +90,12 @@ class TrainingProgress:
 
 def training_line(values: Any) -> str:
     """Describe the losses and the speed."""
+    parts = ""
+    if "mlm_loss" in values:
+        parts = f" (words {values['mlm_loss']:.4f}, pairs {values['nsp_loss']:.4f})"
     return (
-        f"loss {values['loss']:.4f} (words {values['mlm_loss']:.4f}, pairs "
-        f"{values['nsp_loss']:.4f})  lr {values['lr']:.2e}  gradients {values['grad_norm']:.2f}  "
-        f"{values['tokens_per_second']:,.0f} tokens/s"
+        f"loss {values['loss']:.4f}{parts}  lr {values['lr']:.2e}  "
+        f"gradients {values['grad_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s"
     )
 
 

@@ -1,0 +1,65 @@
+"""The options of all commands that train: checkpoints, device, precision."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.options.groups import COMPUTE, OUTPUT, flag, number
+from bertcli.errors import UsageError
+
+
+@dataclass(frozen=True)
+class SavingOptions:
+    """Checkpoints and existing runs."""
+
+    PANEL: ClassVar = OUTPUT
+
+    save_every: Annotated[int, number("Steps between checkpoints.")] = 500
+    keep: Annotated[int, number("Number of checkpoints to keep.")] = 2
+    resume: Annotated[bool, flag("--resume", "Resume from the last checkpoint, if any.")] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Start over and replace an existing run.")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise UsageError("--resume cannot be combined with --overwrite")
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Device, precision and memory."""
+
+    PANEL: ClassVar = COMPUTE
+
+    device: Annotated[
+        str,
+        typer.Option(
+            help="auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one "
+            "GPU per process.",
+            envvar="BERTCLI_DEVICE",
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(
+            help="Compute precision (autocast); weights stay float32. auto: float32.",
+            envvar="BERTCLI_DTYPE",
+        ),
+    ] = "auto"
+    threads: Annotated[
+        int | None,
+        number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS"),
+    ] = None
+    gradient_accumulation_steps: Annotated[
+        int,
+        number("Split each batch into N parts: the same step with less memory."),
+    ] = 1
+    gradient_checkpointing: Annotated[
+        bool,
+        flag(
+            "--gradient-checkpointing",
+            "Recompute activations in the backward pass: the same step with less memory.",
+        ),
+    ] = False

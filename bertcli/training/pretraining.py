@@ -1,0 +1,126 @@
+"""Pretraining as a task of the loop: prepared instances, a config, and BertForPreTraining."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertcli.checkpoints.load import load
+from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
+from bertcli.errors import InputError
+from bertcli.hub import sha256
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import BertForPreTraining
+from bertcli.models.surgery import initialise
+from bertcli.training import configuration
+from bertcli.training.batches import held_out
+from bertcli.training.checkpoints import put_model
+from bertcli.training.options import PretrainingJob, TrainingOptions
+from bertcli.training.pretraining_losses import HeldOut, PretrainingObjective, commonest_word
+from bertcli.training.ranks import Ranks
+from bertcli.training.shards import INDEX, Instances
+
+
+@dataclass(frozen=True)
+class PretrainingTask:
+    """BertForPreTraining on the rows of prepared instances."""
+
+    objective: PretrainingObjective
+    rows: Any
+    held: HeldOut | None
+    config: BertConfig
+    init: Path | None
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> PretrainingTask:
+        """Open and check the instances, and the config to train.
+
+        Raises InputError or ModelError for what cannot be trained.
+        """
+        data, notes = _open(job.data, ranks), []
+        if any(shard["file"].endswith(".parquet") for shard in data.index["shards"]):
+            notes.append(
+                "random access to instances in Parquet is slow; safetensors is fast (prepare -f)"
+            )
+        rows, held = _parted(job, data, options, ranks, notes)
+        config = _config(
+            job, data, 1 if ranks.device.type != "cpu" else configuration.WEIGHT_TO_ADAM
+        )
+        return cls(PretrainingObjective(data), rows, held, config, job.init, notes)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the results, beside the numbers of the run; files by their sha256."""
+        init = self.init
+        return {
+            "config": self.config.to_dict(),
+            "instances_sha256": sha256(self.objective.data.folder / INDEX),
+            "init_sha256": init and _weights_sha256(init),
+        }
+
+    def model(self, checkpoint: Path | None) -> BertForPreTraining:
+        """Build the model: fresh, from `--init`, or from a checkpoint.
+
+        Weights are copied, not mapped, as the address of a tensor can change the last bits.
+        """
+        model = BertForPreTraining(self.config)
+        source = checkpoint or self.init
+        if source is None:
+            initialise(model, self.config.initializer_range)
+        else:
+            found, _ = load(source, BertForPreTraining, dtype=torch.float32)
+            model.load_state_dict(found.state_dict())
+        return model
+
+    def put(self, folder: Path, model: BertForPreTraining) -> None:
+        """Write the model with its tokenizer."""
+        put_model(folder, model, self.config, self.objective.data.folder)
+
+
+def _open(folder: Path, ranks: Ranks) -> Instances:
+    """Open prepared instances; InputError when there are none, or their files were changed."""
+    data = Instances.open(folder)
+    if ranks.first:
+        data.verify()
+    if not len(data):
+        raise InputError(f"{folder}: no instances found")
+    return data
+
+
+def _parted(
+    job: PretrainingJob, data: Instances, options: TrainingOptions, ranks: Ranks, notes: list[str]
+) -> tuple[Any, HeldOut | None]:
+    """Return the rows to train on, and the held-out rows."""
+    if job.eval_dir is not None:
+        other, rows = _open(job.eval_dir, ranks), np.arange(len(data))
+        configuration.refuse_other(data, other)
+        return rows, HeldOut(other, np.arange(len(other)), commonest_word(data, rows))
+    rows, last = held_out(len(data), options.eval_fraction)
+    if not len(last):
+        return rows, None
+    if (data.index["options"].get("dupe_factor") or 1) > 1:
+        notes.append(
+            "held-out instances share texts with the training instances (dupe_factor); "
+            "use --eval-dir to evaluate on other texts"
+        )
+    return rows, HeldOut(data, last, commonest_word(data, rows))
+
+
+def _config(job: PretrainingJob, data: Instances, numbers: int) -> BertConfig:
+    if job.init is None:
+        config = configuration.read(job.config or "", data)
+    else:
+        config = read_config(job.init)
+        configuration.check(config, data, str(job.init), given=False)
+    configuration.refuse_too_large(config, str(job.init or job.config), numbers)
+    return config
+
+
+def _weights_sha256(folder: Path) -> str:
+    """Return one sha256 for the files of weights in a folder."""
+    return " ".join(sha256(path) for path in require_weights(bert_folder(folder)).all)
