@@ -197,13 +197,13 @@ def _scratch(place: Path) -> Iterator[Callable[[bytes], Any]]:
         yield write
 
 
-def unreadable(path: str, failed: OSError) -> InputError:
+def unreadable(path: str, failed: OSError | ValueError) -> InputError:
     """Return the error for a file that cannot be opened or read."""
     if isinstance(failed, FileNotFoundError):
         return InputError(f"{path}: file not found", "check the path; - is stdin")
     if isinstance(failed, IsADirectoryError):
         return InputError(f"{path}: is a folder", "give the files in it, with one --input each")
-    return InputError(f"{path}: {failed.strerror or failed}")
+    return InputError(f"{path}: {getattr(failed, 'strerror', None) or failed}")
 
 
 def too_large(where: str, limit: int) -> InputError:

@@ -13,6 +13,7 @@ from typing import Any
 from bertcli.errors import InputError, OutputError
 from bertcli.files.addresses import public
 from bertcli.files.side_files import side_name
+from bertcli.records.source import QUOTE
 
 LOCAL = "file://"
 ARROW = ("s3", "gs", "hdfs", "abfss")  # which Arrow reads without a package of its own
@@ -51,7 +52,7 @@ def listed(pattern: str) -> list[str]:
     """
     with explained(pattern):
         fs, path = _filesystem(pattern)
-        if any(letter in path for letter in "*?["):
+        if any(letter in path for letter in "*?[") and not fs.exists(path):
             found = [name for name in fs.glob(path) if fs.isfile(name)]
         elif fs.isdir(path):
             base = path.rstrip("/")
@@ -61,7 +62,7 @@ def listed(pattern: str) -> list[str]:
     if not found:
         raise InputError(
             f"{public(pattern)}: no matching files",
-            "quote globs, so that the shell does not expand them; ** matches folders",
+            QUOTE,
         )
     return [_like(pattern, path, name) for name in sorted(found)]
 

@@ -15,11 +15,11 @@ from bertcli.files.same_file import refuse_inputs
 from bertcli.files.side_files import beside
 from bertcli.files.streams import PACKED
 from bertcli.ray.locations import is_local, listed, local_path, named
+from bertcli.records.input_files import is_data, is_glob, no_data
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.journal import Files
 
 DEAD = ".errors.jsonl"  # why records of a shard were skipped
-OURS = ("manifest.json", DEAD, ".index.jsonl")  # what is written beside outputs
 SCHEMAS = 1000  # Parquet files whose fields are compared before anything starts
 
 
@@ -38,13 +38,11 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     """
     if source.texts or "-" in source.paths:
         raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
-    found = list(dict.fromkeys(name for path in source.paths for name in listed(path)))
-    files = [name for name in found if name in source.paths or _is_data(name, source)]
+    there = [(name, path) for path in source.paths for name in listed(path)]
+    fit = (n for n, path in there if n == path or is_data(named(n), source, glob=is_glob(path)))
+    files = list(dict.fromkeys(fit))
     if not files:
-        raise InputError(
-            f"{public(', '.join(source.paths))}: none of {len(found)} files has a known suffix",
-            f"known: {', '.join(FORMATS)}; --input-format reads any file",
-        )
+        raise no_data(public(", ".join(source.paths)), len(there), source)
     shown = [named(file) for file in files]
     _alike(shown, source)
     names = _names(shown)
@@ -100,13 +98,6 @@ def _make(folder: Path) -> None:
         raise OutputError(
             f"{folder}: cannot be written: {failed.strerror}", "give another folder with -o"
         ) from None
-
-
-def _is_data(name: str, source: Source) -> bool:
-    """Tell whether a file that a folder or a glob has is one of records."""
-    name = named(name)
-    known = source.format != "auto" or _without(name, PACKED)[1] in FORMATS
-    return known and not name.endswith(OURS)
 
 
 def _without(name: str, suffixes: Sequence[str]) -> tuple[str, str]:

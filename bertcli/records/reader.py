@@ -9,17 +9,23 @@ with its file and line, or is reported, counted and skipped (`on_error="skip"`).
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from bertcli.files.streams import unreadable
+from bertcli.records.input_files import input_files
 from bertcli.records.read_progress import ReadProgress
 from bertcli.records.records import Record, checked
+from bertcli.records.source import Source
 
 
 class Reader(ReadProgress):
-    """Iterates over the records of a source."""
+    """Iterates over the records of a source; its folders and globs are made files here.
+
+    Raises InputError for a path where no file is.
+    """
+
+    def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
+        super().__init__(replace(source, paths=input_files(source.paths, source)), warn)
 
     def __iter__(self) -> Iterator[Record]:
         for block in self.blocks():
@@ -36,19 +42,9 @@ class Reader(ReadProgress):
 
         if self.source.texts:
             yield self.collect(enumerate(self.source.texts, 1), self._argument)
-        self._check_paths()
         for path in self.source.paths:
             yield from formats.read(path, self)
 
     def _argument(self, number: int, text: str) -> Record:
         record = Record(text, self.source.pair, line=number)
         return checked(record, self.source)
-
-    def _check_paths(self) -> None:
-        """Raise InputError for a missing file before the first record is read."""
-        for path in self.source.paths:
-            try:
-                if path != "-" and stat.S_ISDIR(os.stat(path).st_mode):
-                    raise IsADirectoryError
-            except OSError as failed:
-                raise unreadable(path, failed) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from bertcli.files.streams import LARGEST_RECORD, PACKED
 from bertcli.files.writers import SUFFIXES, TENSORS
 
 FORMATS = {**SUFFIXES, ".tab": "tsv", ".pq": "parquet"}
+QUOTE = "quote globs, so that the shell does not expand them; ** matches folders"
 NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 
 
@@ -42,7 +44,8 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
-            raise UsageError("TEXT cannot be combined with --input")
+            expanded = os.path.isfile(self.texts[0])
+            raise UsageError("TEXT cannot be combined with --input", QUOTE if expanded else "")
         if self.pair is not None and len(self.texts) != 1:
             raise UsageError(
                 f"--pair needs exactly one text, not {len(self.texts)}",

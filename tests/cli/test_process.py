@@ -158,7 +158,7 @@ def broken_config(folder):
 
 BAD_INPUT = {
     "missing file": lambda _: (["-i", "none.txt"], "none.txt: file not found", 1),
-    "directory": lambda _: (["-i", "."], ".: is a folder", 1),
+    "directory": lambda _: (["-i", "."], ".: no files", 1),
     "name too long": lambda _: (["-i", "a" * 300], f"{'a' * 300}: File name too long", 1),
     "bad UTF-8": utf8,
     "broken JSON": broken_json,

@@ -355,7 +355,7 @@ def test_the_suffix_tells_the_format(tmp_path, inner, suffix):
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match=r"none\.txt: file not found"):
         records(tmp_path / "none.txt")
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="no files"):
         records(tmp_path)
     first = write(tmp_path, "a.txt", "a")
     with pytest.raises(InputError, match=r"none\.txt: file not found"):

@@ -7,7 +7,15 @@ import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.groups import INPUT, flag, record
-from bertcli.cli.options.inputs import KeepFields, MaxRecordBytes, OnError, source_paths
+from bertcli.cli.options.inputs import (
+    Files,
+    FilesFrom,
+    KeepFields,
+    MaxRecordBytes,
+    Null,
+    OnError,
+    source_paths,
+)
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
@@ -28,15 +36,8 @@ class IdOptions:
         list[str] | None,
         typer.Argument(metavar="ID...", help="Token ids (default: read --input or stdin)."),
     ] = None
-    input: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="PATH",
-            help="File of ids, repeatable; - is stdin. .gz and .zst are decompressed.",
-        ),
-    ] = None
+    input: Files = None
+    files_from: FilesFrom = None
     input_format: Annotated[
         Literal["auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"],
         typer.Option(
@@ -44,6 +45,7 @@ class IdOptions:
         ),
     ] = "auto"
     keep_fields: KeepFields = None
+    null: Null = False
     on_error: OnError = "fail"
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
@@ -53,7 +55,10 @@ class IdOptions:
             Source,
             self,
             texts=(" ".join(self.ids),) if self.ids else (),
-            paths=source_paths(self.input, given=bool(self.ids)),
+            paths=source_paths(
+                self.input, given=bool(self.ids), listed=self.files_from, null=self.null
+            ),
+            null=self.null and self.files_from is None,
             format=self.input_format,
             keep=self.keep_fields,
             ids=True,

@@ -51,7 +51,7 @@ def on_ray(
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
     form = allowed_form("parquet" if output.format == "auto" else output.format, FORMATS)
     place = output_place(output.output)
-    read = source.reader(console).source
+    read = source.source()
     shards = plan(read, place, form)
     begun = monotonic()
     with folders(shards), connected(engine.ray_address) as nodes:

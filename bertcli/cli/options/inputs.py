@@ -11,6 +11,7 @@ from bertcli.cli.options.groups import INPUT, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.writers import TENSORS
+from bertcli.records.input_files import listed_files
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
@@ -68,19 +69,38 @@ Files = Annotated[
         "--input",
         "-i",
         metavar="PATH",
-        help="Input file, repeatable; - is stdin. .gz and .zst are decompressed.",
+        help="Input file, folder (its files with known suffixes) or quoted glob, repeatable; - is "
+        "stdin. .gz and .zst are decompressed.",
+    ),
+]
+FilesFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Read the files named in FILE, one a line; - is stdin. -0: up to a NUL.",
     ),
 ]
 Null = Annotated[
-    bool, typer.Option("--null", "-0", help="Texts end with NUL, not with a line feed.")
+    bool,
+    typer.Option(
+        "--null", "-0", help="Texts, or the names of --files-from, end with NUL, not a line feed."
+    ),
 ]
 
 
-def source_paths(files: list[str] | None, *, given: bool) -> tuple[str, ...]:
-    """Return the files to read: those named, or stdin when nothing else is ``given``.
+def source_paths(
+    files: list[str] | None, *, given: bool, listed: str | None = None, null: bool = False
+) -> tuple[str, ...]:
+    """Return what to read: what was named or ``listed``, or stdin when nothing else is ``given``.
 
-    Raises UsageError when stdin is a terminal.
+    Raises UsageError when stdin is a terminal, or holds both texts and names of files.
     """
+    if listed is not None:
+        if listed == "-" and "-" in (files or ()):
+            raise UsageError("--files-from - cannot be combined with --input -")
+        if given:
+            raise UsageError("--files-from cannot be combined with TEXT")
+        return (*(files or ()), *listed_files(listed, null=null))
     if files or given:
         return tuple(files or ())
     if sys.stdin is not None and sys.stdin.isatty():
@@ -99,6 +119,7 @@ class InputOptions:
         typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
     ] = None
     input: Files = None
+    files_from: FilesFrom = None
     input_format: Annotated[
         InputFormat, typer.Option(help="auto: by the suffix; stdin is txt.")
     ] = "auto"
@@ -147,15 +168,20 @@ class InputOptions:
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        if self.pairs is not None and (self.input or self.texts):
-            raise UsageError("--pairs cannot be combined with TEXT or --input")
+        return Reader(self.source(**changes), console.warn)
+
+    def source(self, **changes: Any) -> Source:
+        """Return the texts, files or stdin that were given."""
+        if self.pairs is not None and (self.input or self.files_from or self.texts):
+            raise UsageError("--pairs cannot be combined with TEXT, --input or --files-from")
         if self.pair and len(self.pair) > 1:
             raise UsageError(
                 f"--pair was given {len(self.pair)} times, but BERT takes at most two sentences",
                 "give one TEXT and one --pair",
             )
         files = self.input if self.pairs is None else [self.pairs]
-        paths = source_paths(files, given=bool(self.texts))
+        given, names = bool(self.texts), self.files_from
+        paths = source_paths(files, given=given, listed=names, null=self.null)
         asked: dict[str, Any] = {
             "texts": tuple(self.texts or ()),
             "pair": self.pair[0] if self.pair else None,
@@ -163,5 +189,6 @@ class InputOptions:
             "are_pairs": self.pairs is not None,
             "format": self.input_format,
             "keep": self.keep_fields,
+            "null": self.null and names is None,
         }
-        return Reader(record(Source, self, **(asked | changes)), console.warn)
+        return record(Source, self, **(asked | changes))

@@ -12,6 +12,7 @@ from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
     Files,
+    FilesFrom,
     IdField,
     InputFormat,
     KeepFields,
@@ -76,6 +77,7 @@ class TaskFileOptions:
     PANEL: ClassVar = INPUT
 
     input: Files = None
+    files_from: FilesFrom = None
     input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
     id_field: IdField = None
     keep_fields: KeepFields = None
@@ -90,12 +92,14 @@ class TaskFileOptions:
 
         Stdin is JSONL where records are ``objects``.
         """
-        paths = source_paths(self.input, given=given)
+        names = self.files_from
+        paths = source_paths(self.input, given=given, listed=names, null=self.null)
         jsonl = objects and self.input_format == "auto" and paths == ("-",)
         asked: dict[str, Any] = {
             "paths": paths,
             "format": "jsonl" if jsonl else self.input_format,
             "keep": self.keep_fields,
+            "null": self.null and names is None,
         }
         return record(Source, self, **(asked | changes))
 

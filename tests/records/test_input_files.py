@@ -1,0 +1,204 @@
+"""Folders, globs and lists of names: which files are read, in which order, and what is refused."""
+
+import gzip
+import json
+import os
+
+import numpy
+import pytest
+from front import PACKAGE, bad, call, good, process
+
+TINY = PACKAGE / "samples" / "tiny-bert"
+FILES = {
+    "b.txt": "b\n",
+    "a.txt": "a\n",
+    "sub/c.jsonl": '{"text": "c"}\n',
+    "sub/deep/d.csv": "text\nd\n",
+    "sub/e.md": "e\n",
+    ".hidden.txt": "no\n",
+    ".git/f.txt": "no\n",
+    "notes.doc": "no\n",
+    "out.npy.manifest.json": "{}",
+}
+
+
+@pytest.fixture
+def docs(tmp_path, monkeypatch):
+    """A folder ``docs`` in the working directory, with files of several kinds."""
+    for name, text in FILES.items():
+        path = tmp_path / "docs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "docs" / "g.txt.gz").write_bytes(gzip.compress(b"g\n", mtime=0))
+    numpy.save(tmp_path / "docs" / "v.npy", numpy.zeros((1, 2), int))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "docs"
+
+
+def texts(*argv, **more):
+    rows = good("tokenize", "--text", *argv, **more).rows
+    return "".join(row["text"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "read"),
+    [
+        ("docs", "abgcd"),
+        ("docs/", "abgcd"),
+        ("docs/sub", "cd"),
+        ("docs/*.txt", "ab"),
+        ("docs/**/*.md", "e"),
+        ("docs/**/*.[ct]*", "abgd"),
+        ("./docs/?.txt", "ab"),
+        ("d*/sub/*/d.csv", "d"),
+        ("docs/sub/**", "cde"),
+        ("docs/**/deep/**/*.csv", "d"),
+        ("**/c.jsonl", "c"),
+        ("docs/.hidden.*", "no"),
+    ],
+)
+def test_a_folder_or_a_glob_stands_for_its_files_in_order(docs, pattern, read):
+    assert texts("-i", pattern) == read
+    whole = str(docs.parent / pattern)
+    assert texts("-i", whole) == read
+
+
+def test_a_format_reads_every_file_of_a_folder(docs):
+    assert texts("-i", "docs/sub", "--input-format", "txt") == '{"text": "c"}textde'
+
+
+def test_what_exists_is_no_glob(docs):
+    (docs / "x[1].txt").write_text("x\n")
+    (docs / "x1.txt").write_text("y\n")
+    assert texts("-i", "docs/x[1].txt") == "x"
+    assert texts("--files-from", "-", stdin="docs/x[1].txt") == "x"
+    (docs / "x[1].txt").unlink()
+    assert texts("-i", "docs/x[1].txt") == "y"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_links_to_folders_are_not_followed_and_those_to_files_are_read(docs):
+    (docs / "again").symlink_to(docs)
+    (docs / "more").symlink_to(docs)
+    (docs / "h.txt").symlink_to(docs / "a.txt")
+    assert texts("-i", "docs") == "abgacd"
+    assert texts("-i", "docs/**/a.txt") == "a"
+    assert texts("-i", "docs/again/a.txt") == "a"
+    assert texts("-i", "docs/a*/a.txt") == "a"
+    (docs / "z.txt").symlink_to(docs / "none")
+    assert "docs/z.txt: broken or circular symlink" in bad("tokenize", "-i", "docs").error
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "hint"),
+    [
+        (["-i", "docs/sub/deep/empty"], "docs/sub/deep/empty: no files", ""),
+        (["-i", "docs/doc"], "docs/doc: none of 1 files has a known suffix", "--input-format"),
+        (["-i", "docs/*.none"], "docs/*.none: no matching files", "quote globs"),
+        (["-i", "none/**"], "none/**: no matching files", ""),
+        (["-i", "docs/a.txt/*"], "docs/a.txt/*: no matching files", ""),
+        (["-i", "none"], "none: file not found", "check the path"),
+        (["-i", "docs", "-i", "none"], "none: file not found", ""),
+    ],
+)
+def test_names_that_stand_for_no_file(docs, argv, error, hint):
+    (docs / "sub/deep/empty").mkdir()
+    (docs / "doc").mkdir()
+    (docs / "doc/a.doc").touch()
+    for command in ("tokenize", "embed", "decode", "classify"):
+        done = bad(command, "-m", TINY, *argv)
+        assert done.error == error
+        assert hint in done.err
+
+
+def test_a_list_of_names(docs, tmp_path):
+    assert texts("--files-from", "-", stdin="docs/b.txt\n\ndocs/a.txt\r\n") == "ba"
+    assert texts("--files-from", "-", "-0", stdin="docs/b.txt\0docs/a.txt") == "ba"
+    listed = tmp_path / "list"
+    listed.write_bytes(b"\xef\xbb\xbfdocs/sub/c.jsonl\ndocs/a.txt\n")
+    assert texts("--files-from", listed) == "ca"
+    assert texts("-i", "docs/b.txt", "--files-from", listed) == "bca"
+    assert texts("-i", "-", "--files-from", listed, stdin="x\n") == "xca"
+
+
+def test_with_a_list_of_names_texts_still_end_with_their_line(docs):
+    """`find -print0` delimits names by NUL, not what is in the files."""
+    (docs / "a.txt").write_text("a\nA\n")
+    assert texts("--files-from", "-", "-0", stdin="docs/a.txt\0") == "aA"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_names_that_are_no_text(docs):
+    (docs / os.fsdecode(b"\xff\n.txt")).write_text("x\n")
+    assert texts("--files-from", "-", "-0", stdin=b"docs/\xff\n.txt\0") == "x"
+
+
+@pytest.mark.parametrize(
+    ("argv", "given", "error"),
+    [
+        ([], "docs/a.txt\nnone.txt\n", "stdin:2: none.txt: file not found"),
+        ([], "docs/a.txt\ndocs\n", "stdin:2: docs: is a folder"),
+        ([], "", "stdin: the list of files is empty"),
+        ([], "\n\n", "stdin: the list of files is empty"),
+        (["-0"], "\0docs/none\0", "stdin:2: docs/none: file not found"),
+    ],
+)
+def test_lists_that_name_no_files(docs, argv, given, error):
+    assert bad("tokenize", "--files-from", "-", *argv, stdin=given).error == error
+
+
+@pytest.mark.parametrize(
+    "argv", [["-i", "-"], ["TEXT"], ["--pairs", "docs/a.txt"], ["--pairs", "-"]]
+)
+def test_a_list_cannot_be_combined_with(docs, argv):
+    done = bad("tokenize", "--files-from", "-", *argv, stdin="docs/a.txt", code=2)
+    assert "--files-from" in done.error
+
+
+def test_a_glob_that_the_shell_expanded(docs):
+    done = bad("tokenize", "-i", "docs/a.txt", "docs/b.txt", code=2)
+    assert done.error == "TEXT cannot be combined with --input"
+    assert done.hint.startswith("quote globs")
+
+
+def test_errors_name_the_file(docs):
+    (docs / "sub/c.jsonl").write_text("{\n")
+    assert call("tokenize", "-i", "docs").error.startswith("docs/sub/c.jsonl:1: ")
+
+
+def test_a_resumed_run_knows_the_files_of_a_folder(docs):
+    """What was read is in the manifest, file by file, and a changed or new file is refused."""
+    run = ("embed", "-m", TINY, "-i", "docs/sub", "-o", "v.npy", "-q")
+    assert call(*run).code == 0
+    made = json.loads((docs.parent / "v.npy.manifest.json").read_text())
+    names = [one["name"] for one in made["inputs"]]
+    assert names == [os.path.join("docs/sub", name) for name in ("c.jsonl", "deep/d.csv")]
+    assert "already complete" in call(*run[:-1], "--resume").err
+    (docs / "sub/new.txt").write_text("new\n")
+    assert "input.paths was" in bad(*run, "--resume").error
+    (docs / "sub/new.txt").unlink()
+    (docs / "sub/c.jsonl").write_text('{"text": "C"}')
+    assert "input changed: docs/sub/c.jsonl" in bad(*run, "--resume").error
+
+
+def test_questions_are_read_from_folders_and_lists(docs, models):
+    run = ("answer", "-q", "-m", models("BertForQuestionAnswering"), "--question", "who?")
+    run += ("--context-field", "text")
+    assert len(good(*run, "-i", "docs/sub").rows) == 2
+    assert len(good(*run, "--files-from", "-", stdin="docs/a.txt\ndocs/b.txt\n").rows) == 2
+
+
+def test_decode_reads_folders_and_lists(docs):
+    (docs / "ids").mkdir()
+    numpy.save(docs / "ids/a.npy", numpy.array([[101, 1045, 102]]))
+    (docs / "ids/b.txt").write_text("101 2293 102\n")
+    for argv in (["-i", "docs/ids"], ["-i", "docs/ids/*"]):
+        assert good("decode", *argv).out == "[CLS] i [SEP]\n[CLS] love [SEP]\n"
+    assert good("decode", "--files-from", "-", stdin="docs/ids/b.txt").out == "[CLS] love [SEP]\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell")
+def test_find_pipes_names_on(docs):
+    names = b"".join(b"%s\0" % os.fsencode(path) for path in sorted(docs.glob("*.txt")))
+    done = process("tokenize", "--count", "--files-from", "-", "-0", stdin=names, cwd=docs.parent)
+    assert (done.code, done.out, done.err) == (0, "3\n3\n3\n", "")
