@@ -49,6 +49,7 @@ TORCH_IN_TRAINING = """
 checkpoints loop objective pretraining pretraining_losses ranks run
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
+TORCH += ("tokenizing/call",)  # where a caller asks for tensors
 # What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes

@@ -1,7 +1,7 @@
 """A folder and a model: load strictly, with a report, and save what transformers loads.
 
-    model, report = load(Path("bert-base-uncased"))
-    save(model, model.config, Path("mine"))
+    model, report = load("bert-base-uncased")   # a folder
+    save(model, model.config, "mine")
 
 No tensor is ever initialised at random: each comes from the files, or `load` fails and names what
 is missing. names.py has the old names, tensors.py the file formats, comparison.py compares the
@@ -53,7 +53,7 @@ Device: TypeAlias = torch.device | str
 
 @overload
 def load(
-    folder: Path,
+    folder: str | Path,
     cls: None = None,
     *,
     pooler: bool | None = None,
@@ -64,7 +64,7 @@ def load(
 
 @overload
 def load(
-    folder: Path,
+    folder: str | Path,
     cls: type[M],
     *,
     pooler: bool | None = None,
@@ -74,7 +74,7 @@ def load(
 
 
 def load(
-    folder: Path,
+    folder: str | Path,
     cls: type[Any] | None = None,
     *,
     pooler: bool | None = None,
@@ -178,7 +178,7 @@ def _fill(
     def read(name: str) -> Tensor:
         return reader.read_for_model(found[name]).to(device=device, dtype=dtype)
 
-    tied = config_of(model).tie_word_embeddings
+    tied = model.config.tie_word_embeddings
     state = {}
     for name, wanted in zip(model.state_dict(), _wanted(model), strict=True):
         source = partner(wanted, found, tied)
@@ -189,15 +189,10 @@ def _fill(
         model.tie()  # assign=True gave each name a parameter of its own
 
 
-def config_of(model: Model) -> BertConfig:
-    """Return the config of a model, with the changes that surgery made."""
-    return model.bert.config if isinstance(model, BertWithHead) else model.config
-
-
 # --- saving ---
 
 
-def save(model: Model, config: BertConfig, folder: Path) -> None:
+def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which transformers loads as well.
 
     A tied weight is written once, under the name that transformers chooses. Each file appears
@@ -205,6 +200,7 @@ def save(model: Model, config: BertConfig, folder: Path) -> None:
     ValueError when `config` does not describe the model, as after `fuse_qkv`; OutputError when
     the folder cannot be written.
     """
+    folder = Path(folder)
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
     _refuse_other_config(model, config)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")

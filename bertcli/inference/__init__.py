@@ -5,5 +5,6 @@
 shares them among processes (`pool_worker`), one per device. `compiled` is the CPU engine: OpenVINO
 (`openvino`) runs what `compiling` made of the model for this CPU (`cpu_features`), kept in
 `compiled_cache`. All are runners behind the interface in `runner`. Nobody is called back: a run
-yields its steps (`progress`). Begin with `runtime`.
+yields its steps (`progress`). `named_models` loads the network alone, by name. Begin with
+`runtime`.
 """

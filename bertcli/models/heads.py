@@ -25,6 +25,11 @@ class BertWithHead(nn.Module):
         super().__init__()
         self.bert = BertModel(config, pooler)
 
+    @property
+    def config(self) -> BertConfig:
+        """The config of the model, with the changes that surgery made."""
+        return self.bert.config
+
     def forward(
         self,
         ids: Tensor,

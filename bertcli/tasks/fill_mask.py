@@ -111,7 +111,7 @@ class FillMaskTask:
         return iter(found)
 
     def _predictions(self, item: Encoded, masks: list[Predictions]) -> list[dict[str, Any]]:
-        decode, core = self.head.tokenizer.decode, self.head.tokenizer.core
+        decode, core = self.head.tokenizer.text_of, self.head.tokenizer.core
         ids = list(item.columns["input_ids"])
         found = []
         for number, (place, best) in enumerate(zip(self._places(item), masks, strict=True)):

@@ -55,13 +55,9 @@ def _row(record: Record, tokenizer: Tokenizer, how: DecodeSettings) -> dict[str,
         if how.tokens:
             row["tokens"] = Made(tokenizer.tokens_of(ids, skip_special=how.skip_special))
         else:
-            row["text"] = tokenizer.decode(
+            row["text"] = tokenizer.text_of(
                 ids, skip_special=how.skip_special, clean_up=how.clean_up
             )
-    except IndexError as outside:
-        raise InputError(
-            f"{record.where}: id {outside} is not in the vocabulary of "
-            f"{tokenizer.vocabulary_size} tokens",
-            "if the ids are of another model, give it with --model",
-        ) from None
+    except InputError as unknown:
+        raise InputError(f"{record.where}: {unknown}", unknown.hint) from None
     return row | carried(row, record)

@@ -41,6 +41,7 @@ class LoadedTokenizer:
 
     def __init__(self, core: Core, settings: JsonObject, limit: int | None) -> None:
         self.core = core
+        self.settings = settings
         self.limit = limit
         self.roles = roles_of(settings)
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
@@ -53,13 +54,15 @@ class LoadedTokenizer:
         core.no_padding()
 
     @classmethod
-    def load(cls, folder: Path, *, parse_special: bool = True) -> Self:
+    def open(cls, folder: Path, *, parse_special: bool = True) -> Self:
         """Return the tokenizer of a folder: its tokenizer.json, or else its vocab.txt.
 
         A sentence model may keep them in a part of its own, which its modules.json names.
         ``parse_special`` tells whether a literal "[SEP]" in a text becomes that special token.
         Raises ModelError when a file is missing or broken, or a special token is not there.
         """
+        if not folder.is_dir():
+            raise ModelError(f"{folder}: folder not found")
         folder = bert_folder(folder)
         settings = read_settings(folder)
         core, warnings = load(folder, settings)

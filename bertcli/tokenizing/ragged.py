@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertcli.errors import InputError
 from bertcli.records.records import Record, Text, TextBlock
 from bertcli.tokenizing.columns import Column, Encoded, Layout
+from bertcli.tokenizing.frame import frame_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from tokenizers import Tokenizer as Core
 
     from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 
@@ -38,33 +37,6 @@ FIRST, SECOND = PARTS.index("first"), PARTS.index("second")
 SPECIAL = np.array([1, 1, 0, 1, 0, 1, 1], np.uint8)
 ATTENDED = np.array([0, 1, 1, 1, 1, 1, 0], np.uint8)
 COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
-
-
-class Frame(NamedTuple):
-    """The special tokens of a text or a pair, and the token type of each of the seven parts."""
-
-    before: list[int]
-    between: list[int]
-    after: list[int]
-    types: list[int]
-
-
-def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
-    """Return what a tokenizer puts around texts; None where no such frame tells it all."""
-    made = core.encode("a", "a" if pair else None, add_special_tokens=special)
-    which, ids, types = made.sequence_ids, made.ids, made.type_ids
-    if 0 not in which or (pair and 1 not in which):
-        return None
-    ends = [which.index(0), len(which) - which[::-1].index(0)]
-    ends += [which.index(1), len(which) - which[::-1].index(1)] if pair else [ends[1], ends[1]]
-    cuts = [0, *ends, len(ids)]
-    if cuts != sorted(cuts):  # the second text comes first
-        return None
-    parts = [types[start:stop] for start, stop in pairwise(cuts)]
-    if any(len({*part}) > 1 for part in parts):
-        return None
-    found = [0, *(part[0] if part else 0 for part in parts), 0]
-    return Frame(ids[: ends[0]], ids[ends[1] : ends[2]], ids[ends[3] :], found)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Text to tokens and back: with the tokenizer of a model folder.
+"""Text to tokens and back: with the tokenizer of a model.
 
-    tokenizer = Tokenizer.load(Path("bert-base-uncased"))
-    encoded = tokenizer.encode([Record("I love NLP!")], Layout())
-    tokenizer.decode(encoded[0].columns["input_ids"])   # '[CLS] i love nlp! [SEP]'
+    tokenizer = Tokenizer.load("bert-base-uncased")
+    tokenizer('I love NLP!')["input_ids"]   # [101, 1045, 2293, 17953, 2361, 999, 102]
+    tokenizer.decode([101, 1045, 2293, 17953, 2361, 999, 102])   # '[CLS] i love nlp! [SEP]'
+    tokenizer.encode([Record('I love NLP!')], Layout())   # as the commands do it
 
 Splitting into pieces is done by the tokenizers library. Truncation, windows and padding are ours:
 what a tokenizer.json says about them is overridden, and what was cut is counted.
@@ -10,11 +11,14 @@ what a tokenizer.json says about them is overridden, and what was cut is counted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.hub import find_model
 from bertcli.records.records import Record, TextBlock, texts_of
+from bertcli.tokenizing.call import Call, Texts
 from bertcli.tokenizing.columns import (
     COLUMNS,
     Column,
@@ -25,11 +29,13 @@ from bertcli.tokenizing.columns import (
     select,
     span,
 )
-from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
+from bertcli.tokenizing.conversion import TokenConverter
+from bertcli.tokenizing.saving import write_tokenizer
 from bertcli.tokenizing.truncation import Window
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+    from typing_extensions import Self
 
     from bertcli.tokenizing.ragged import Ragged
 
@@ -37,22 +43,53 @@ FEW = 256  # records that do not pay for the import of numpy
 RAGGED = {"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"}
 REPEATING = RAGGED - {"input_ids"}
 FAST_COLUMNS = {*RAGGED, "sequence_ids"}  # encode_batch_fast has no more
-# What clean_up_tokenization_spaces replaces in transformers, in this order.
-CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-
-
-def _cleaned(text: str) -> str:
-    for blanks in CLEAN:
-        text = text.replace(blanks, blanks.strip())
-    return text
 
 
 def _stop(error: BertcliError) -> NoReturn:
     raise error
 
 
-class Tokenizer(LoadedTokenizer):
-    """The tokenizer of one folder: texts to tokens and back."""
+class Tokenizer(TokenConverter):
+    """The tokenizer of one model: texts to tokens and back."""
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        parse_special: bool = True,
+        revision: str | None = None,
+        offline: bool = False,
+    ) -> Self:
+        """Return the tokenizer of a model: a name as in `find_model`, or a folder.
+
+        Raises ModelError when it is not found, incomplete or broken. ``parse_special`` is as in
+        `LoadedTokenizer.open`.
+        """
+        if isinstance(name, str):
+            name = find_model(name, revision=revision, offline=offline).path
+        return cls.open(name, parse_special=parse_special)
+
+    def __call__(
+        self, text: Texts, text_pair: Texts | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Return what transformers' BertTokenizer returns, as lists that ``json.dumps`` takes.
+
+        ``options`` are the fields of `Call`, named as in transformers. Truncation and padding
+        to the model's limit mean that of all files of the folder, 256 for all-MiniLM-L6-v2.
+        """
+        call = Call(**options)
+        records, batched = call.records(text, text_pair)
+        with self.parsing(call.split_special_tokens):
+            found = self.encode(records, call.layout(self.limit))
+        return call.result(found, batched=batched)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files of this tokenizer, which transformers loads as well.
+
+        Raises OutputError when the folder cannot be written.
+        """
+        write_tokenizer(self, Path(folder))
 
     def count_literals(self, records: Sequence[Record]) -> int:
         """Return how many special tokens are written out in the texts, and parsed as such."""
@@ -135,43 +172,6 @@ class Tokenizer(LoadedTokenizer):
         side = layout.padding_side or self.padding_side
         token = self.roles["pad_token"]
         return [padded(item, length, side, token, self.padding_id) for item in batch]
-
-    def decode(
-        self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool | None = None
-    ) -> str:
-        """Return the text of these ids. Raises IndexError for one that is not in the vocabulary.
-
-        ``clean_up`` drops blanks before punctuation and in contractions. None is what the folder
-        says, as in transformers; without a word there, blanks go only where no token comes between.
-        """
-        self._check_ids(ids)
-        if clean_up is False and hasattr(self.core.decoder, "cleanup"):
-            from tokenizers import decoders
-
-            plain = decoders.WordPiece(self.core.decoder.prefix, cleanup=False)
-            return plain.decode(self.tokens_of(ids, skip_special=skip_special))
-        text = self.core.decode(ids, skip_special)
-        return _cleaned(text) if clean_up or (clean_up is None and self.clean_up) else text
-
-    def tokens_of(self, ids: Sequence[int], *, skip_special: bool = False) -> list[str]:
-        """Return the token of each id. Raises IndexError for one that is not in the vocabulary."""
-        self._check_ids(ids)
-        special = self.core.get_added_tokens_decoder() if skip_special else {}
-        kept = (index for index in ids if not (index in special and special[index].special))
-        return [self.core.id_to_token(index) or "" for index in kept]
-
-    def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Return the id of each token, and the tokens that are unknown and became [UNK]."""
-        unk = self.special_ids()[self.roles["unk_token"]]
-        found = [(token, self.core.token_to_id(token)) for token in tokens]
-        unknown = [token for token, index in found if index is None]
-        return [unk if index is None else index for _, index in found], unknown
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        for index in set(ids):
-            known = 0 <= index < 2**32 and self.core.id_to_token(index) is not None
-            if not known:
-                raise IndexError(index)
 
     def _encodings(self, records: Sequence[Record], layout: Layout) -> list[Encoding]:
         special = layout.special_tokens

@@ -14,7 +14,7 @@ from model_reference import close, randomise, texts, theirs, tiny
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
-from bertcli.checkpoints.load import config_of, examine, load, save
+from bertcli.checkpoints.load import examine, load, save
 from bertcli.checkpoints.names import CLASSES, HEADS, canonical, classes_in, heads_in, ignored
 from bertcli.errors import ModelError, OutputError
 from bertcli.models.bert import Absent, BertModel
@@ -82,7 +82,7 @@ def test_a_folder_of_transformers_and_back(folder, name, tmp_path):
     assert report.complete and report.model == name and report.dtype == "float32"
     assert not (report.unused or report.unexpected or report.ignored or report.missing)
     same(model, reference)
-    save(model, config_of(model), tmp_path / "ours")
+    save(model, model.config, tmp_path / "ours")
     again = strictly(name, tmp_path / "ours")
     same(model, again)
     one, other = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "ours"))
@@ -96,7 +96,7 @@ def test_a_folder_of_transformers_and_back(folder, name, tmp_path):
 
 def test_saved_files_are_what_transformers_expects(folder):
     model = randomise(BertForMaskedLM(tiny(other={"torch_dtype": "float64", "mine": [1]})))
-    save(model, config_of(model), folder)
+    save(model, model.config, folder)
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"] and config["model_type"] == "bert"
     assert config["dtype"] == "float32" and "torch_dtype" not in config
@@ -110,7 +110,7 @@ def test_a_folder_is_saved_over_itself(folder):
     """The weights are mapped from the very file that is replaced."""
     reference = make(folder)
     model, _ = load(folder)
-    save(model, config_of(model), folder)
+    save(model, model.config, folder)
     same(model, reference)
     same(load(folder)[0], reference)
 
@@ -144,9 +144,9 @@ def test_a_config_of_another_model_is_not_saved(folder):
 def test_pruned_heads_are_kept(folder):
     model = randomise(BertForMaskedLM(tiny())).eval()
     prune_heads(model.bert, {0: [1], 2: [0, 2, 3]})
-    save(model, config_of(model), folder)
+    save(model, model.config, folder)
     again, _ = load(folder)
-    assert config_of(again).pruned_heads == {0: (1,), 2: (0, 2, 3)}
+    assert again.config.pruned_heads == {0: (1,), 2: (0, 2, 3)}
     close(again(*texts()), model(*texts()), 0)
 
 
@@ -194,7 +194,7 @@ def test_shards(folder, pickled):
     model, report = load(folder)
     same(model, reference)
     assert len(report.files) == files
-    save(model, config_of(model), folder.with_name("whole"))
+    save(model, model.config, folder.with_name("whole"))
     same(model, strictly("BertForPreTraining", folder.with_name("whole")))
 
 
@@ -249,7 +249,7 @@ def test_mixed_precision_becomes_the_widest(folder):
 def test_precision_changed_after_loading_is_saved(folder):
     model = randomise(BertForMaskedLM(tiny()))
     reduce_precision(model, torch.bfloat16)
-    save(model, config_of(model), folder)
+    save(model, model.config, folder)
     assert load(folder)[1].dtype == "bfloat16"
 
 
@@ -360,13 +360,13 @@ def test_weights_that_only_the_config_ties_stay_apart_as_in_transformers(folder,
     own = torch.randn(97, 32, generator=torch.Generator().manual_seed(3))
     rewrite(folder, lambda weights: {**weights, "cls.predictions.decoder.weight": own})
     model, report = load(folder)
-    assert report.tied == () and not config_of(model).tie_word_embeddings
+    assert report.tied == () and not model.config.tie_word_embeddings
     assert torch.equal(model.cls.predictions.decoder.weight, own)
     reference = transformers.BertForMaskedLM.from_pretrained(folder).eval()
     ids, keep, types = texts()
     wanted = reference(ids, attention_mask=keep, token_type_ids=types).logits
     close(model(ids, keep, types), wanted)
-    save(model, config_of(model), tmp_path / "apart")
+    save(model, model.config, tmp_path / "apart")
     close(load(tmp_path / "apart")[0](ids, keep, types), wanted)
 
 
@@ -375,7 +375,7 @@ def test_an_untied_model(folder, tmp_path):
     model, report = load(folder)
     same(model, reference)
     assert not is_tied(model) and report.tied == ()
-    save(model, config_of(model), tmp_path / "ours")
+    save(model, model.config, tmp_path / "ours")
     same(model, strictly("BertForMaskedLM", tmp_path / "ours"))
 
 

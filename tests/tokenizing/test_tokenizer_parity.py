@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertcli.errors import InputError
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import COLUMNS, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -216,9 +217,9 @@ def test_decode(two, data):
     ids = data.draw(st.lists(index, max_size=20))
     for skip in (False, True):
         decode = two.theirs.decode(ids, skip_special_tokens=skip)
-        assert two.ours.decode(ids, skip_special=skip) == decode
+        assert two.ours.decode(ids, skip) == decode
         tokens = two.theirs.convert_ids_to_tokens(ids, skip_special_tokens=skip)
-        assert two.ours.tokens_of(ids, skip_special=skip) == tokens
+        assert two.ours.convert_ids_to_tokens(ids, skip) == tokens
 
 
 @every_vocabulary
@@ -227,9 +228,13 @@ def test_decode_whole_texts_and_back(two):
         ids = two.theirs(text)["input_ids"]
         for skip in (False, True):
             right = two.theirs.decode(ids, skip_special_tokens=skip)
-            assert two.ours.decode(ids, skip_special=skip) == right
-        tokens = two.ours.tokens_of(ids)
-        assert two.ours.ids_of(tokens)[0] == two.theirs.convert_tokens_to_ids(tokens) == ids
+            assert two.ours.decode(ids, skip) == right
+        tokens = two.ours.convert_ids_to_tokens(ids)
+        assert (
+            two.ours.convert_tokens_to_ids(tokens)
+            == two.theirs.convert_tokens_to_ids(tokens)
+            == ids
+        )
 
 
 @uncased
@@ -239,7 +244,7 @@ def test_decode_without_clean_up(two):
     ids = two.theirs("I don't like it , not . that 's ! don 't \" we 've")["input_ids"]
     raw = two.theirs.backend_tokenizer.from_str(two.theirs.backend_tokenizer.to_str())
     raw.decoder = decoders.WordPiece(prefix="##", cleanup=False)
-    cleaned, plain = two.ours.decode(ids), two.ours.decode(ids, clean_up=False)
+    cleaned, plain = two.ours.decode(ids), two.ours.decode(ids, clean_up_tokenization_spaces=False)
     assert plain == raw.decode(ids, skip_special_tokens=False) != cleaned
     assert two.ours.decode(ids) == cleaned == two.theirs.decode(ids)
 
@@ -255,8 +260,8 @@ def test_tokens_to_ids(two):
 @uncased
 @pytest.mark.parametrize("outside", [-1, 30522, 2**32, 2**70])
 def test_an_id_outside_the_vocabulary(two, outside):
-    for shown in (two.ours.decode, two.ours.tokens_of):
-        with pytest.raises(IndexError, match=str(outside)):
+    for shown in (two.ours.decode, two.ours.convert_ids_to_tokens):
+        with pytest.raises(InputError, match=str(outside)):
             shown([101, outside])
 
 

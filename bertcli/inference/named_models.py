@@ -1,0 +1,67 @@
+"""The network of a model by its name, for use from Python."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import torch
+
+from bertcli.checkpoints.load import Device, Model
+from bertcli.checkpoints.load import load as load_folder
+from bertcli.checkpoints.load_report import LoadReport
+from bertcli.hub import MODEL_FILES, find_model
+from bertcli.models.bert import BertModel
+from bertcli.models.heads import BertWithHead
+
+M = TypeVar("M", bound=BertModel | BertWithHead)
+
+
+@overload
+def load(
+    name: str | Path,
+    cls: None = None,
+    *,
+    pooler: bool | None = None,
+    device: Device = "cpu",
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+) -> tuple[Model, LoadReport]: ...
+
+
+@overload
+def load(
+    name: str | Path,
+    cls: type[M],
+    *,
+    pooler: bool | None = None,
+    device: Device = "cpu",
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+) -> tuple[M, LoadReport]: ...
+
+
+def load(
+    name: str | Path,
+    cls: type[Any] | None = None,
+    *,
+    pooler: bool | None = None,
+    device: Device = "cpu",
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+) -> tuple[Any, LoadReport]:
+    """Load the model of a folder, or of a name as in `find_model`, in eval mode, with a report.
+
+    The class is the one that its config.json names first, or ``cls``. The other arguments and the
+    errors are those of `bertcli.checkpoints.load.load`.
+    """
+    folder = Path(name)
+    if isinstance(name, str):
+        folder = Path(os.path.expanduser(name))
+        if not folder.is_dir():
+            folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
+    return load_folder(folder, cls, pooler=pooler, device=device, dtype=dtype)

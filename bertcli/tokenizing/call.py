@@ -1,0 +1,170 @@
+"""What calling a tokenizer takes and gives: the arguments and the shapes of transformers.
+
+call = Call(padding=True, return_tensors="np")
+records, batched = call.records(["I love NLP!", "Hi"])
+call.result(tokenizer.encode(records, call.layout(tokenizer.limit)), batched=batched)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from bertcli.errors import InputError, UsageError
+from bertcli.records.records import Record, checked
+from bertcli.records.source import Source
+from bertcli.tokenizing.columns import Encoded, Layout, strategies
+from bertcli.tokenizing.model_files import SIDES
+
+Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
+CUTS = ("longest_first", "only_first", "only_second")
+ALLOWED = {
+    "padding": (None, "true", "false", "longest", "max_length", "do_not_pad"),
+    "truncation": (None, "true", "false", *CUTS, "do_not_truncate"),
+    "padding_side": (None, *SIDES),
+    "return_tensors": (None, "np", "pt"),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """How texts become columns, named as in transformers' ``PreTrainedTokenizerBase.__call__``."""
+
+    add_special_tokens: bool = True
+    padding: bool | str | None = False  # True is longest; or max_length, do_not_pad
+    truncation: bool | str | None = None  # True is longest_first; or only_first, only_second, ...
+    max_length: int | None = None  # alone, it turns on truncation
+    stride: int = 0
+    is_split_into_words: bool = False
+    pad_to_multiple_of: int | None = None
+    padding_side: str | None = None
+    return_tensors: str | None = None  # np or pt; None: lists
+    return_token_type_ids: bool | None = None
+    return_attention_mask: bool | None = None
+    return_overflowing_tokens: bool = False  # a row for each window of a text
+    return_special_tokens_mask: bool = False
+    return_offsets_mapping: bool = False
+    return_length: bool = False
+    split_special_tokens: bool | None = None  # whether a literal "[SEP]" is text like any other
+    verbose: bool = True  # no effect: nothing is printed
+
+    def __post_init__(self) -> None:
+        for name, allowed in ALLOWED.items():
+            given = _value(getattr(self, name))
+            if given not in allowed:
+                known = ", ".join(value for value in allowed if value)
+                raise UsageError(f"unknown {name} {given!r}", f"one of {known}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are returned, in the order of transformers."""
+        wanted = {
+            "input_ids": True,
+            "token_type_ids": self.return_token_type_ids is not False,
+            "attention_mask": self.return_attention_mask is not False,
+            "special_tokens_mask": self.return_special_tokens_mask,
+            "offset_mapping": self.return_offsets_mapping,
+        }
+        return tuple(name for name, yes in wanted.items() if yes)
+
+    def layout(self, limit: int | None) -> Layout:
+        """Return the layout that is asked for.
+
+        As in transformers, a tokenizer without a limit neither truncates nor pads to it. Raises
+        UsageError for an unknown or contradictory value.
+        """
+        padding, truncation = strategies(
+            _value(self.padding), _value(self.truncation), self.max_length
+        )
+        if self.max_length is None and limit is None:
+            truncation = "do_not_truncate"
+            padding = "do_not_pad" if padding == "max_length" else padding
+        return Layout(
+            columns=self.columns,
+            special_tokens=self.add_special_tokens,
+            max_length=self.max_length,
+            truncation=truncation,
+            padding=padding,
+            padding_side=self.padding_side,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            stride=self.stride,
+            overflowing=self.return_overflowing_tokens,
+        )
+
+    def records(self, text: Texts, pair: Texts | None) -> tuple[list[Record], bool]:
+        """Return the texts as records, and whether there is a batch of them.
+
+        A batch may hold pairs. Raises InputError for what is no text, or pairs that do not fit.
+        """
+        batched = not isinstance(text, str) and isinstance(text, Iterable)
+        text = list(text) if batched else text
+        if self.is_split_into_words and batched:
+            batched = bool(text) and not isinstance(text[0], str)  # type: ignore[index]
+        rows: Any = text if batched else [text]
+        if pair is None or (not batched and not pair):  # an empty pair is none in transformers
+            found = [_pair(row, words=self.is_split_into_words) for row in rows]
+        else:
+            pairs: Any = [pair] if not batched or isinstance(pair, str) else list(pair)
+            if (batched and isinstance(pair, str)) or len(pairs) != len(rows):
+                raise InputError(
+                    f"text_pair has to be a list of {len(rows)} texts, as the texts are",
+                    "give a pair for each text",
+                )
+            found = list(zip(rows, pairs, strict=True))
+        source = Source(pre_split=self.is_split_into_words)
+        return [
+            checked(Record(_list(first), _list(second), line=line), source)
+            for line, (first, second) in enumerate(found, 1)
+        ], batched
+
+    def result(self, items: Sequence[Encoded], *, batched: bool) -> dict[str, Any]:
+        """Return the columns: of a batch, or those of a single text without its dimension."""
+        found: dict[str, Any] = {
+            name: [list(item.columns[name]) for item in items] for name in self.columns
+        }
+        if not (batched or self.return_overflowing_tokens or self.return_tensors):
+            found = {name: rows[0] for name, rows in found.items()}
+        if self.return_length:
+            found["length"] = [item.length for item in items]
+        if self.return_overflowing_tokens:
+            found["overflow_to_sample_mapping"] = [item.sample for item in items]
+        if self.return_tensors is None:
+            return found
+        for row, item in enumerate(items, 1):
+            if item.length != items[0].length:
+                raise InputError(
+                    f"record {row} has {item.length} tokens and those before have "
+                    f"{items[0].length}: an array needs rows of one length",
+                    "give padding=True, with truncation=True when some are too long",
+                )
+        return {name: _array(rows, _value(self.return_tensors)) for name, rows in found.items()}
+
+
+def _value(given: Any) -> Any:
+    """Return a strategy as the command line writes it; transformers' own are members of an enum."""
+    given = getattr(given, "value", given)
+    return str(given).lower() if isinstance(given, bool) else given
+
+
+def _pair(row: Any, *, words: bool) -> tuple[Any, Any]:
+    """Return a text, or a pair of them, as what may be a row of a batch."""
+    if isinstance(row, str) or not isinstance(row, Sequence):
+        return row, None
+    is_pair = len(row) == 2 and not (words and isinstance(row[0], str))
+    return (row[0], row[1]) if is_pair else (row, None)
+
+
+def _list(text: Any) -> Any:
+    return list(text) if isinstance(text, tuple) else text
+
+
+def _array(rows: list[Any], kind: str) -> Any:
+    """Return an integer array; one of no rows has none either."""
+    if kind == "pt":
+        import torch
+
+        return torch.tensor(rows, dtype=torch.int64)
+    import numpy as np
+
+    return np.asarray(rows, dtype=np.int64)
