@@ -3,6 +3,6 @@
 `run` is `bertcli embed` as a library: it reads, embeds, writes, resumes. `output` finds out where
 a run starts (`fingerprint` and `input_hashes`: whether it is the same run), `sink` takes its rows,
 `journal` and `spool` keep them through a kill; `formats` and `rows` are how each format is written,
-`precision` in which numbers, `reading` how it is read; `nearest` and `search` find texts,
-`agreement` compares files. Begin with `run`.
+`precision` in which numbers, `reading` how it is read; `nearest` and `search` find rows, `corpus`
+whose they are; `agreement` compares files. Begin with `run`.
 """

@@ -11,18 +11,14 @@ here knows a model: vectors come from a file, or from an embedder while it compu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertcli.errors import InputError
-from bertcli.files.typed_json import JsonObject
-from bertcli.records.records import Record
-from bertcli.vectors.reading import manifest_of
 
 if TYPE_CHECKING:
     from bertcli.vectors.reading import Array
-
-Texts = dict[int, Record]  # by the number of their row
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 
@@ -35,10 +31,13 @@ class Match(NamedTuple):
 
 
 class Nearest:
-    """The best ``k`` rows for each query among all that it has seen."""
+    """The best ``k`` rows for each query among all that it has seen.
 
-    def __init__(self, queries: Array, k: int) -> None:
-        self.queries, self.k = _unit(queries), k
+    Those below the ``threshold`` are left out.
+    """
+
+    def __init__(self, queries: Array, k: int, threshold: float | None = None) -> None:
+        self.queries, self.k, self.threshold = _unit(queries), k, threshold
         self.rows = 0
         self._best: list[list[Match]] = [[] for _ in queries]
 
@@ -62,7 +61,13 @@ class Nearest:
 
     def matches(self) -> list[list[Match]]:
         """Return for each query its rows, the nearest first."""
-        return [list(best) for best in self._best]
+        least = -inf if self.threshold is None else self.threshold
+        return [[match for match in best if match.score >= least] for best in self._best]
+
+    @property
+    def found(self) -> set[int]:
+        """The rows of all matches."""
+        return {match.row for best in self.matches() for match in best}
 
 
 def nearest(queries: Array, blocks: Iterable[Array], k: int) -> list[list[Match]]:
@@ -71,91 +76,6 @@ def nearest(queries: Array, blocks: Iterable[Array], k: int) -> list[list[Match]
     for vectors in blocks:
         found.add(vectors)
     return found.matches()
-
-
-def check_maker(
-    path: str, digests: Mapping[str, Mapping[str, str]], config: Mapping[str, Any] | None = None
-) -> JsonObject:
-    """Return the options that a file of vectors was made with, as its manifest names them.
-
-    ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name,
-    ``config`` what else of the model its vectors depend on; an older manifest does not name it.
-    Raises InputError when there is no manifest, or it names other files.
-    """
-    made = (manifest_of(path) or {}).get("fingerprint")
-    if not isinstance(made, dict):
-        raise InputError(
-            f"{path}: no manifest next to it says which model made it",
-            "make it with bertcli embed, or leave out --vectors",
-        )
-    for kind, mine in digests.items():
-        theirs = made.get(kind)
-        theirs = theirs if isinstance(theirs, dict) else {}
-        if set(map(str, theirs.values())) != set(mine.values()):
-            name = made.get("model", "unknown")
-            raise InputError(
-                f"{path}: was made by another model, {name}: sha256 of its {kind} is "
-                f"{_shown(theirs)}, and here it is {_shown(mine)}",
-                f"give --model {name}, or leave out --vectors",
-            )
-    _check_config(path, made.get("config"), config or {})
-    options = made.get("options")
-    options = options if isinstance(options, dict) else {}
-    if options.get("pooling") == "none":
-        kind = "words" if options.get("word_vectors") else "tokens"
-        raise InputError(
-            f"{path}: holds vectors of {kind}, but a search needs one per text",
-            f"make it with bertcli embed without --{kind[:-1]}-vectors",
-        )
-    return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")
-
-
-def _check_config(path: str, theirs: object, mine: Mapping[str, Any]) -> None:
-    if not isinstance(theirs, dict):
-        return
-    for key, value in mine.items():
-        if theirs.get(key) != value:
-            raise InputError(
-                f"{path}: was made by a model whose {key} was {theirs.get(key)!r}, and here it is "
-                f"{value!r}",
-                "give --model the one that made it, or leave out --vectors",
-            )
-
-
-def check_texts(path: str, digest: str) -> None:
-    """Raise InputError when the manifest says that a file was made from texts with another sha256.
-
-    ``digest`` is that of the texts of the corpus; an older manifest does not name it.
-    """
-    made = (manifest_of(path) or {}).get("texts_sha256")
-    if made is not None and made != digest:
-        raise InputError(
-            f"{path}: was made from other texts: their sha256 is {str(made)[:12]}, and that of the "
-            f"corpus is {digest[:12]}",
-            "leave out --vectors, or make it again",
-        )
-
-
-def _shown(digests: Mapping[str, str]) -> str:
-    return ", ".join(str(digest)[:12] for digest in digests.values()) or "none"
-
-
-def texts_at(path: str, records: Iterable[Record], rows: Iterable[int], count: int) -> Texts:
-    """Return the records with these numbers, in one pass over the corpus.
-
-    Raises InputError unless it has ``count`` records, as many as the file of vectors has rows.
-    """
-    wanted, total = set(rows), 0
-    found: Texts = {}
-    for total, record in enumerate(records, 1):
-        if total - 1 in wanted:
-            found[total - 1] = record
-    if total != count:
-        raise InputError(
-            f"{path}: has {count} rows, and the corpus has {total} texts",
-            "it was made from other texts; leave out --vectors, or make it again",
-        )
-    return found
 
 
 def _check(vectors: Array, queries: Array, before: int) -> None:

@@ -1,33 +1,47 @@
 """A search of a corpus with a model: queries and texts to vectors, and the nearest of them.
 
-    search = Search.open(folder, EmbedOptions(), SearchOptions(("quick animals",)), reader)
-    for step in search:                        # computes the vectors of the texts on the way
-        ...
-    search.rows()[0]["text"]
+    search = Search.open(folder, EmbedOptions(), SearchOptions(vectors=path), reader)
+    if not search.stored:
+        for step in search.writing():      # computes the vectors of the texts
+            ...
+    for answers in search.answering(queries.blocks()):
+        print(answers[0].query.text, answers[0].hits)
 
-The vectors of the corpus can be written on the way, and reused: then the queries are encoded as the
-manifest says the texts were.
+Vectors that are stored answer any number of queries: those are encoded as the manifest says that
+the texts were. Without a place for vectors, one pass over the texts answers some queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.embedder import Embedded, Embedder
 from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import InputError
 from bertcli.files.writers import format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Step
 from bertcli.inference.runtime import Warn
 from bertcli.records.reader import Reader
+from bertcli.records.records import Record, carried
 from bertcli.records.source import Source
+from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
-from bertcli.vectors.nearest import Nearest, Texts, check_maker, check_texts, texts_at
+from bertcli.vectors.corpus import (
+    CorpusTexts,
+    Ids,
+    Texts,
+    check_maker,
+    ids_at,
+    is_known,
+    refuse_other_width,
+)
+from bertcli.vectors.fingerprint import numbers_of, tokenizer_of, weights_of
+from bertcli.vectors.nearest import Match, Nearest
 from bertcli.vectors.reading import floats
 from bertcli.vectors.run import EmbedRun, EmbedStream, stacked
 from bertcli.vectors.sink import Target
@@ -40,6 +54,7 @@ SAME_SWITCHES = ("special_tokens", "parse_special")
 COMBINED = ("mean", "sum", "concat", "stack")
 LAYERS = 10_000  # more than any model has
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
+AT_ONCE = 1024  # queries that are answered together
 
 
 def prompted(embedder: Embedder, names: Sequence[str], text: str | None = None) -> Embedder:
@@ -58,7 +73,7 @@ def prompted(embedder: Embedder, names: Sequence[str], text: str | None = None) 
 def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOptions:
     """Return the options with those in place that the vectors in a file were made with.
 
-    Raises InputError when another model made them, or nothing says which one did.
+    Raises InputError when another model made them.
     """
     inner = bert_folder(folder.path)
     digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
@@ -76,32 +91,65 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is looked for, how many texts per query, and where the vectors of the corpus are kept.
+    """How many texts per query, how alike, and where the vectors of the corpus are kept.
 
     A prompt of None is that of the model for queries, or for documents.
     """
 
-    queries: Sequence[str]
     top_k: int = 10
+    threshold: float | None = None  # the least cosine
     query_prompt: str | None = None
     corpus_prompt: str | None = None
-    vectors: Path | None = None  # reused when the file is there, else written
+    vectors: Path | None = None  # searched when the file is there, else written
+
+
+class Hit(NamedTuple):
+    """A row that was found, and its text where the corpus has texts."""
+
+    match: Match
+    id: Any
+    text: Record | None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what is written."""
+        found = {"row": self.match.row, "id": self.id, "score": self.match.score}
+        if self.text is None:
+            return found
+        found["text"] = self.text.text
+        return found | carried(found, self.text, ("query", "rank"))
+
+
+class Answer(NamedTuple):
+    """A query and the nearest rows, the nearest first."""
+
+    query: Record
+    hits: list[Hit]
+
+    def fields(self) -> dict[str, Any]:
+        """Return what is written: one object."""
+        key = {} if self.query.id is None else {"id": self.query.id}
+        return key | {"query": self.query.text, "hits": [hit.fields() for hit in self.hits]}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what is written to a table: a row for each hit."""
+        query = self.query.text
+        return [
+            {"query": query, "rank": rank, "score": hit.match.score} | hit.fields()
+            for rank, hit in enumerate(self.hits, 1)
+        ]
 
 
 @dataclass
 class Search:
-    """Queries on their way through a corpus: iterate it once, then ask for its rows.
+    """A model and a corpus. ``reader`` is that of its texts, None where it has vectors alone.
 
-    ``tally`` counts the texts whose vectors were computed.
+    ``asked`` counts the queries.
     """
 
     embedder: Embedder  # of the corpus
     options: SearchOptions
-    reader: Reader
-    reused: bool  # whether the vectors of the corpus were there
-    tally: TokenCounts = field(default_factory=TokenCounts, init=False)
-    nearest: Nearest = field(init=False)
-    texts: Texts = field(default_factory=dict, init=False)
+    reader: Reader | None
+    asked: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
     def open(
@@ -109,77 +157,103 @@ class Search:
         folder: ModelFolder,
         compute: EmbedOptions,
         options: SearchOptions,
-        reader: Reader,
+        reader: Reader | None,
         warn: Warn = lambda message: None,
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
-        reused = options.vectors is not None and options.vectors.exists()
-        if reused:
-            compute = options_of(str(options.vectors), folder, compute)
+        path, known = str(options.vectors), True
+        if options.vectors is not None and options.vectors.exists():
+            known = is_known(path)
+            compute = options_of(path, folder, compute) if known else compute
+        elif reader is None:
+            raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
         embedder = Embedder.open(folder, compute, warn)
-        prompt = options.corpus_prompt
-        return cls(prompted(embedder, DOCUMENT, prompt), options, reader, reused)
+        if not known:
+            refuse_other_width(path, embedder.nothing.shape[1:])
+            warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
+        return cls(prompted(embedder, DOCUMENT, options.corpus_prompt), options, reader)
+
+    @property
+    def stored(self) -> bool:
+        """Whether the vectors of the corpus are there."""
+        return self.options.vectors is not None and self.options.vectors.exists()
+
+    def writing(self) -> EmbedRun:
+        """Return the run that writes the vectors of the corpus, or resumes one."""
+        if self.options.vectors is None or self.reader is None:
+            raise ValueError("no place for vectors, or no texts")
+        path, source = self.options.vectors, replace(self.reader.source, keep=None)
+        target = Target(path, format_of(path), resume=True, ids=True)
+        return EmbedRun(self.embedder, Reader(source, self.reader.warn), target)
+
+    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
+        """Yield answers from the vectors that are stored, as soon as queries come.
+
+        Raises InputError when they were made from other texts than those of the corpus.
+        """
+        path = str(self.options.vectors)
+        texts = None if self.reader is None else CorpusTexts(path, self.reader)
+        for some in windows(queries, AT_ONCE):
+            asked, nearest = self.asking(some)
+            for vectors in floats(path, nearest.queries.shape[1]):
+                nearest.add(vectors)
+            found = ids_at(path, nearest.found) if texts is None else {}
+            rows = {} if texts is None else texts.at(nearest.found, nearest.rows)
+            yield answers_of(asked, nearest, rows, found)
+
+    def asking(self, queries: Sequence[Record]) -> tuple[list[Record], Nearest]:
+        """Return the queries that have a vector, and what collects the rows nearest to them."""
+        asking = prompted(self.embedder, QUERY, self.options.query_prompt)
+        items: list[Embedded] = []
+        if queries:
+            run = asking.run(Reader(Source()), blocks=[queries])
+            items = [item for window in asking.embed(run) for item in window]
+            self.asked.add([item.encoded for item in items], None)
+        vectors = stacked(items) if items else asking.nothing
+        nearest = Nearest(vectors, self.options.top_k, self.options.threshold)
+        return [item.encoded.record for item in items], nearest
+
+
+class PassingSearch:
+    """Queries on their way through texts whose vectors are not kept: iterate it once."""
+
+    def __init__(self, search: Search, queries: Sequence[Record]) -> None:
+        if search.reader is None:
+            raise ValueError("no texts")
+        self.reader = search.reader
+        self.queries, self.nearest = search.asking(queries)
+        self.texts: Texts = {}
+        self.run = EmbedStream(search.embedder, self.reader, self._see)
+        self.tally = self.run.tally
 
     def __iter__(self) -> Iterator[Step]:
-        """Yield how far the search is.
+        """Yield how far the search is."""
+        return iter(self.run)
 
-        Raises InputError when the vectors that are there were made from other texts.
-        """
-        if self.options.vectors is not None and not self.reused:
-            yield from self._written(self.options.vectors)
-        self.nearest = Nearest(stacked(self._queries()), self.options.top_k)
-        if self.options.vectors is None:
-            run = EmbedStream(self.embedder, self.reader, self._see, self.tally)
-            yield from run
-        else:
-            self._compare(str(self.options.vectors))
-
-    def _written(self, path: Path) -> Iterator[Step]:
-        """Write the vectors of the corpus, or go on with a run that was killed."""
-        target = Target(path, format_of(path), resume=True, ids=True)
-        run = EmbedRun(self.embedder, Reader(self.reader.source, self.reader.warn), target)
-        for step in run:
-            self.tally = run.tally
-            yield step
-        self.tally = run.tally
-
-    def _queries(self) -> list[Embedded]:
-        asking = prompted(self.embedder, QUERY, self.options.query_prompt)
-        run = asking.run(Reader(Source(texts=tuple(self.options.queries))))
-        return [item for window in asking.embed(run) for item in window]
+    def answers(self) -> list[Answer]:
+        """Return the answers, once all texts were seen."""
+        return answers_of(self.queries, self.nearest, self.texts)
 
     def _see(self, window: list[Embedded]) -> None:
         """Keep the texts of the rows that are nearest so far."""
         first = self.nearest.rows
         self.nearest.add(stacked(window))
-        near = {match.row for best in self.nearest.matches() for match in best}
+        near = self.nearest.found
         fresh = {first + at: item.encoded.record for at, item in enumerate(window)}
         self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
 
-    def _compare(self, path: str) -> None:
-        """Search the vectors in a file, those of the reader's texts."""
-        for vectors in floats(path, self.nearest.queries.shape[1]):
-            self.nearest.add(vectors)
-        near = [match.row for best in self.nearest.matches() for match in best]
-        digest = InputDigest()
-        self.texts = texts_at(path, digest.watch(self.reader), near, self.nearest.rows)
-        check_texts(path, digest.texts.hexdigest())
 
-    def header(self) -> dict[str, Any]:
-        """Return a row as an example, for a table without one."""
-        return {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0, "text": ""}
+def answers_of(
+    queries: Sequence[Record], nearest: Nearest, texts: Texts, ids: Ids | None = None
+) -> list[Answer]:
+    """Return what was found; a row has the id of its text or its vector, else its own number."""
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return what is written: for each query the nearest texts, the nearest first."""
-        return [
-            {
-                "query": query,
-                "rank": rank,
-                "score": score,
-                "row": row,
-                "id": row if self.texts[row].id is None else self.texts[row].id,
-                "text": self.texts[row].text,
-            }
-            for query, best in zip(self.options.queries, self.nearest.matches(), strict=True)
-            for rank, (row, score) in enumerate(best, 1)
-        ]
+    def hit(match: Match) -> Hit:
+        text = texts.get(match.row)
+        key = (ids or {}).get(match.row) if text is None else text.id
+        return Hit(match, match.row if key is None else key, text)
+
+    return [
+        Answer(query, [*map(hit, best)])
+        for query, best in zip(queries, nearest.matches(), strict=True)
+    ]

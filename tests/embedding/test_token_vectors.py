@@ -381,7 +381,7 @@ def test_a_search_refuses_changed_texts_and_vectors_of_tokens(tmp_path):
 def test_a_search_shows_texts_without_their_prompt(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("one\n")
-    (row,) = good(
+    (answer,) = good(
         *("similar", "one", "--corpus", corpus, "--corpus-prompt", "D: ", "-m", TINY, "-q")
     ).rows
-    assert row["text"] == "one"
+    assert answer["hits"][0]["text"] == "one"

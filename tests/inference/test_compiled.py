@@ -136,8 +136,9 @@ def test_similar_imports_no_torch(tmp_path, cache):
     done = without_torch(*search, *OPENVINO, BERTCLI_CACHE=cache)
     assert (done.returncode, done.stderr) == (0, b"")
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["row"] for row in found] == [row["row"] for row in expected.rows]
-    scores = [[row["score"] for row in rows] for rows in (found, expected.rows)]
+    hits = [answer["hits"] for answers in (found, expected.rows) for answer in answers]
+    assert [hit["row"] for hit in hits[0]] == [hit["row"] for hit in hits[1]]
+    scores = [[hit["score"] for hit in some] for some in hits]
     np.testing.assert_allclose(*scores, atol=1e-5)
 
 

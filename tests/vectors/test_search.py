@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from front import bad, call, good
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertcli.cli import app
 from bertcli.errors import InputError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-from bertcli.records.records import Record
-from bertcli.vectors.nearest import Nearest, check_maker, nearest, texts_at
+from bertcli.vectors.corpus import check_maker
+from bertcli.vectors.nearest import Nearest, nearest
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 TINY = str(SAMPLES / "tiny-bert")
@@ -39,7 +40,8 @@ def run(monkeypatch, capfd, tmp_path):
 
 
 def found(out):
-    return [json.loads(line) for line in out.splitlines()]
+    """The hits of all queries."""
+    return [hit for line in out.splitlines() for hit in json.loads(line)["hits"]]
 
 
 @settings(deadline=None, max_examples=60)
@@ -121,32 +123,17 @@ def test_vectors_of_another_model(tmp_path, kind, other):
     assert "--model owl" in caught.value.hint
 
 
-def test_vectors_of_nobody(tmp_path):
-    path = tmp_path / "v.npy"
-    for manifest in (None, "{}", '{"fingerprint": 7}'):
-        if manifest:
-            Path(f"{path}.manifest.json").write_text(manifest)
-        with pytest.raises(InputError, match="no manifest next to it says which model made it"):
-            check_maker(str(path), {})
-
-
-def test_texts_by_their_rows():
-    records = [Record(text) for text in "abc"]
-    assert texts_at("v", iter(records), [2, 0], 3) == {0: records[0], 2: records[2]}
-    with pytest.raises(InputError, match="v: has 4 rows, and the corpus has 3 texts"):
-        texts_at("v", records, [1], 4)
-    with pytest.raises(InputError, match="v: has 4 rows, and the corpus has 0 texts"):
-        texts_at("v", [], [1], 4)
-
-
 def test_command_finds_kittens(run):
     code, out, err = run("similar", "young cats", "finance", "--corpus", "c.txt", "-k", "2", "-q")
     assert (code, err) == (0, "")
-    rows = found(out)
-    assert list(rows[0]) == ["query", "rank", "score", "row", "id", "text"]
-    assert [row["text"] for row in rows[:2]] == ["A kitten plays", "The cat sat on the mat"]
-    assert [row["rank"] for row in rows] == [1, 2, 1, 2]
-    assert rows[0]["row"] == rows[0]["id"] == 2
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [list(answer) for answer in answers] == [["query", "hits"]] * 2
+    assert [answer["query"] for answer in answers] == ["young cats", "finance"]
+    assert [len(answer["hits"]) for answer in answers] == [2, 2]
+    hits = answers[0]["hits"]
+    assert list(hits[0]) == ["row", "id", "score", "text"]
+    assert [hit["text"] for hit in hits] == ["A kitten plays", "The cat sat on the mat"]
+    assert hits[0]["row"] == hits[0]["id"] == 2
 
 
 def test_vectors_are_written_and_reused(run, monkeypatch):
@@ -250,16 +237,22 @@ def test_texts_that_are_cut_are_counted(run, tmp_path, more):
 def test_an_empty_corpus(run, tmp_path):
     (tmp_path / "none.txt").write_text("")
     code, out, err = run("similar", "x", "--corpus", "none.txt")
-    assert (code, out) == (0, "")
+    assert (code, out) == (0, '{"query":"x","hits":[]}\n')
     assert "note: no records" in err
+    assert run("similar", "x", "--corpus", "none.txt", "-f", "csv", "-q")[1] == (
+        "query,rank,score,row,id,text\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (("x",), 2, "Missing option '--corpus'"),
-        (("--corpus", "c.txt"), 2, "Missing argument 'QUERY...'"),
+        (("x",), 2, "nothing to search"),
         (("x", "--corpus", "nowhere.txt"), 1, "error: nowhere.txt: file not found"),
+        (("x", "--vectors", "nowhere.npy"), 1, "error: nowhere.npy: file not found"),
+        (("x", "-i", "c.txt", "--corpus", "c.txt"), 2, "QUERY cannot be combined with --input"),
+        (("-i", "-", "--corpus", "-"), 2, "cannot both be read from stdin"),
+        (("x", "--vectors", "v.npy", "--keep-fields"), 2, "--keep-fields requires --corpus"),
         (("x", "--corpus", "c.txt", "-f", "npy"), 2, "this command cannot write npy"),
         (
             ("x", "--corpus", "c.txt", "-f", "table", "-o", "x"),
@@ -283,10 +276,11 @@ def test_command_errors(run, argv, code, message):
 
 def test_vectors_of_another_model_are_refused(run):
     assert run("embed", "-i", "c.txt", "-o", "v.npy", "-m", TINY, "-q")[0] == 0
-    code, out, err = run("similar", "x", "--corpus", "c.txt", "--vectors", "v.npy")
-    assert (code, out) == (1, "")
-    assert "v.npy: was made by another model" in err
-    assert TINY in err
+    for more in (("--corpus", "c.txt"), ()):
+        code, out, err = run("similar", "x", *more, "--vectors", "v.npy")
+        assert (code, out) == (1, "")
+        assert "v.npy: was made by another model" in err
+        assert TINY in err
 
 
 def test_vectors_of_other_texts_are_refused(run, tmp_path):
@@ -296,3 +290,115 @@ def test_vectors_of_other_texts_are_refused(run, tmp_path):
     code, _, err = run(*argv)
     assert code == 1
     assert "v.npy: has 5 rows, and the corpus has 1 texts" in err
+
+
+# --- queries from everywhere, vectors alone -----------------------------------------------------
+
+SMALL = ("similar", "-m", TINY, "-q")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Records with ids and a field; their vectors are in v.npy."""
+    lines = [{"id": f"n{at}", "text": text, "kind": at % 2} for at, text in enumerate(TEXTS)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    good("embed", "-i", tmp_path / "c.jsonl", "-o", tmp_path / "v.npy", "-m", TINY, "-q")
+    return tmp_path
+
+
+def test_queries_from_arguments_a_file_and_a_pipe_are_the_same(corpus):
+    where = ("--corpus", corpus / "c.jsonl", "--vectors", corpus / "v.npy")
+    expected = good(*SMALL, *TEXTS, *where).out
+    (corpus / "q.txt").write_text("".join(text + "\n" for text in TEXTS))
+    lines = [json.dumps({"id": at, "asked": text}) + "\n" for at, text in enumerate(TEXTS)]
+    (corpus / "q.jsonl").write_text("".join(lines))
+    assert good(*SMALL, "-i", corpus / "q.txt", *where).out == expected
+    assert good(*SMALL, *where, stdin=(corpus / "q.txt").read_bytes()).out == expected
+    assert good(*SMALL, "-i", corpus / "q.txt", *where[:2]).out == expected
+    rows = good(*SMALL, "-i", corpus / "q.jsonl", "--query-field", "asked", *where).rows
+    assert [row.pop("id") for row in rows] == [*range(5)]
+    assert rows == [json.loads(line) for line in expected.splitlines()]
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "jsonl", "csv", "parquet"])
+def test_vectors_alone_answer_with_the_ids_kept_beside_them(corpus, form):
+    out = corpus / f"other.{form}"
+    good("embed", "-i", corpus / "c.jsonl", "-o", out, "-m", TINY, "-q")
+    with_texts = good(*SMALL, TEXTS[4], "--corpus", corpus / "c.jsonl", "--vectors", out).rows
+    (answer,) = good(*SMALL, TEXTS[4], "--vectors", out).rows
+    expected = [{key: hit[key] for key in ("row", "id", "score")} for hit in with_texts[0]["hits"]]
+    assert answer == {"query": TEXTS[4], "hits": expected}
+    assert expected[0]["id"] == "n4"
+    table = good(*SMALL, TEXTS[4], "--vectors", out, "-f", "csv", "-k", 1).out.splitlines()
+    assert table[0] == "query,rank,score,row,id"
+
+
+def test_rows_without_an_id_have_their_number(corpus):
+    (corpus / "c.txt").write_text("one\ntwo\n")
+    for form in ("npy", "npz", "jsonl"):
+        out = corpus / f"w.{form}"
+        good("embed", "-i", corpus / "c.txt", "-o", out, "-m", TINY, "-q")
+        (answer,) = good(*SMALL, "two", "--vectors", out).rows
+        assert [(hit["row"], hit["id"]) for hit in answer["hits"]] == [(1, 1), (0, 0)]
+
+
+def test_vectors_without_a_manifest_are_searched_where_they_fit(corpus):
+    where = ("--corpus", corpus / "c.jsonl", "--vectors", corpus / "v.npy")
+    expected = good(*SMALL, "a cat", *where).out
+    (corpus / "v.npy.manifest.json").unlink()
+    assert good(*SMALL, "a cat", *where).out == expected
+    done = call("similar", "-m", TINY, "a cat", *where)
+    assert "warning: " in done.err and "v.npy: no manifest says which model made it" in done.err
+    (corpus / "v.npy.manifest.json").write_text("{}")
+    assert good(*SMALL, "a cat", *where).out == expected
+    refused = bad("similar", "a cat", *where, "-q")
+    assert "v.npy: has 32 dimensions, but the model has 384" in refused.error
+    assert "--model" in refused.hint
+
+
+def test_a_threshold_leaves_out_what_is_less_alike(corpus):
+    where = ("--corpus", corpus / "c.jsonl")
+    (answer,) = good(*SMALL, TEXTS[0], *where).rows
+    least = answer["hits"][2]["score"]
+    for more in ((), ("--vectors", corpus / "v.npy")):
+        (fewer,) = good(*SMALL, TEXTS[0], *where, *more, "--threshold", least).rows
+        assert fewer["hits"] == answer["hits"][:3]
+    none = good(*SMALL, TEXTS[0], *where, "--threshold", 1.1)
+    assert none.rows == [{"query": TEXTS[0], "hits": []}]
+    assert "no results" in good(*SMALL, "x", *where, "--threshold", 1.1, "-f", "table").out
+
+
+def test_fields_of_the_corpus_are_kept_on_request(corpus):
+    for more in ((), ("--vectors", corpus / "v.npy")):
+        argv = (*SMALL, TEXTS[3], "--corpus", corpus / "c.jsonl", *more, "-k", 1, "--keep-fields")
+        (answer,) = good(*argv).rows
+        hit = answer["hits"][0]
+        assert list(hit) == ["row", "id", "score", "text", "kind"]
+        assert (hit["id"], hit["kind"]) == ("n3", 1)
+        assert good(*argv, "kind", "-f", "csv").out.splitlines()[0].endswith(",id,text,kind")
+    (corpus / "taken.jsonl").write_text('{"text": "a", "score": 1}\n')
+    refused = bad(*SMALL, "a", "--corpus", corpus / "taken.jsonl", "--keep-fields")
+    assert "field 'score' cannot be kept" in refused.error
+
+
+def test_where_the_vectors_were_kept_is_said(corpus):
+    argv = ("similar", "-m", TINY, "a", "--corpus", corpus / "c.jsonl", "--vectors")
+    done = call(*argv, corpus / "new.npy")
+    assert f"note: vectors of 5 texts kept in {corpus / 'new.npy'}" in done.err
+    assert "kept" not in call(*argv, corpus / "new.npy").err
+
+
+def test_queries_that_are_cut_are_counted(corpus):
+    done = call("similar", "-m", TINY, "one " * 200, "--vectors", corpus / "v.npy")
+    assert "warning: 1 of 1 queries truncated to 128 tokens (474 dropped)" in done.err
+
+
+def test_more_queries_than_are_answered_at_once(corpus, monkeypatch):
+    """The texts are read again, or kept, and give the same answers."""
+    where = ("--corpus", corpus / "c.jsonl", "--vectors", corpus / "v.npy")
+    piped = "".join(f"{text}\n" for text in TEXTS * 2)
+    expected = good(*SMALL, *where, stdin=piped).out
+    monkeypatch.setattr("bertcli.vectors.search.AT_ONCE", 3)
+    assert good(*SMALL, *where, stdin=piped).out == expected
+    monkeypatch.setattr("bertcli.vectors.corpus.KEPT", 0)
+    assert good(*SMALL, *where, stdin=piped).out == expected

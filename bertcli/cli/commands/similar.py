@@ -1,17 +1,26 @@
 """`bertcli similar`: the texts of a corpus most similar to a query."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import truncated
+from bertcli.cli.display.messages import counted, truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import BackendOptions, ComputeOptions
 from bertcli.cli.options.groups import INPUT, record
-from bertcli.cli.options.inputs import IdField, InputFormat, MaxRecordBytes, TextField
+from bertcli.cli.options.inputs import (
+    Files,
+    IdField,
+    InputFormat,
+    KeepFields,
+    MaxRecordBytes,
+    TextField,
+    source_paths,
+)
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
@@ -19,17 +28,36 @@ from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
+if TYPE_CHECKING:
+    from bertcli.vectors.search import Answer, Search
+
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
+MANY = 1000  # texts whose vectors are worth keeping
+TAKEN = frozenset({"query", "rank", "score", "row", "id", "text"})  # fields of a hit
 
 
 @dataclass(frozen=True)
 class QueryOptions:
-    """The query."""
+    """The queries."""
 
-    queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="Text to search for.")]
+    queries: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="QUERY...", help="Texts to search for (default: read --input or stdin)."
+        ),
+    ] = None
+    input: Files = None
+    query_field: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column or key of a query in --input (default: text)."),
+    ] = None
     top_k: Annotated[
         int, typer.Option("--top-k", "-k", metavar="N", min=1, help="Results per query.")
     ] = 10
+    threshold: Annotated[
+        float | None,
+        typer.Option(metavar="SCORE", help="Only results with at least this cosine."),
+    ] = None
     query_prompt: Annotated[
         str | None,
         typer.Option(
@@ -37,6 +65,19 @@ class QueryOptions:
             help="Text to put before each query (default: the model's prompt 'query').",
         ),
     ] = None
+
+    def reader(self, console: Console) -> Reader:
+        """Return the reader of the queries: arguments, files or stdin."""
+        if self.queries and self.input:
+            raise UsageError("QUERY cannot be combined with --input")
+        source = Source(
+            texts=tuple(self.queries or ()),
+            paths=source_paths(self.input, given=bool(self.queries)),
+            text_field=self.query_field,
+            single=True,
+            flags={self.query_field or "text": "--query-field"},
+        )
+        return Reader(source, console.warn)
 
 
 @dataclass(frozen=True)
@@ -46,19 +87,23 @@ class CorpusOptions:
     PANEL: ClassVar = INPUT
 
     corpus: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(metavar="FILE", help="File of texts to search, repeatable; - is stdin."),
-    ]
+    ] = None
     vectors: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Vectors of the corpus: read if the file exists, else written.",
+            help="Vectors of the corpus: read if the file exists, else written. Without "
+            "--corpus, they alone are searched.",
         ),
     ] = None
-    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
+    input_format: Annotated[
+        InputFormat, typer.Option(help="Format of the corpus; auto: by the suffix.")
+    ] = "auto"
     text_field: TextField = None
     id_field: IdField = None
+    keep_fields: KeepFields = None
     corpus_prompt: Annotated[
         str | None,
         typer.Option(
@@ -70,17 +115,28 @@ class CorpusOptions:
 
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
-    def check(self) -> None:
-        """Raise UsageError when the texts must be read twice, but cannot be."""
-        if self.vectors is not None and not self.vectors.exists() and "-" in self.corpus:
+    def check(self, queries: Sequence[str]) -> None:
+        """Raise UsageError when there is nothing to search, or it cannot be read as needed."""
+        if not (self.corpus or self.vectors):
+            raise UsageError("nothing to search", "give --corpus FILE, or --vectors FILE")
+        if self.keep_fields and not self.corpus:
+            raise UsageError("--keep-fields requires --corpus", "vectors have no other fields")
+        if "-" not in (self.corpus or ()):
+            return
+        if "-" in queries:
+            raise UsageError("queries and the corpus cannot both be read from stdin")
+        if self.vectors is not None and not self.vectors.exists():
             raise UsageError(
                 "--vectors cannot be written for a corpus from stdin: it is read twice",
                 "give a file, or write the vectors with bertcli embed -o",
             )
 
-    def reader(self, console: Console) -> Reader:
-        """Return the reader of the texts."""
-        source = record(Source, self, paths=tuple(self.corpus), format=self.input_format)
+    def reader(self, console: Console) -> Reader | None:
+        """Return the reader of the texts; None where vectors alone are searched."""
+        if not self.corpus:
+            return None
+        changes: dict[str, Any] = {"paths": tuple(self.corpus), "format": self.input_format}
+        source = record(Source, self, **changes, keep=self.keep_fields, taken=TAKEN)
         return Reader(source, console.warn)
 
 
@@ -97,29 +153,81 @@ def similar(
 
     [bold]bertcli similar "late delivery" --corpus reviews.txt --top-k 3[/bold]
 
-    [bold]bertcli similar "late delivery" --corpus reviews.txt --vectors reviews.npy[/bold]
+    [bold]bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy[/bold]
     """
     console = messages.console()
     form = output.form(ROWS)
-    reader = corpus.reader(console)
-    corpus.check()
+    queries = query.reader(console)
+    corpus.check(queries.source.paths)
+    texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.search import Search, SearchOptions
 
     options = record(SearchOptions, query, corpus)
     how = record(EmbedOptions, compute, backend)
-    search = Search.open(folder, how, options, reader, console.warn)
+    search = Search.open(folder, how, options, texts, console.warn)
     console.note(search.embedder.runtime.note)
-    console.follow(search)
-    console.warn(truncated(search.tally, search.embedder.max_length, WINDOWS))
-    if form == "table":
-        from bertcli.cli.display.tables import show_matches
+    _write_vectors(search, console)
+    found = _answers(search, queries, console)
+    reading = [*queries.source.paths, *(corpus.corpus or ()), *filter(None, [corpus.vectors])]
+    _write(found, form, output, reading, with_text=texts is not None)
+    console.warn(truncated(search.asked, search.embedder.max_length, what="queries"))
+    console.close(search.asked.records, queries)
+    if texts is not None:
+        console.close(texts.records, texts, numbered=True)
 
-        show_matches(search.rows())
-    else:
-        reading: list[str | Path] = [*corpus.corpus]
-        reading += [corpus.vectors] if corpus.vectors else []
-        with output.open(form, reading) as write:
-            write(search.rows() or ([TableHeader(search.header())] if form != "jsonl" else []))
-    console.close(search.nearest.rows, reader, numbered=True)
+
+def _write_vectors(search: "Search", console: Console) -> None:
+    """Compute the vectors of the corpus where they have a place, and are not there yet."""
+    if search.stored or search.options.vectors is None:
+        return
+    run = search.writing()
+    console.follow(run)
+    console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
+    texts = counted(run.tally.records, "text", "texts")
+    console.note(f"vectors of {texts} kept in {search.options.vectors} for the next search")
+
+
+def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
+    """Yield the answers as queries come, or after a pass over texts without stored vectors."""
+    if search.stored:
+        yield from search.answering(queries.blocks())
+        return
+    from bertcli.vectors.search import PassingSearch
+
+    run = PassingSearch(search, list(queries))
+    console.follow(run)
+    console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
+    if run.tally.records > MANY:
+        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
+    yield run.answers()
+
+
+def _write(
+    found: Iterable[list["Answer"]],
+    form: str,
+    output: OutputOptions,
+    reading: Sequence[str | Path],
+    *,
+    with_text: bool,
+) -> None:
+    """Write answers: an object each as JSONL, else a row for each hit."""
+    if form == "table":
+        from bertcli.cli.display.tables import show_answers
+
+        show_answers(found)
+        return
+    with output.open(form, reading) as write:
+        header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
+        some = form == "jsonl"
+        for answers in found:
+            if form == "jsonl":
+                rows = [answer.fields() for answer in answers]
+            else:
+                rows = [row for answer in answers for row in answer.rows()]
+            some = some or bool(rows)
+            if rows:
+                write(rows)
+        if not some:
+            write([TableHeader(header | ({"text": ""} if with_text else {}))])

@@ -14,14 +14,16 @@ def counted(number: int, one: str, several: str) -> str:
     return f"{number:,} {one if number == 1 else several}"
 
 
-def truncated(tally: TokenCounts, limit: int | None = None, advice: str = "") -> str:
+def truncated(
+    tally: TokenCounts, limit: int | None = None, advice: str = "", what: str = "texts"
+) -> str:
     """Return what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
     if not tally.truncated:
         return ""
     to = f" to {limit} tokens" if limit else ""
     dropped = f"{tally.cut:,}" if limit else counted(tally.cut, "token", "tokens")
     return (
-        f"{tally.truncated:,} of {tally.records:,} texts truncated{to} ({dropped} dropped){advice}"
+        f"{tally.truncated:,} of {tally.records:,} {what} truncated{to} ({dropped} dropped){advice}"
     )
 
 

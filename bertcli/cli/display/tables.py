@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.columns import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.agreement import Agreement
+    from bertcli.vectors.search import Answer
 
 TABLE_COLUMNS = (
     "input_ids",
@@ -264,11 +265,12 @@ def show_comparison(found: Agreement) -> None:
             draw(picture)
 
 
-def show_matches(rows: Sequence[dict[str, Any]]) -> None:
-    """Draw the results of a search."""
+def show_answers(found: Iterable[Sequence[Answer]]) -> None:
+    """Draw the results of a search, each query as it is answered."""
     with drawing() as draw:
-        for picture in matches_view(rows):
-            draw(picture)
+        for answers in found:
+            for answer in answers:
+                draw(answer_view(answer))
 
 
 def comparison_view(found: Agreement) -> Iterator[RenderableType]:
@@ -293,18 +295,19 @@ def comparison_view(found: Agreement) -> Iterator[RenderableType]:
         yield worst
 
 
-def matches_view(rows: Sequence[dict[str, Any]]) -> Iterator[RenderableType]:
-    """Draw the nearest texts of each query, the nearest first."""
-    for query in dict.fromkeys(row["query"] for row in rows):
-        drawn = table(
-            "score", "row", "id", "text", right=("score", "row", "id"), title=plain(query), **HEADED
-        )
-        for row in rows:
-            if row["query"] == query:
-                name = "" if row.get("id") is None else str(row["id"])
-                score = f"{row['score']:.4f}"
-                drawn.add_row(score, str(row["row"]), name, str(row["text"]))
-        yield drawn
+def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
+    """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1."""
+    with_text = any(hit.text for hit in answer.hits)
+    names = [*(["#"] if numbered else []), "score", "row", "id", *(["text"] if with_text else [])]
+    right = {"#", "score", "row", "id"}
+    drawn = table(*names, right=right, title=plain(str(answer.query.text)), **HEADED)
+    for rank, hit in enumerate(answer.hits, 1):
+        cells = [f"{hit.match.score:.4f}", str(hit.match.row), str(hit.id)]
+        text = [str(hit.text.text)] if hit.text else []
+        drawn.add_row(*([str(rank)] if numbered else []), *cells, *text)
+    if not answer.hits:
+        drawn.caption = "no results"
+    return drawn
 
 
 def _shown(name: str, value: float) -> str:
