@@ -131,12 +131,11 @@ class Embedder:
         """
         config = self.runtime.config
         lengths = [min(length, config.max_position_embeddings) for length in TRIED]
-        ids = [tuple(7919 * at % config.vocab_size for at in range(length)) for length in lengths]
-        texts = [Tokens(some, (0,) * len(some)) for some in ids]
+        ids = [[7919 * at % config.vocab_size for at in range(length)] for length in lengths]
         budget = 2 * max(TRIED)
-        together = result_of(self._run(texts, budget))
+        together = result_of(self._run(Tokens.listed(ids), budget))
         with self.runtime.one_thread():
-            alone = [result_of(self._run([text], budget))[0] for text in texts]
+            alone = [result_of(self._run(Tokens.listed([some]), budget))[0] for some in ids]
         return all(map(np.array_equal, together, alone))
 
     @property
@@ -227,7 +226,7 @@ class Embedder:
             return
         self._refuse(batch)
         if not self.options.per_token:
-            yield from self._vectors(batch, work or self._run(list(map(Tokens.of, batch))))
+            yield from self._vectors(batch, work or self._run(Tokens.of(batch)))
             return
         for records in portions(windows_of(batch), HELD):
             yield from self._pieces(records)
@@ -238,7 +237,7 @@ class Embedder:
             self._refuse(batch)
         except BertcliError:
             return None
-        return self._run(list(map(Tokens.of, batch)))
+        return self._run(Tokens.of(batch))
 
     def _refuse(self, batch: Sequence[Encoded]) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
@@ -250,8 +249,7 @@ class Embedder:
 
     def _vectors(self, batch: Sequence[Encoded], work: Work) -> Iterator[Ran | list[Embedded]]:
         """Yield the items with a vector each; the windows of one record become one item."""
-        vectors = yield from work
-        pooled = np.stack(vectors) if vectors else np.zeros(0, np.float32)
+        pooled = np.asarray((yield from work), np.float32)
         records = windows_of(batch)
         special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
         weights = [max(1.0, float(item.length - special)) for item in batch]
@@ -262,8 +260,8 @@ class Embedder:
 
     def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | list[Embedded]]:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
-        texts = [Tokens.of(item) for windows in records for item in windows]
-        states = iter((yield from self._run([text for text in texts if text.ids])))
+        filled = [item for windows in records for item in windows if item.length]
+        states = iter((yield from self._run(Tokens.of(filled))))
         nothing = np.zeros((0, *self._shape), np.float32)
         found = []
         for windows in records:
@@ -279,7 +277,7 @@ class Embedder:
             found.append(Embedded(item, vector, pieces))
         yield found
 
-    def _run(self, texts: Sequence[Tokens], budget: int | None = None) -> Work:
+    def _run(self, texts: Tokens, budget: int | None = None) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
         return self.runtime.runner.run(texts, self._pooling, budget)
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from bertcli.files.versions import __version__
 from bertcli.inference.compiled_cache import cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
 from bertcli.inference.openvino import SETTINGS, openvino, openvino_version
-from bertcli.inference.runner import Finish, Tokens, Work, counted
+from bertcli.inference.runner import DistinctTexts, Finish, Kept, Tokens, Work, batches
 from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer
 
 BUDGET = 4096  # tokens of a batch: few enough for the cache of a CPU
@@ -52,21 +50,21 @@ class CompiledRunner:
     def __post_init__(self) -> None:
         self.request = self.model.create_infer_request()
 
-    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
+    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
         """Run batches of texts of one length, the longest first; equal texts once."""
-        counts = Counter(texts)
-        found: dict[Tokens, np.ndarray] = {}
-        longest_first = sorted(counts, key=lambda text: -len(text.ids))
-        for length, same in groupby(longest_first, key=lambda text: len(text.ids)):
-            alike, size = list(same), max(1, (budget or self.budget) // length)
-            for at in range(0, len(alike), size):
-                batch = alike[at : at + size]
-                found |= zip(batch, self._vectors(batch, finish), strict=True)
-                yield counted(batch, counts)
-        return [found[text] for text in texts]
+        distinct = DistinctTexts(texts)
+        lengths = distinct.texts.lengths
+        for length in np.unique(lengths)[::-1]:
+            alike = np.flatnonzero(lengths == length)
+            for some in batches(lengths[alike], budget or self.budget):
+                picked = alike[some]
+                distinct.keep(picked, self._vectors(distinct.texts.take(picked), finish))
+                yield distinct.step(picked)
+        return distinct.kept
 
-    def _vectors(self, batch: Sequence[Tokens], finish: Finish) -> Sequence[np.ndarray]:
-        columns = [np.array(column, np.int64) for column in zip(*batch, strict=True)]
+    def _vectors(self, batch: Tokens, finish: Finish) -> Kept:
+        shape = (len(batch), -1)
+        columns = [column.astype(np.int64).reshape(shape) for column in (batch.ids, batch.types)]
         try:
             states = self.request.infer(columns)[0]  # [B, L or 1, D...]
         except (RuntimeError, MemoryError) as failed:
@@ -77,9 +75,7 @@ class CompiledRunner:
                 "use a smaller --batch-tokens or --max-length, or a smaller model",
             ) from None
         count, kept, *rest = states.shape
-        vectors: Sequence[np.ndarray] = finish(
-            InGraph(), states.reshape(count * kept, *rest), [kept] * count
-        )
+        vectors: Kept = finish(InGraph(), states.reshape(count * kept, *rest), [kept] * count)
         return vectors
 
 

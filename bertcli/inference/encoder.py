@@ -6,7 +6,7 @@ both cases what comes out is packed: the states of all tokens, one text after th
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,19 +17,25 @@ from torch import Tensor
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.progress import Ran
-from bertcli.inference.runner import Finish, Reading, Tokens, Work, counted
+from bertcli.inference.runner import (
+    DistinctTexts,
+    Finish,
+    Kept,
+    Reading,
+    Tokens,
+    Work,
+    batches,
+)
 from bertcli.models.attention import Attend, Distance, packed, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import positions, starts
 from bertcli.models.heads import BertWithHead
-from bertcli.records.windows import batches
 
 M = TypeVar("M", bound=BertModel | BertWithHead)
 
 # Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
 # the memory made for one batch serve the next. Else both pile up, to gigabytes.
 EVEN = 64
-COMPANY = Tokens((0,), (0,))
 QUERIES = 4  # of a text of which only the first token asks
 
 
@@ -73,48 +79,50 @@ class Encoder(Generic[M]):
         """The layout of texts of several lengths in a batch."""
         return "packed" if self.device.type == "cpu" else "padded"
 
-    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
+    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
         """Run batches of similar length; one that does not fit into memory is tried in halves."""
-        counts = Counter(texts)
-        distinct = list(counts)
-        found: dict[Tokens, np.ndarray] = {}
-        lengths = [len(text.ids) for text in distinct]
+        distinct = DistinctTexts(texts)
+        lengths = distinct.texts.lengths
         waiting = deque(batches(lengths, budget or self.budget))
         while waiting:
             picked = waiting.popleft()
-            batch = [distinct[index] for index in picked]
             try:
-                vectors = self._vectors(batch, finish)
+                vectors = self._vectors(distinct.texts.take(picked), finish)
             except (RuntimeError, MemoryError) as failed:
                 if not out_of_memory(failed):
                     raise
                 yield Ran(warning=self._shrink(len(picked)))
-                rest = [index for some in (picked, *waiting) for index in some]
-                smaller = batches([lengths[index] for index in rest], self.budget)
-                waiting = deque([rest[at] for at in some] for some in smaller)
+                rest = np.concatenate([picked, *waiting])
+                waiting = deque(rest[some] for some in batches(lengths[rest], self.budget))
                 continue
-            found |= zip(batch, vectors, strict=True)
-            yield counted(batch, counts)
-        return [found[text] for text in texts]
+            distinct.keep(picked, vectors)
+            yield distinct.step(picked)
+        return distinct.kept
 
     @torch.inference_mode()
-    def _vectors(self, batch: Sequence[Tokens], finish: Finish) -> list[np.ndarray]:
+    def _vectors(self, batch: Tokens, finish: Finish) -> Kept:
         states, kept = self._states(self._in_company(batch))
-        vectors = finish(self.model, states, kept)
-        return [vector.float().cpu().numpy() for _, vector in zip(batch, vectors, strict=False)]
+        vectors = finish(self.model, states, kept)[: len(batch)]
+        if isinstance(vectors, Tensor):
+            array: np.ndarray = vectors.float().cpu().numpy()
+            return array
+        return [vector.float().cpu().numpy() for vector in vectors]
 
-    def _in_company(self, batch: Sequence[Tokens]) -> Sequence[Tokens]:
+    def _in_company(self, batch: Tokens) -> Tokens:
         """Return the batch, with a second text where a product would have a single row.
 
         That of the only token, or the only [CLS], is added up in another order than several rows:
         vectors would depend on the batch, in their last bits.
         """
-        single = len(batch) == 1 and (self.reading.first or len(batch[0].ids) == 1)
-        return [*batch, COMPANY] if single and self.kernel == "packed" else batch
+        single = len(batch) == 1 and (self.reading.first or len(batch.ids) == 1)
+        if not single or self.kernel != "packed":
+            return batch
+        ids, types, offsets = batch.ids, batch.types, batch.offsets
+        return Tokens(np.append(ids, 0), np.append(types, 0), np.append(offsets, len(ids) + 1))
 
-    def _states(self, batch: Sequence[Tokens]) -> tuple[Tensor, list[int]]:
+    def _states(self, batch: Tokens) -> tuple[Tensor, list[int]]:
         """Run the model over one batch: what is read off it, packed, and how many of each text."""
-        lengths = [len(text.ids) for text in batch]
+        lengths = batch.lengths.tolist()
         laid = (self._packed if self.kernel == "packed" else self._padded)(batch, lengths)
         only_first, top = self.reading.first, max(self.layers)
         picked = laid.first if only_first else laid.tokens
@@ -136,16 +144,16 @@ class Encoder(Generic[M]):
         made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
         return made.reshape(-1, made.shape[-1])
 
-    def _packed(self, batch: Sequence[Tokens], lengths: list[int]) -> BatchLayout:
-        total = sum(lengths)
+    def _packed(self, batch: Tokens, lengths: list[int]) -> BatchLayout:
+        total = len(batch.ids)
         idle = -total % EVEN if total > EVEN else 0
-        ids = [index for text in batch for index in text.ids] + [0] * idle
-        types = [kind for text in batch for kind in text.types] + [0] * idle
+        ids, types = (np.zeros(total + idle, np.int64) for _ in range(2))
+        ids[:total], types[:total] = batch.ids, batch.types
         all_lengths = [*lengths, *[1] * idle]
         direction = self.bert.direction
         states = self.bert.states(
-            torch.tensor(ids),
-            types=torch.tensor(types),
+            torch.from_numpy(ids),
+            types=torch.from_numpy(types),
             at=positions(all_lengths),
             kernels=direction(packed(all_lengths)),
         )
@@ -154,12 +162,11 @@ class Encoder(Generic[M]):
             states, slice(total), slice(total), torch.tensor(starts(lengths)), asking
         )
 
-    def _padded(self, batch: Sequence[Tokens], lengths: list[int]) -> BatchLayout:
-        width = max(lengths)
-        ids = torch.tensor([[*text.ids, *[0] * (width - len(text.ids))] for text in batch])
-        types = torch.tensor([[*text.types, *[0] * (width - len(text.types))] for text in batch])
-        keep = torch.arange(width) < torch.tensor(lengths)[:, None]
-        ids, types, keep = (x.to(self.device) for x in (ids, types, keep))
+    def _padded(self, batch: Tokens, lengths: list[int]) -> BatchLayout:
+        there = np.arange(max(lengths)) < batch.lengths[:, None]
+        columns = np.zeros((2, *there.shape), np.int64)
+        columns[:, there] = batch.ids, batch.types
+        ids, types, keep = (torch.from_numpy(x).to(self.device) for x in (*columns, there))
         direction = self.bert.direction
         states = self.bert.states(ids, types=types, kernels=direction(padded(keep)))
         every, asking = slice(None), direction(padded(keep, at=0))

@@ -14,22 +14,22 @@ import multiprocessing
 import signal
 import threading
 import weakref
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple, NoReturn
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import born_deaf, start_tracker
 from bertcli.inference.pool_worker import Open, work
 from bertcli.inference.progress import Ran
-from bertcli.inference.runner import Finish, Tokens, Work, counted
-from bertcli.records.windows import batches
+from bertcli.inference.runner import DistinctTexts, Finish, Kept, Tokens, Work, batches
+
+if TYPE_CHECKING:
+    from bertcli.inference.runner import Places
 
 DEPTH = 2  # batches that a process holds: one to run, one that has arrived when it is done
 PATIENCE = 10.0  # seconds until a process that was asked to end is killed
@@ -37,18 +37,18 @@ PATIENCE = 10.0  # seconds until a process that was asked to end is killed
 
 @dataclass(eq=False)
 class Pending:
-    """Texts under way: how many batches are not back, and the vectors so far."""
+    """Texts under way, with the vectors so far, and how many batches are not back."""
 
+    texts: DistinctTexts
     left: int = 0
-    found: dict[Tokens, np.ndarray] = field(default_factory=dict)
 
 
 class PoolBatch(NamedTuple):
-    """A batch, what is kept of its states, its step when it is back, and who waits for it."""
+    """A batch, the numbers of its texts, what is kept of its states, and who waits for it."""
 
-    batch: list[Tokens]
+    batch: Tokens
+    rows: Places
     finish: Finish
-    step: Ran
     pending: Pending
 
 
@@ -106,29 +106,28 @@ class ProcessPool:
         """Whether there is work for every process once it is through with what it holds."""
         return len(self.waiting) >= len(self.workers)
 
-    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
+    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
         """Hand out the texts in batches, now; what is returned waits for their vectors.
 
         Raises, then, what went wrong in a process.
         """
-        counts = Counter(texts)
-        distinct, pending = list(counts), Pending()
-        for picked in batches([len(text.ids) for text in distinct], budget or self.budget):
-            batch = [distinct[index] for index in picked]
-            self.waiting.append(PoolBatch(batch, finish, counted(batch, counts), pending))
+        pending = Pending(DistinctTexts(texts))
+        distinct = pending.texts.texts
+        for picked in batches(distinct.lengths, budget or self.budget):
+            self.waiting.append(PoolBatch(distinct.take(picked), picked, finish, pending))
             pending.left += 1
         self._listen(0)
         self._hand_out()
-        return self._wait(texts, pending)
+        return self._wait(pending)
 
-    def _wait(self, texts: Sequence[Tokens], pending: Pending) -> Work:
+    def _wait(self, pending: Pending) -> Work:
         while pending.left or self.steps:
             while self.steps:
                 yield self.steps.popleft()
             if pending.left:
                 self._hand_out()
                 self._listen(None)
-        return [pending.found[text] for text in texts]
+        return pending.texts.kept
 
     def _hand_out(self) -> None:
         while self.waiting:
@@ -162,11 +161,11 @@ class ProcessPool:
                     self.close()
                     raise value
 
-    def _take(self, job: PoolBatch, vectors: Iterable[Any]) -> None:
+    def _take(self, job: PoolBatch, vectors: Kept) -> None:
         """Take in what a process made of a batch."""
-        job.pending.found |= zip(job.batch, vectors, strict=True)
+        job.pending.texts.keep(job.rows, vectors)
         job.pending.left -= 1
-        self.steps.append(job.step)
+        self.steps.append(job.pending.texts.step(job.rows))
 
     def _lost(self, worker: PoolProcess) -> NoReturn:
         ended = worker.ended

@@ -9,13 +9,11 @@ from multiprocessing.connection import Connection
 from queue import Queue
 from typing import Any
 
-import numpy as np
-
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import ignore_terminal
 from bertcli.inference.runner import Finish, Runner, Tokens, result_of
 
-Job = tuple[list[Tokens], Finish]
+Job = tuple[Tokens, Finish]
 Open = Callable[[], Runner]  # is sent to the process
 
 
@@ -33,17 +31,10 @@ def work(line: Connection, opener: Open) -> None:
             found = result_of(
                 runner.run(*jobs.get()), lambda message: answers.put(("warning", message))
             )
-            answers.put(("vectors", _arrays(found)))
+            answers.put(("vectors", found))
     except BertcliError as error:
         answers.put(("error", error))
         threading.Event().wait()  # the parent reads it, and ends this process
-
-
-def _arrays(vectors: list[np.ndarray]) -> Any:
-    """Return the vectors as they are sent fastest: as one array where they have one shape."""
-    if len({vector.shape for vector in vectors}) == 1:
-        return np.stack(vectors)
-    return vectors
 
 
 def _receive(line: Connection, jobs: Queue[Job]) -> None:

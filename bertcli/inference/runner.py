@@ -1,34 +1,87 @@
 """What runs a model, and what it is given. Nothing here needs torch.
 
-A runner takes texts as token ids and yields a step per batch; at the end it returns an array per
-text: its vector, or those of its tokens.
+A runner takes texts as flat arrays of token ids and yields a step per batch; at the end it returns
+a vector per text, or those of its tokens. Letters: `B` texts, `T` tokens of all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from bertcli.errors import UsageError
 from bertcli.inference.progress import Ran
 from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.ragged import offsets_of, spans
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
+
+    Places = NDArray[np.int64]
 
 
-class Tokens(NamedTuple):
-    """One text as the model takes it."""
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Some texts as the model takes them, one after the other."""
 
-    ids: tuple[int, ...]
-    types: tuple[int, ...]
+    ids: NDArray[np.uint32]  # [T]
+    types: NDArray[np.uint8]  # [T]
+    offsets: Places  # [B + 1]
 
     @classmethod
-    def of(cls, item: Encoded) -> Tokens:
-        """Return an encoded text without what the model does not need."""
-        return cls(tuple(item.columns["input_ids"]), tuple(item.columns["token_type_ids"]))
+    def of(cls, items: Sequence[Encoded]) -> Tokens:
+        """Return encoded texts without what the model does not need."""
+        columns = [item.columns for item in items]
+        return cls.listed(
+            [row["input_ids"] for row in columns], [row["token_type_ids"] for row in columns]
+        )
+
+    @classmethod
+    def listed(
+        cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
+    ) -> Tokens:
+        """Return texts given as lists of ids, of token type 0 unless ``types`` are given."""
+        offsets = offsets_of(np.array([len(row) for row in ids], np.int64))
+        flat = np.fromiter(chain.from_iterable(ids), np.uint32, offsets[-1])
+        if types is None:
+            return cls(flat, np.zeros(len(flat), np.uint8), offsets)
+        return cls(flat, np.fromiter(chain.from_iterable(types), np.uint8, len(flat)), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def lengths(self) -> Places:
+        """The number of tokens of each text [B]."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: Places) -> Tokens:
+        """Return some of the texts, in the order of their numbers [n]."""
+        starts, lengths = self.offsets[rows], self.lengths[rows]
+        ids: NDArray[np.uint32] = spans(self.ids, starts, lengths)
+        types: NDArray[np.uint8] = spans(self.types, starts, lengths)
+        return Tokens(ids, types, offsets_of(lengths))
+
+    def distinct(self) -> tuple[Places, Places]:
+        """Return the first of the texts that are equal [n], and for each text which of these [B].
+
+        Both are in the order of the texts.
+        """
+        bounds = self.offsets.tolist()
+        ids = self.ids.tobytes()
+        keys = [ids[4 * start : 4 * stop] for start, stop in pairwise(bounds)]
+        if self.types.any():
+            types = self.types.tobytes()
+            of_each = [types[start:stop] for start, stop in pairwise(bounds)]
+            keys = list(map(bytes.__add__, keys, of_each))
+        known: dict[bytes, int] = {}
+        which = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+        return np.unique(which, return_index=True)[1], which
 
 
 @dataclass(frozen=True)
@@ -56,8 +109,12 @@ class Reading:
 # NumPy. It is sent to other processes: a function or a frozen record.
 Finish = Callable[[Any, Any, Sequence[int]], Any]
 
-# Yields a step per batch, and returns what was kept of each text, in order.
-Work = Generator[Ran, None, "list[np.ndarray]"]
+# What is kept of texts, in their order: [B, D...], or where they have several vectors, [L, D...]
+# each. All float32.
+Kept = np.ndarray | list[np.ndarray]
+
+# Yields a step per batch, and returns what was kept of the texts.
+Work = Generator[Ran, None, Kept]
 
 
 class Runner(Protocol):
@@ -71,23 +128,64 @@ class Runner(Protocol):
     def threads(self) -> int:
         """The threads of each process."""
 
-    def run(self, texts: Sequence[Tokens], finish: Finish, budget: int | None = None) -> Work:
-        """Run the model over texts; equal ones once. The arrays are float32."""
+    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
+        """Run the model over texts; equal ones once."""
 
 
-def counted(batch: Sequence[Tokens], counts: Mapping[Tokens, int]) -> Ran:
-    """Return the step of a batch; ``counts`` says how often each of its texts was given."""
-    texts = sum(counts[text] for text in batch)
-    return Ran(texts, sum(counts[text] * len(text.ids) for text in batch))
+class DistinctTexts:
+    """The texts of a run, equal ones once, and what is kept of each, batch by batch."""
+
+    def __init__(self, given: Tokens) -> None:
+        self.given = given
+        first, self.which = given.distinct()
+        self.all = len(first) == len(given)
+        self.texts = given if self.all else given.take(first)
+        self.times = np.bincount(self.which, minlength=1)  # how often each was given
+        self.array: np.ndarray | None = None
+        self.lists: dict[int, np.ndarray] = {}
+
+    def step(self, rows: Places) -> Ran:
+        """Return the step of a batch, the texts with these numbers."""
+        times = self.times[rows]
+        return Ran(int(times.sum()), int((times * self.texts.lengths[rows]).sum()))
+
+    def keep(self, rows: Places, vectors: Kept) -> None:
+        """Take in what is kept of a batch."""
+        if isinstance(vectors, list):
+            self.lists |= zip(rows.tolist(), vectors, strict=True)
+            return
+        if self.array is None:
+            self.array = np.empty((len(self.texts), *vectors.shape[1:]), np.float32)
+        self.array[rows] = vectors
+
+    @property
+    def kept(self) -> Kept:
+        """What was kept of the texts that were given."""
+        if self.array is None:
+            return [self.lists[at] for at in self.which.tolist()]
+        return self.array if self.all else self.array[self.which]
 
 
-def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> list[np.ndarray]:
+def batches(lengths: Places, budget: int) -> Iterator[Places]:
+    """Yield the numbers of texts, longest first, in batches of at most ``budget`` tokens.
+
+    A batch counts as its longest text times their number, which bounds its memory with padding too.
+    A text that is longer than the budget is a batch of its own.
+    """
+    order, at = np.argsort(-lengths, kind="stable"), 0
+    while at < len(order):
+        size = max(1, budget // max(1, int(lengths[order[at]])))
+        yield order[at : at + size]
+        at += size
+
+
+def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> Kept:
     """Run to the end and return the vectors, where nobody wants to know of the batches."""
     while True:
         try:
             step = next(work)
         except StopIteration as end:
-            found: list[np.ndarray] = end.value
+            found: Kept = end.value
             return found
         if step.warning:
             warn(step.warning)

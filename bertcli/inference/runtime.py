@@ -1,7 +1,7 @@
 """A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
 
     runtime = open_runtime(ModelSpec(folder, Compute(dtype="bfloat16")))
-    vectors = result_of(runtime.runner.run([Tokens((101, 102), (0, 0))], finish))
+    vectors = result_of(runtime.runner.run(Tokens.listed([[101, 102]]), finish))
 
 Nobody else puts a tokenizer, a config, weights and a device together; `opening` says
 who does. What can be told before the weights are read is told before.

@@ -25,7 +25,9 @@ def starts(lengths: Sequence[int]) -> list[int]:
 
 def positions(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
     """Return the position ids of all texts, each from 0, [T]."""
-    return torch.cat([torch.arange(length, device=device) for length in lengths])
+    sizes = torch.tensor(lengths, device=device)
+    firsts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    return torch.arange(len(firsts), device=device) - firsts
 
 
 def encode(

@@ -1,4 +1,4 @@
-"""Windows of records, prefetching, and batches."""
+"""Windows of records, and prefetching."""
 
 from __future__ import annotations
 
@@ -59,16 +59,3 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
         yield item  # type: ignore[misc]
     if failure:
         raise failure[0]
-
-
-def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yield the numbers of items, longest first, in batches of at most ``budget`` tokens.
-
-    A batch counts as its longest item times their number, which bounds its memory with padding too.
-    An item that is longer than the budget is a batch of its own.
-    """
-    order = sorted(range(len(lengths)), key=lambda item: -lengths[item])
-    while order:
-        size = max(1, budget // max(1, lengths[order[0]]))
-        yield order[:size]
-        order = order[size:]

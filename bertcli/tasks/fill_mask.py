@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.inference.runner import batches
 from bertcli.inference.runtime import Warn
 from bertcli.models.heads import BertForMaskedLM
 from bertcli.records.reader import Reader
-from bertcli.records.windows import batches
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
@@ -73,8 +74,9 @@ class FillMaskTask:
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         found: list[Result | None] = [None] * len(batch)
-        lengths = [item.length for item in batch]
-        for picked in batches(lengths, self.head.runtime.encoder.budget):
+        lengths = np.array([item.length for item in batch], np.int64)
+        for numbers in batches(lengths, self.head.runtime.encoder.budget):
+            picked = numbers.tolist()
             some = [batch[index] for index in picked]
             for index, item, masks in zip(picked, some, self._filled(some), strict=True):
                 fields = {"predictions": self._predictions(item, masks)}

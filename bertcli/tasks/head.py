@@ -118,7 +118,7 @@ class Head(Generic[M]):
         Raises ModelError for a text with a result that is not finite.
         """
         refuse_pairs(batch, self.runtime.config.type_vocab_size)
-        work = self.runtime.runner.run([*map(Tokens.of, batch)], finish)
+        work = self.runtime.runner.run(Tokens.of(batch), finish)
         found = [torch.from_numpy(output) for output in result_of(work, self.warn)]
         for item, output in zip(batch, found, strict=True):
             if not output.isfinite().all():

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.uint32]
     Counts = NDArray[np.int64]
+
+S = TypeVar("S", bound=np.generic)
 
 PARTS = ("padding", "before", "first", "between", "second", "after", "padding")
 FIRST, SECOND = PARTS.index("first"), PARTS.index("second")
@@ -91,7 +93,7 @@ class Ragged:
         return found
 
 
-def spans(pool: Ids, starts: Counts, lengths: Counts) -> Ids:
+def spans(pool: NDArray[S], starts: Counts, lengths: Counts) -> NDArray[S]:
     """Return pool[start : start + length] for every span, one after the other."""
     ends = np.cumsum(lengths)
     index = np.repeat(starts - ends + lengths, lengths)
@@ -99,7 +101,8 @@ def spans(pool: Ids, starts: Counts, lengths: Counts) -> Ids:
     return pool[index]
 
 
-def _offsets(lengths: Counts) -> Counts:
+def offsets_of(lengths: Counts) -> Counts:
+    """Return where rows of these lengths begin, and the end of the last."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -166,7 +169,7 @@ class RaggedMaker:
         ids, offsets = self._ids([text for text in seconds if text is not None])
         lengths = np.zeros(count, np.int64)
         lengths[there] = np.diff(offsets)
-        return first, (ids, _offsets(lengths)), there
+        return first, (ids, offsets_of(lengths)), there
 
     def _ids(self, texts: Sequence[Text]) -> tuple[Ids, Counts]:
         """Return the ids of texts; those of a text that is split are those of its words."""
@@ -175,7 +178,7 @@ class RaggedMaker:
             return engine(texts)  # type: ignore[arg-type]
         words = [text if isinstance(text, list) else [text] for text in texts]
         ids, offsets = engine([word for some in words for word in some])
-        return ids, offsets[_offsets(np.array([len(some) for some in words], np.int64))]
+        return ids, offsets[offsets_of(np.array([len(some) for some in words], np.int64))]
 
     def _kept(
         self, lengths: Counts, pairs: NDArray[np.bool_], special: Counts
@@ -249,7 +252,7 @@ class RaggedMaker:
         types = np.array([frame.types for frame in frames], np.uint8)
         return Ragged(
             spans(whole, at.reshape(-1), parts.reshape(-1)),
-            _offsets(parts.sum(axis=1)),
+            offsets_of(parts.sum(axis=1)),
             parts,
             pairs,
             types,

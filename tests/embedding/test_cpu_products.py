@@ -158,10 +158,10 @@ def test_8_bits_of_the_default_model():
     alike = torch.cosine_similarity(near, exact, dim=-1)
     assert alike.min() > 0.99 and alike.mean() > 0.999
     assert embedder.chosen()["dtype"] == "int8" and embedder.chosen()["linear"] == "int8"
-    texts = [Tokens(tuple(range(1000 + n, 1000 + 2 * n)), (0,) * n) for n in (3, 9, 40)]
-    together = result_of(embedder._run(texts))
+    texts = [range(1000 + n, 1000 + 2 * n) for n in (3, 9, 40)]
+    together = result_of(embedder._run(Tokens.listed(texts)))
     for text, vector in zip(texts, together, strict=True):
-        (alone,) = result_of(embedder._run([text]))
+        (alone,) = result_of(embedder._run(Tokens.listed([text])))
         assert np.abs(alone - vector).max() < 1e-6
 
 
@@ -197,7 +197,7 @@ def test_verbose_says_how():
 @pytest.mark.parametrize("changes", [*VARIANTS[3:5], {}])
 def test_first_tokens_alone_are_those_of_the_whole(changes, kernel, layers, monkeypatch):
     monkeypatch.setattr(Encoder, "kernel", kernel)
-    batch = [Tokens(tuple(ids), (0,) * len(ids)) for ids in (*IDS, IDS[1][::-1])]
+    batch = Tokens.listed([*IDS, IDS[1][::-1]])
     model = model_of(**changes)
     rows = []
     for layer in model.encoder.layer:

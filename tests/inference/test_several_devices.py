@@ -262,7 +262,7 @@ def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     """A model that changes between the look of the parent and that of the processes."""
     spec = ModelSpec(folder.path, reading=Reading((7,)))
     pool = ProcessPool(["cpu"], [partial(open_encoder, spec, BertModel)], 1, 100)
-    work = pool.run([Tokens((1,), (0,))], Pooling(("mean",)))
+    work = pool.run(Tokens.listed([[1]]), Pooling(("mean",)))
     with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)
     assert error.value.hint == "this model has layers 0 to 2; -1 is the last"
@@ -276,7 +276,7 @@ from bertcli.inference.encoder import Encoder
 states = Encoder._states
 
 def small(self, batch):
-    if sum(len(text.ids) for text in batch) > 100:
+    if len(batch.ids) > 100:
         raise torch.OutOfMemoryError
     return states(self, batch)
 
