@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.load import save
-    from bertcli.embedding.embedder import Embedder
     from bertcli.errors import BertcliError
     from bertcli.files.versions import __version__
     from bertcli.hub import find_model
@@ -35,7 +34,9 @@ if TYPE_CHECKING:
     from bertcli.records.source import Source
     from bertcli.tokenizing.columns import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
+    from bertcli.vectors.text_embedder import TextEmbedder as Embedder
 
+_NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
 BertForQuestionAnswering BertForSequenceClassification BertForTokenClassification BertLMHeadModel
@@ -45,7 +46,7 @@ _PLACES = {
     "BertConfig": "bertcli.models.config",
     "BertModel": "bertcli.models.bert",
     "BertcliError": "bertcli.errors",
-    "Embedder": "bertcli.embedding.embedder",
+    "Embedder": "bertcli.vectors.text_embedder",
     "Encoded": "bertcli.tokenizing.columns",
     "Layout": "bertcli.tokenizing.columns",
     "Reader": "bertcli.records.reader",
@@ -88,7 +89,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'bertcli' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_PLACES[name]), _NAMED.get(name, name))
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,205 @@
+"""Texts to an array of vectors from Python: `bertcli.Embedder`.
+
+    embedder = Embedder.load("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
+    embedder.encode(["a", "b"])                      # float32 [2, 384]
+    embedder.encode([("a", "b")], normalize=True)    # a pair, with an option of `bertcli embed`
+    embedder.encode(["I love NLP!"], word_vectors="mean")   # a list: [4, 384] for each text
+
+The vectors are those of `bertcli embed`, to the last bit, and come as fast.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions, reads_first, settled
+from bertcli.embedding.pooling import check_dim
+from bertcli.errors import ModelError, UsageError
+from bertcli.hub import MODEL_FILES, find_model
+from bertcli.inference.options import Compute
+from bertcli.inference.progress import Ran
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, TextBlock, checked
+from bertcli.records.source import Source
+from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.precision import PRECISIONS, Calibration, quantize
+from bertcli.vectors.precision import RANGED as CALIBRATED
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LOG = logging.getLogger("bertcli")
+BLOCK = 1024  # texts that are taken from an iterable at a time
+OURS = ("precision", "pre_split")  # options that are not of how a vector is made
+NAMES = {"word_vectors": "words", "layer_combine": "combine"}  # of options -> in EmbedOptions
+CHOICES = {
+    "backend": ("torch", "openvino"),
+    "dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
+    "combine": ("mean", "sum", "concat", "stack"),
+    "on_truncate": ("warn", "error", "ignore", "window"),
+}
+
+
+@dataclass(frozen=True)
+class TextEmbedder(Embedder):
+    """A model that turns texts into vectors."""
+
+    asked: Mapping[str, Any] = field(default_factory=dict)  # the options it was loaded with
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        offline: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Load a model: a name as in `find_model`, or a folder.
+
+        ``options`` are those of `bertcli embed`, with underscores: ``pooling``, ``layers`` (a
+        number, several, or as on the command line), ``device`` and so on. Raises ModelError for
+        a model that is not found or not a whole BERT, UsageError for options that do not fit.
+        """
+        if isinstance(name, Path) and not name.is_dir():
+            raise ModelError(f"{name}: folder not found")
+        chosen = embed_options(options)
+        place = os.fspath(name)
+        folder = find_model(place, files=MODEL_FILES, revision=revision, offline=offline)
+        opened = cls.open(folder, chosen, LOG.warning)
+        return cls(folder, opened.runtime, opened.options, opened.sentence, options)
+
+    def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
+        """Return the vectors of texts in their order, [n, D], or of a single text, [D].
+
+        ``texts`` is any iterable, read as it is needed: of strings, of pairs (two strings), of
+        records; with ``pre_split``, of lists of words. With a vector for each token or word, it is a list of
+        arrays [L, D]. ``options`` replace those that the model was loaded with; what it computes
+        (pooling, layers, device, dtype) is better given there, as it has to be opened again. What
+        truncation dropped is reported through `logging`. Raises InputError for what is no text,
+        or too long with ``on_truncate="error"``.
+        """
+        if options:
+            return self._with(options).encode(texts)
+        alone = isinstance(texts, str | Record)
+        found = self._encoded([texts] if alone else texts)
+        return found[0] if alone else found
+
+    def _encoded(self, texts: Any) -> Any:
+        source, tally = Source(pre_split=bool(self.asked.get("pre_split"))), TokenCounts()
+        run = self.run(Reader(source), full=True, blocks=_blocks(texts, source))
+        vectors: list[np.ndarray] = []
+        for window in self.windows(run):
+            tally.merge(window.counts)
+            for part in window.parts:
+                if not isinstance(part, Ran):
+                    vectors += [item.vector for item in part]
+                elif part.warning:
+                    LOG.warning(part.warning)
+        if tally.truncated and self.options.on_truncate == "warn":
+            LOG.warning(
+                "%d of %d texts truncated to %d tokens (%d dropped)",
+                tally.truncated,
+                tally.records,
+                self.max_length,
+                tally.cut,
+            )
+        precision = self.asked.get("precision", "float32")
+        if self.options.per_token:
+            whole = np.concatenate(vectors) if vectors else self.nothing
+            ends = np.cumsum([len(some) for some in vectors])[:-1]
+            return np.split(_quantized(whole, precision), ends) if vectors else []
+        return _quantized(np.stack(vectors) if vectors else self.nothing, precision)
+
+    def _with(self, options: Mapping[str, Any]) -> Self:
+        """Return an embedder with other options, of the same open model where that can be."""
+        asked = {**self.asked, **options}
+        wanted = embed_options(asked)
+        other = settled(wanted, self.sentence)
+        if self._computes(other) != self._computes(self.options):
+            opened = self.open(self.folder, wanted, LOG.warning)
+            return replace(self, runtime=opened.runtime, options=opened.options, asked=asked)
+        made = replace(self, options=other, asked=asked)
+        if other.dim is not None:
+            check_dim(other.dim, made.width)
+        return made
+
+    def _computes(self, options: EmbedOptions) -> tuple[Any, ...]:
+        """Return all that a model is opened for."""
+        compute = [getattr(options, one.name) for one in fields(Compute)]
+        first, pooler = reads_first(options, self.sentence), options.pooling == "pooler"
+        return (*compute, options.layers, options.combine, first, pooler, options.parse_special)
+
+
+def embed_options(given: Mapping[str, Any]) -> EmbedOptions:
+    """Return the options of the library for those of `bertcli embed`.
+
+    Raises UsageError for an unknown value, TypeError for an unknown option.
+    """
+    named = {NAMES.get(name, name): value for name, value in given.items() if name not in OURS}
+    if "layers" in named:
+        named["layers"] = _layers(named["layers"])
+    if named.pop("token_vectors", False):
+        if named.get("words") or named.get("pooling", "auto") not in ("auto", "none"):
+            raise UsageError("--token-vectors cannot be combined with --word-vectors or --pooling")
+        named["pooling"] = "none"
+    options = EmbedOptions(**named)
+    for name, allowed in {**CHOICES, "precision": PRECISIONS}.items():
+        value = given.get("precision", "float32") if name == "precision" else getattr(options, name)
+        if value not in allowed:
+            raise UsageError(f"unknown {name} {value!r}", f"one of {', '.join(allowed)}")
+    if options.max_length is not None and options.max_length < 2:
+        raise UsageError(f"--max-length {options.max_length} leaves no room for text")
+    return options
+
+
+def _layers(given: Any) -> tuple[int, ...]:
+    try:
+        if isinstance(given, str):
+            given = given.split(",")
+        return (given,) if isinstance(given, int) else tuple(int(layer) for layer in given)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"--layers {given!r} is not a list of numbers", "for example -1 or (0, -2, -1)"
+        ) from None
+
+
+def _blocks(texts: Iterable[Any], source: Source) -> Iterator[Sequence[Record]]:
+    """Yield the texts as records, some at a time. Raises InputError for what is no text."""
+    left, number = iter(texts), 1
+    while some := list(islice(left, BLOCK)):
+        plain = not source.pre_split and all(type(text) is str for text in some)
+        if plain and "".join(some).isascii():
+            yield TextBlock(some, "", number)
+        else:
+            records = (_record(one, line, source) for line, one in enumerate(some, number))
+            yield [checked(record, source) for record in records]
+        number += len(some)
+
+
+def _record(given: Any, line: int, source: Source) -> Record:
+    if isinstance(given, Record):
+        return given if given.file or given.line else given._replace(line=line)
+    words = source.pre_split and given and isinstance(given[0], str)
+    if isinstance(given, tuple | list) and len(given) == 2 and not words:
+        return Record(given[0], given[1], line=line)
+    return Record(given, line=line)
+
+
+def _quantized(vectors: np.ndarray, precision: str) -> np.ndarray:
+    """Return vectors [..., D] in another precision, by the ranges of their dimensions."""
+    ranges = None
+    if precision in CALIBRATED:
+        seen = Calibration()
+        seen.add(vectors.reshape(-1, vectors.shape[-1]))
+        ranges = seen.ranges()
+    return quantize(vectors, precision, ranges)

@@ -1,0 +1,187 @@
+"""`bertcli.Embedder` from Python: the vectors of `bertcli embed`, its options and its errors."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from front import PACKAGE, bad, call, good
+
+from bertcli import BertcliError, Embedder, Record
+from bertcli.errors import InputError, ModelError, UsageError
+
+MODEL = PACKAGE / "samples" / "tiny-bert"
+TEXTS = (PACKAGE / "samples" / "texts.txt").read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.load(MODEL)
+
+
+def written(tmp_path, lines, *options):
+    """Return what the command writes for these records."""
+    given, out = tmp_path / "given.jsonl", tmp_path / "out.npy"
+    given.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    good("embed", "-q", "-m", MODEL, "-i", given, "-o", out, "--overwrite", *options)
+    return np.load(out)
+
+
+OPTIONS = [
+    ({}, ()),
+    ({"pooling": "cls"}, ("--pooling", "cls")),
+    ({"pooling": "mean+max", "normalize": True}, ("--pooling", "mean+max", "--normalize")),
+    ({"layers": -2}, ("--layers", "-2")),
+    (
+        {"layers": (0, -1), "layer_combine": "concat", "dim": 7},
+        ("--layers", "0,-1", "--layer-combine", "concat", "--dim", "7"),
+    ),
+    (
+        {"layers": "1,-1", "layer_combine": "stack"},
+        ("--layers", "1,-1", "--layer-combine", "stack"),
+    ),
+    ({"prompt": "so: ", "special_tokens": False}, ("--prompt", "so: ", "--no-special-tokens")),
+    (
+        {"max_length": 6, "on_truncate": "window", "stride": 1},
+        ("--max-length", "6", "--on-truncate", "window", "--stride", "1"),
+    ),
+    ({"precision": "int8"}, ("--precision", "int8")),
+    ({"precision": "ubinary"}, ("--precision", "ubinary")),
+]
+
+
+@pytest.mark.parametrize(("options", "argv"), OPTIONS)
+def test_the_vectors_are_those_of_the_command_to_the_last_bit(tmp_path, embedder, options, argv):
+    right = written(tmp_path, [{"text": text} for text in TEXTS], *argv)
+    for found in (embedder.encode(TEXTS, **options), Embedder.load(MODEL, **options).encode(TEXTS)):
+        assert found.dtype == right.dtype
+        assert np.array_equal(found, right)
+
+
+def test_pairs_words_and_records(tmp_path, embedder):
+    lines = [{"text": "I love", "pair": "NLP!"}, {"text": "a"}, {"text": "", "pair": "b"}]
+    right = written(tmp_path, lines)
+    given = [("I love", "NLP!"), "a", ["", "b"]]
+    assert np.array_equal(embedder.encode(given), right)
+    records = [Record("I love", "NLP!"), Record("a"), Record("", "b")]
+    assert np.array_equal(embedder.encode(records), right)
+    words = embedder.encode([["I", "love"], (["I", "love"], ["NLP!"])], pre_split=True)
+    assert np.array_equal(words, embedder.encode(["I love", ("I love", "NLP!")]))
+
+
+def test_a_single_text_is_a_single_vector(embedder):
+    whole = embedder.encode(TEXTS)
+    assert embedder.encode(TEXTS[0]).shape == whole[0].shape
+    assert np.array_equal(embedder.encode(TEXTS[0]), whole[0])
+    assert np.array_equal(embedder.encode(Record(TEXTS[0])), whole[0])
+
+
+def test_no_text_has_no_vector(embedder):
+    assert embedder.encode([]).shape == (0, 32)
+    assert embedder.encode(iter([]), dim=3).shape == (0, 3)
+    assert embedder.encode([], token_vectors=True) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"token_vectors": True}, {"pooling": "none"}, {"word_vectors": "mean", "dim": 4}]
+)
+def test_a_vector_for_each_token_or_word(embedder, options):
+    (word,) = [f"--{name.replace('_', '-')}" for name in options if name != "dim"]
+    argv = [] if options.get("token_vectors") else [options.get("pooling") or "mean"]
+    more = ["--dim", 4] if "dim" in options else []
+    rows = good("embed", "-q", "-m", MODEL, word, *argv, *more, *TEXTS).rows
+    found = embedder.encode(TEXTS, **options)
+    assert [len(some) for some in found] == [len(row["vectors"]) for row in rows]
+    for some, row in zip(found, rows, strict=True):
+        assert np.array_equal(some, np.array(row["vectors"], np.float32).reshape(some.shape))
+
+
+def test_any_iterable_is_read_in_windows(embedder):
+    taken = []
+
+    def many():
+        for number in range(2500):
+            taken.append(number)
+            yield f"text {number % 7} ünd"
+
+    found = Embedder.load(str(MODEL), window=100).encode(many())
+    assert len(found) == len(taken) == 2500
+    assert np.array_equal(found[:7], found[7:14])
+    assert np.array_equal(found[0], embedder.encode("text 0 ünd"))
+
+
+def test_what_truncation_dropped_is_logged(embedder, caplog):
+    with caplog.at_level(logging.WARNING, "bertcli"):
+        embedder.encode(TEXTS, max_length=40)
+        assert caplog.messages == []
+        embedder.encode(["a b c d", "a"], max_length=4)
+        assert caplog.messages == ["1 of 2 texts truncated to 4 tokens (2 dropped)"]
+        embedder.encode(["a b c d", "a"], max_length=4, on_truncate="ignore")
+        assert len(caplog.messages) == 1
+
+
+ERRORS = [
+    ({"pooling": "x"}, ("--pooling", "x")),
+    ({"dim": 33}, ("--dim", "33")),
+    ({"device": "cuda:7"}, ("--device", "cuda:7")),
+    ({"layers": 9}, ("--layers", "9")),
+    ({"max_length": 4, "on_truncate": "error"}, ("--max-length", "4", "--on-truncate", "error")),
+    ({"prompt_name": "x"}, ("--prompt-name", "x")),
+    ({"special_tokens": False}, ("--no-special-tokens",)),
+]
+
+
+@pytest.mark.parametrize(("options", "argv"), ERRORS)
+def test_errors_are_those_of_the_command(embedder, options, argv):
+    text = "" if "special_tokens" in options else "a b c d e f g"
+    said = call("embed", "-q", "-m", MODEL, *argv, text)
+    with pytest.raises(BertcliError) as failed:
+        embedder.encode([text], **options)
+    assert (str(failed.value), failed.value.hint) == (said.error, said.hint)
+    assert failed.value.exit_code == said.code
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ([None], "text 1: the text is null, not a string"),
+        (["a", 3], "text 2: the text is a number, not a string"),
+        (["a", "\ud800"], "text 2: character 0 is half of a surrogate pair"),
+        ([("a", None), "b", 3.5], "text 3: the text is a number"),
+    ],
+)
+def test_what_is_no_text_is_named(embedder, texts, says):
+    with pytest.raises(InputError, match=says):
+        embedder.encode(texts)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": "x"}, {"on_truncate": "x"}, {"precision": "x"}, {"layers": "a"}]
+)
+def test_an_unknown_value_is_refused(embedder, options):
+    with pytest.raises(UsageError, match=next(iter(options))):
+        embedder.encode(["a"], **options)
+
+
+def test_an_unknown_option_is_named(embedder):
+    with pytest.raises(TypeError, match="normalise"):
+        embedder.encode(["a"], normalise=True)
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    with pytest.raises(ModelError, match="folder not found"):
+        Embedder.load(tmp_path / "nowhere")
+    said = bad("embed", "a", "-m", "no/such", "--offline")
+    with pytest.raises(ModelError) as failed:
+        Embedder.load("no/such", offline=True)
+    assert (str(failed.value), failed.value.hint) == (said.error, said.hint)
+
+
+@pytest.mark.parity
+def test_the_default_model_is_that_of_sentence_transformers(default_folder):
+    from sentence_transformers import SentenceTransformer
+
+    ours = Embedder.load("sentence-transformers/all-MiniLM-L6-v2").encode(TEXTS)
+    theirs = SentenceTransformer(str(default_folder), device="cpu").encode(TEXTS)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
