@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20  # bytes per read: fewer, larger arrays; small next to the memory of a window
 PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
+MARKS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}  # no text in UTF-8 begins with one
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
 
 
@@ -103,13 +104,14 @@ def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator
         offset += len(chunk)
 
 
-def _stream(parts: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
+def stream_of(parts: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
+    """Return a stream of these parts, none of them empty; closing it closes the ``file``."""
     return io.BufferedReader(Derived(lambda: next(parts, b""), file), CHUNK)
 
 
 def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> IO[bytes]:
     """Return the stream as UTF-8; for encodings whose line end is not one byte (UTF-16, UTF-32)."""
-    return _stream(_to_utf8(file, name, encoding, errors), file)
+    return stream_of(_to_utf8(file, name, encoding, errors), file)
 
 
 def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int) -> InputError:
@@ -121,7 +123,10 @@ def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int)
 
 
 def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> IO[bytes]:
-    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst."""
+    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst.
+
+    Stdin has no suffix: its first bytes tell.
+    """
     try:
         raw: Any = _stdin() if path == "-" else open(path, "rb", buffering=0)  # noqa: SIM115
     except OSError as failed:
@@ -132,16 +137,29 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
         count(len(chunk))
         return chunk
 
+    if path == "-":
+        return stream_of(_of_stdin(more, raw), raw)
     file: IO[bytes] = io.BufferedReader(Derived(more, raw), CHUNK)
-    match Path(path).suffix.lower():
-        case ".gz":
-            import gzip
+    suffix = Path(path).suffix.lower()
+    return stream_of(_unpacked(suffix, file), file) if suffix in PACKED else file
 
-            unpacked = gzip.GzipFile(fileobj=file)
-            return _stream(iter(partial(unpacked.read1, CHUNK), b""), file)
-        case ".zst":
-            return _stream(_unpack_zstd(file), file)
-    return file
+
+def _unpacked(suffix: str, file: IO[bytes]) -> Iterator[bytes]:
+    if suffix == ".zst":
+        return _unpack_zstd(file)
+    import gzip
+
+    return iter(partial(gzip.GzipFile(fileobj=file).read1, CHUNK), b"")
+
+
+def _of_stdin(more: Callable[[], bytes], raw: IO[bytes]) -> Iterator[bytes]:
+    """Yield what stdin holds, unpacked when its first bytes are those of a packed file."""
+    head = more()
+    while any(head != mark and mark.startswith(head) for mark in MARKS) and (chunk := more()):
+        head += chunk
+    parts = chain(filter(None, [head]), iter(more, b""))
+    found = next((suffix for mark, suffix in MARKS.items() if head.startswith(mark)), None)
+    yield from parts if found is None else _unpacked(found, stream_of(parts, raw))
 
 
 @contextmanager
@@ -173,7 +191,7 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "copy")
         with open_bytes(path, count) as stream, _scratch(place) as copy:
-            while chunk := _read(stream, "stdin" if path == "-" else path):
+            while chunk := read_chunk(stream, "stdin" if path == "-" else path):
                 copy(chunk)
         yield str(place)
 
@@ -233,7 +251,7 @@ def blocks(
     when a compressed file is broken.
     """
     number, offset, line = 1, 0, _OpenLine(limit, skip, passed)
-    while chunk := _read(stream, name):
+    while chunk := read_chunk(stream, name):
         *lines, rest = chunk.split(separator)
         if lines and line.large:
             passed(end := lines.pop(0))
@@ -346,7 +364,8 @@ def ends_lines_with_one_byte(encoding: str) -> bool:
     return "a\n".encode(encoding) == b"a\n"
 
 
-def _read(stream: IO[bytes], name: str) -> bytes:
+def read_chunk(stream: IO[bytes], name: str) -> bytes:
+    """Return the next bytes, b"" at the end. Raises InputError where they cannot be read."""
     try:
         chunk: bytes = stream.read1(CHUNK)  # type: ignore[attr-defined]
     except (EOFError, zlib.error) as broken:

@@ -37,6 +37,7 @@ from bertcli.records.records import (
     too_many_columns,
 )
 from bertcli.records.source import Source
+from bertcli.records.stdin_format import begins_with_object
 
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
@@ -51,12 +52,16 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
             yield from _of_file(place, form, name, reader)
         return
     source = reader.source
-    separator = b"\0" if source.null and form == "txt" else b"\n"
+    ended = form == "txt" or (path == "-" and form == "jsonl")
+    separator = b"\0" if source.null and ended else b"\n"
     with open_bytes(path, reader.count) as stream:
         decode = LineDecoder(name, source.encoding, source.encoding_errors, separator=separator)
         if not ends_lines_with_one_byte(source.encoding):
             stream = recoded(stream, name, source.encoding, source.encoding_errors)
             decode = LineDecoder(name, "utf-8", "strict", separator=separator)
+        if path == "-" and source.format == "auto" and not source.ids:
+            found, stream = begins_with_object(stream, decode, source.max_record_bytes)
+            form = reader.format_of_stdin(form, objects=found)
         yield from FORMS[form](stream, decode, reader)
         reader.replaced += decode.replaced
 

@@ -11,21 +11,44 @@ from bertcli.errors import InputError
 from bertcli.files.typed_json import kind_of
 from bertcli.records.records import Record, RecordFields, checked, fields_of, is_finite, not_finite
 from bertcli.records.source import Source
+from bertcli.records.stdin_format import READ_AS_JSONL
 
 T = TypeVar("T")
+Say = Callable[[str], None]  # shows a message
+
+
+def silent(message: str) -> None:
+    """Show nothing."""
 
 
 class ReadProgress:
     """How far a source is read: counts, and the fields of its last table."""
 
-    def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
+    def __init__(self, source: Source, warn: Say = silent, note: Say = silent) -> None:
         self.source = source
-        self.warn = warn
+        self.warn, self.note = warn, note
+        self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
         self.with_id = self.without_id = 0  # records of files that have fields
         self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
         self.bytes_read = self.records = 0
+
+    def format_of(self, path: str) -> str:
+        """Return the format of a file; of stdin, the one that was found."""
+        found = self.stdin_format if path == "-" else None
+        return found or self.source.format_of(path)
+
+    def format_of_stdin(self, form: str, *, objects: bool) -> str:
+        """Return the format of stdin, which is JSONL when it begins with an object.
+
+        Raises UsageError when fields were asked for and no input has any.
+        """
+        self.stdin_format = "jsonl" if objects else form
+        if objects and form != "jsonl":
+            self.note(READ_AS_JSONL)
+        self.source.refuse_fields(map(self.format_of, self.source.paths))
+        return self.stdin_format
 
     def reserve(self, names: frozenset[str]) -> None:
         """Refuse to keep fields of these names: the output has such fields itself."""

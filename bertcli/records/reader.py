@@ -9,11 +9,11 @@ with its file and line, or is reported, counted and skipped (`on_error="skip"`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bertcli.records.input_files import input_files
-from bertcli.records.read_progress import ReadProgress
+from bertcli.records.read_progress import ReadProgress, Say, silent
 from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
 
@@ -21,11 +21,14 @@ from bertcli.records.source import Source
 class Reader(ReadProgress):
     """Iterates over the records of a source; its folders and globs are made files here.
 
-    Raises InputError for a path where no file is.
+    Raises InputError for a path where no file is, UsageError for fields of inputs that have none.
     """
 
-    def __init__(self, source: Source, warn: Callable[[str], None] = lambda message: None) -> None:
-        super().__init__(replace(source, paths=input_files(source.paths, source)), warn)
+    def __init__(self, source: Source, warn: Say = silent, note: Say = silent) -> None:
+        paths = input_files(source.paths, source)
+        super().__init__(replace(source, paths=paths), warn, note)
+        if "-" not in paths or source.format != "auto":  # else stdin tells
+            source.refuse_fields(map(source.format_of, paths))
 
     def __iter__(self) -> Iterator[Record]:
         for block in self.blocks():

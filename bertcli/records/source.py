@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Source:
     pre_split: bool = False
     sentences: bool = False  # a text may be a list of sentences
     ids: bool = False  # the records are lists of token ids
+    asked: tuple[str, ...] = ()  # options given that name fields
     flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
     taken: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
     on_error: str = "fail"
@@ -59,6 +60,14 @@ class Source:
             raise UsageError(
                 f"unknown --encoding {self.encoding}", "for example utf-8, latin-1, utf-16, gb18030"
             ) from None
+
+    def refuse_fields(self, formats: Iterable[str]) -> None:
+        """Raise UsageError when fields were asked for, but all the formats of its paths are txt."""
+        if self.asked and {*formats} == {"txt"}:
+            raise UsageError(
+                f"{', '.join(self.asked)}: the input is read as txt, which has no fields",
+                "--input-format csv, tsv or jsonl reads fields",
+            )
 
     def format_of(self, path: str) -> str:
         """Return the format of a file: that of the source, else by the suffix."""

@@ -26,15 +26,12 @@ ITEM = array("i").itemsize
 
 def sentences(reader: Reader) -> Iterator[list[Record]]:
     """Yield the sentences of a corpus as they are read; a blank one ends a document."""
-    source = reader.source
-    lined = {
-        "stdin" if path == "-" else path: source.format_of(path) == "txt" for path in source.paths
-    }
+    paths = {"stdin" if path == "-" else path: path for path in reader.source.paths}
     file = ""
     for block in filter(None, reader.blocks()):
         found = [] if block[0].file == file else [END]
         file = block[0].file
-        if lined[file]:
+        if reader.format_of(paths[file]) == "txt":
             yield [*found, *block]
         else:
             yield found + [sentence for record in block for sentence in (*_split(record), END)]

@@ -345,7 +345,6 @@ LITERAL = "[SEP] is a special token"
 def test_messages_count_in_words():
     done = call("embed", "-m", TINY, "--token-vectors", "", LITERAL, "--max-length", "6")
     assert done.err.splitlines() == [
-        "note: one vector per token, special tokens included",
         f"warning: 1 of 2 texts truncated to 6 tokens ({done.rows[1]['truncated']} dropped); "
         "--on-truncate window encodes all of the text",
         "warning: special tokens in the input were parsed as special tokens (1); "

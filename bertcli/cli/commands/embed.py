@@ -169,8 +169,8 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embed
 
     embedder = Embedder.open(folder, options, console.warn)
     console.note(embedder.runtime.note)
-    if options.per_token or options.pooling == "auto":
-        console.note(pooling(embedder))
+    guessed = options.pooling == "auto" and not options.per_token and not embedder.sentence.found_in
+    (console.remark if guessed else console.detail)(pooling(embedder))
     console.detail(f"model: {folder.path} ({folder.source})")
     console.detail(computing(embedder))
     return embedder

@@ -5,7 +5,7 @@ from dataclasses import replace
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.inputs import InputOptions
+from bertcli.cli.options.inputs import InputOptions, source_paths
 from bertcli.cli.options.task import CutOptions
 from bertcli.errors import UsageError
 
@@ -33,8 +33,12 @@ def next_sentence(
 
 
 def paired(source: InputOptions) -> InputOptions:
-    """Return the options with the second of two texts as the pair of the first."""
+    """Return the options with the second of two texts as the pair of the first; stdin has pairs."""
     texts, pair = source.texts or [], source.pair or []
+    named = (*texts, *pair, source.input, source.pairs, source.files_from)
+    if source.input_format == "auto" and not any(named):
+        (stdin,) = source_paths(None, given=False)
+        return replace(source, pairs=stdin)
     if not texts or pair:
         return source
     if len(texts) != 2:

@@ -43,6 +43,7 @@ class Console:
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
+        self.remarks: list[str] = []
 
     def note(self, message: str) -> None:
         """Write a note."""
@@ -51,6 +52,10 @@ class Console:
     def warn(self, message: str) -> None:
         """Write a warning."""
         self._write("warning", message)
+
+    def remark(self, message: str) -> None:
+        """Write a note at the end of the run, if it succeeds."""
+        self.remarks.append(message)
 
     def detail(self, message: str) -> None:
         """Write a note, with --verbose only."""
@@ -141,6 +146,8 @@ class Console:
 
         ``numbered`` tells that a record without an id was written with the number of its row.
         """
+        for remark in self.remarks:
+            self.note(remark)
         if not records and not reader.skipped:
             self.note("no records: the input is empty")
         if reader.unfit_ids:

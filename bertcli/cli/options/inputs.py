@@ -1,6 +1,8 @@
 """The options of inputs: texts, files, formats and fields."""
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -108,6 +110,29 @@ def source_paths(
     return ("-",)
 
 
+def note_files(texts: Sequence[str], console: Console) -> None:
+    """Say which texts are also files: perhaps they were to be read."""
+    files = [text for text in texts if os.path.isfile(text) or _is_folder(text)]
+    if files:
+        are = "is also a file" if len(files) == 1 else f"and {len(files) - 1} more are also files"
+        console.note(f"`{files[0]}` {are}; -i reads {'it' if len(files) == 1 else 'them'}")
+
+
+def _is_folder(text: str) -> bool:
+    """Tell whether a text names a folder, not by chance as a single word may."""
+    return os.path.basename(text) != text and os.path.isdir(text)
+
+
+def fields_asked(options: Any, *names: str) -> tuple[str, ...]:
+    """Return the options among these that name fields; what the environment sets asks for none."""
+    given = {name: getattr(options, name) for name in names}
+    return tuple(
+        f"--{name.replace('_', '-')}"
+        for name, value in given.items()
+        if value not in (None, "*") and os.environ.get(f"BERTCLI_{name.upper()}") != value
+    )
+
+
 @dataclass(frozen=True)
 class InputOptions:
     """Where records are read from."""
@@ -121,7 +146,10 @@ class InputOptions:
     input: Files = None
     files_from: FilesFrom = None
     input_format: Annotated[
-        InputFormat, typer.Option(help="auto: by the suffix; stdin is txt.")
+        InputFormat,
+        typer.Option(
+            help="auto: by the suffix; stdin is txt, or JSONL if it begins with an object."
+        ),
     ] = "auto"
     pair: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Second sentence for a single TEXT.")
@@ -168,7 +196,8 @@ class InputOptions:
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        return Reader(self.source(**changes), console.warn)
+        note_files((*(self.texts or ()), *(self.pair or ())), console)
+        return Reader(self.source(**changes), console.warn, console.note)
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""
@@ -190,5 +219,6 @@ class InputOptions:
             "format": self.input_format,
             "keep": self.keep_fields,
             "null": self.null and names is None,
+            "asked": fields_asked(self, "text_field", "pair_field", "id_field", "keep_fields"),
         }
         return record(Source, self, **(asked | changes))

@@ -15,6 +15,7 @@ from bertcli.cli.options.inputs import (
     MaxRecordBytes,
     OnError,
     TextField,
+    fields_asked,
     source_paths,
 )
 from bertcli.errors import UsageError
@@ -40,8 +41,9 @@ class PretrainCorpusOptions:
     input_format: Annotated[
         InputFormat,
         typer.Option(
-            help="auto: by the suffix; stdin is txt. In other formats than txt, a record is a "
-            "document: text with one sentence per line, or a list of sentences."
+            help="auto: by the suffix; stdin is txt, or JSONL if it begins with an object. In other "
+            "formats than txt, a record is a document: text with one sentence per line, or a list "
+            "of sentences."
         ),
     ] = "auto"
     text_field: TextField = None
@@ -59,8 +61,9 @@ class PretrainCorpusOptions:
             format=self.input_format,
             sentences=True,
             single=True,
+            asked=fields_asked(self, "text_field"),
         )
-        return Reader(source, console.warn)
+        return Reader(source, console.warn, console.note)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from bertcli.cli.options.inputs import (
     MaxRecordBytes,
     Null,
     OnError,
+    fields_asked,
+    note_files,
     source_paths,
 )
 from bertcli.errors import UsageError
@@ -100,6 +102,7 @@ class TaskFileOptions:
             "format": "jsonl" if jsonl else self.input_format,
             "keep": self.keep_fields,
             "null": self.null and names is None,
+            "asked": fields_asked(self, "id_field", "keep_fields"),
         }
         return record(Source, self, **(asked | changes))
 
@@ -139,6 +142,10 @@ class QuestionOptions:
             "text_field": self.question_field,
             "flags": flags,
             "single": not self.both,
+            "asked": (
+                *fields_asked(files, "id_field", "keep_fields"),
+                *(flag for name, flag in flags.items() if name not in ("question", "context")),
+            ),
         }
         if self.both:
             changes["pair"] = self.context
@@ -147,7 +154,9 @@ class QuestionOptions:
         elif self.context is None:
             changes |= {"pair_field": self.context_field, "single": False}
         objects = self.question is None and self.context is None
-        return Reader(files.source(given=self.both, objects=objects, **changes), console.warn)
+        note_files([text for text in (self.question, self.context) if text], console)
+        source = files.source(given=self.both, objects=objects, **changes)
+        return Reader(source, console.warn, console.note)
 
 
 @dataclass(frozen=True)
@@ -191,7 +200,9 @@ class ChoiceOptions:
                 self.choices_field: "--choices-field",
             }
             changes["keep"] = kept if kept == "*" else _named(kept, self.choices_field)
-        return Reader(files.source(given=bool(self.texts), objects=True, **changes), console.warn)
+        note_files(self.texts or (), console)
+        source = files.source(given=bool(self.texts), objects=True, **changes)
+        return Reader(source, console.warn, console.note)
 
 
 def _named(names: str | None, further: str) -> str:
