@@ -20,6 +20,7 @@ from bertcli.errors import BertcliError, out_of_memory
 COMMANDS = (
     "tokenize",
     "decode",
+    "chunk",
     "embed",
     "similar",
     "compare",

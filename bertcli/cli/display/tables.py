@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedded
     from bertcli.embedding.token_vectors import TokenVectors
     from bertcli.tasks.results import Result
+    from bertcli.tokenizing.chunks import Chunk
     from bertcli.tokenizing.columns import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.agreement import Agreement
@@ -99,6 +100,17 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
     if encoded.length > MOST_ROWS:
         said.append(f"the first {MOST_ROWS} of {encoded.length} tokens: -f jsonl has all")
     drawn.caption = "\n".join(said) or None
+    return drawn
+
+
+def chunk_table(chunks: Sequence[Chunk]) -> Table:
+    """Draw pieces of texts, a piece a row."""
+    names = ("id", "chunk", "start", "end", "tokens")
+    drawn = table(*names, "text", right=names)
+    for chunk in chunks:
+        key = chunk.sample if chunk.record.id is None else chunk.record.id
+        numbers = (chunk.number, chunk.start, chunk.end, chunk.n_tokens)
+        drawn.add_row(plain(str(key)), *map(str, numbers), plain(chunk.text))
     return drawn
 
 

@@ -1,0 +1,91 @@
+"""`bertcli chunk`: texts to pieces of at most N tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import special_tokens
+from bertcli.cli.options.chunk import ChunkOptions, ChunkTextOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.groups import record
+from bertcli.cli.options.task import TaskFileOptions
+from bertcli.errors import UsageError
+from bertcli.files.streams import size_on_disk
+from bertcli.inference.progress import Advance
+from bertcli.tokenizing.chunk_output import WRITTEN, ChunkRun
+from bertcli.tokenizing.chunks import Chunker, Chunking
+
+if TYPE_CHECKING:
+    from bertcli.tokenizing.tokenizer import Tokenizer
+
+
+def chunk(
+    texts: ChunkTextOptions,
+    files: TaskFileOptions,
+    model: ModelOptions,
+    chunks: ChunkOptions,
+    output: OutputOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Divide texts into chunks of at most N tokens, in their original characters.
+
+    [bold]bertcli chunk -i docs.jsonl --max-length 256 --overlap 32 --at sentence[/bold]
+
+    [bold]bertcli chunk --first -f txt < lines.txt[/bold]
+
+    White space belongs to the chunk before it: without --overlap, the chunks of a text put together
+    are the text. -f txt writes the chunks alone, one a line; with -0 they end with NUL.
+    """
+    console = messages.console()
+    form = output.form(("txt", *ROWS))
+    if form == "txt" and files.keep_fields:
+        raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
+    taken = frozenset(WRITTEN) if form not in ("txt", "table") else frozenset()
+    reader = texts.reader(files, console, taken)
+    tokenizer = model.tokenizer(console, parse_special=chunks.parse_special)
+    chunker = Chunker(tokenizer, record(Chunking, chunks))
+    _warn(chunker, tokenizer, console)
+    run = ChunkRun(reader, chunker)
+    if form == "table":
+        from bertcli.cli.display.screen import drawing
+        from bertcli.cli.display.tables import chunk_table
+
+        with drawing() as draw:
+            for some in run:
+                draw(chunk_table(some))
+    else:
+        with output.open("finished" if form == "txt" else form, reader.source.paths) as put:
+            _write(run, form, put, files, output, console)
+    console.warn(special_tokens(run.tally))
+    console.close(run.tally.records, reader, numbered=True)
+
+
+def _write(
+    run: ChunkRun,
+    form: str,
+    put: Callable[..., None],
+    files: TaskFileOptions,
+    output: OutputOptions,
+    console: Console,
+) -> None:
+    size = size_on_disk(run.reader.source.paths)
+
+    def steps() -> Iterator[Advance]:
+        for chunks in run.write(form, put, null=files.null):
+            yield Advance(chunks, "chunks", run.reader.bytes_read / size if size else None)
+
+    if output.on_terminal:
+        for _ in steps():
+            pass
+    else:
+        console.watch(steps())
+
+
+def _warn(chunker: Chunker, tokenizer: Tokenizer, console: Console) -> None:
+    if tokenizer.limit is not None and chunker.limit > tokenizer.limit:
+        console.warn(
+            f"--max-length {chunker.limit} is more than the model's limit of {tokenizer.limit} "
+            "tokens"
+        )

@@ -1,0 +1,73 @@
+"""The options of `bertcli chunk`; those of the pieces are `embed --on-truncate chunk`'s as well."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import ParseSpecial, SpecialTokens
+from bertcli.cli.options.groups import INPUT, LAYOUT, flag, number
+from bertcli.cli.options.inputs import TextField
+from bertcli.cli.options.task import TaskFileOptions
+from bertcli.records.reader import Reader
+
+Overlap = Annotated[
+    int,
+    number("Tokens, at most, that a chunk repeats of the one before.", low=0),
+]
+At = Annotated[
+    Literal["token", "word", "sentence", "paragraph"],
+    typer.Option(
+        help="Where chunks end. What is too long for one chunk is divided between sentences, "
+        "then words, then tokens.",
+        envvar="BERTCLI_AT",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ChunkTextOptions:
+    """The texts to divide."""
+
+    PANEL: ClassVar = INPUT
+
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
+    ] = None
+    text_field: TextField = None
+
+    def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
+        """Return the reader of the texts, files or stdin that were given."""
+        source = files.source(
+            given=bool(self.texts),
+            objects=False,
+            texts=tuple(self.texts or ()),
+            text_field=self.text_field,
+            single=True,
+            taken=taken,
+        )
+        return Reader(source, console.warn)
+
+
+@dataclass(frozen=True)
+class ChunkOptions:
+    """How texts are divided."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: Annotated[
+        int | None,
+        number(
+            "Tokens of a chunk, at most (default: the model's limit).",
+            envvar="BERTCLI_MAX_LENGTH",
+        ),
+    ] = None
+    overlap: Overlap = 0
+    at: At = "token"
+    first: Annotated[bool, flag("--first", "Only the first chunk of each text: truncate it.")] = (
+        False
+    )
+    special_tokens: SpecialTokens = True
+    parse_special: ParseSpecial = True

@@ -1,0 +1,154 @@
+"""Where a text may be divided: between paragraphs, sentences, words and graphemes.
+
+A boundary is the position of the first character of what follows: white space belongs to what
+stands before it. Positions are counted in characters.
+
+- A paragraph ends with a blank line, or U+2029.
+- A sentence ends where a paragraph does, and after one of ``. ! ? …`` (and those of other scripts),
+  with the quotation marks and brackets that close behind it, before white space; after those of
+  Chinese and Japanese also without white space. It does not end before a lower-case letter, nor
+  after a full stop behind a single letter (an initial, "e.g."), a number of one or two digits (an
+  ordinal) or one of ABBREVIATIONS. A sentence too many is worse than one too few.
+- A word ends before the white space behind it ends. Chinese and Japanese are divided between any
+  two characters, except before those that begin no line.
+- A grapheme is what a person takes for one character: a letter with its marks, a syllable of
+  Hangul, a sequence of emoji, a flag. The rules are those of Unicode (UAX 29), with less detail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from unicodedata import category
+
+LEVELS = ("paragraph", "sentence", "word")  # the coarsest first
+WINDOW = 128  # characters in which the last boundary is looked for first
+ABBREVIATIONS = frozenset(
+    """
+    mr mrs ms dr prof st sr jr rev hon gen col capt lt sgt no nos vol vols fig figs ch sec art pp
+    vs cf al ca approx dept est inc ltd co corp bros jan feb mar apr jun jul aug sep sept oct nov
+    dec hr hrn nr str bd abb abs bzw evtl ggf usw vgl mme mlle av sra srta dra ud uds sig dott ing
+    """.split()  # noqa: SIM905 - a list of words reads best as lines
+)
+
+_LINE = r"(?:\r\n|[\r\n\x85\u2028])"
+_PARAGRAPH = rf"{_LINE}[^\S\r\n\x85\u2028\u2029]*{_LINE}\s*|\u2029\s*"
+_CLOSING = r"""["'”’»›)\]}」』）】〉》〕］｝]*"""
+_ENDS = r"[.!?…‽؟۔।॥።፧፨။៕⸮]+"  # before white space
+_WIDE_ENDS = r"[。！？｡．‼⁇⁈⁉]+"  # of scripts without
+_CJK = (
+    "\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+_NOT_FIRST = "々〻ゝゞヽヾーぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰ-ㇿｧ-ｰ\uff9e\uff9f"
+_CJK_STOPS = "、。，．！？：；」』）】〉》〕］…"
+_PATTERNS = {
+    "paragraph": re.compile(_PARAGRAPH),
+    "sentence": re.compile(rf"({_ENDS}){_CLOSING}\s+|{_WIDE_ENDS}{_CLOSING}\s*|{_PARAGRAPH}"),
+    "word": re.compile(
+        rf"\s+|(?<=[{_CJK}{_CJK_STOPS}])(?=[^\W_])(?![{_NOT_FIRST}])"
+        rf"|(?<=[^\W_])(?=[{_CJK}])(?![{_NOT_FIRST}])"
+    ),
+}
+_BEFORE_STOP = re.compile(r"[^\W_]+\.$")
+_EXTEND = {*"\u200c\u200d\u0e33\u0eb3\uff9e\uff9f", *map(chr, range(0x1F3FB, 0x1F400))}
+_EXTEND.update(map(chr, range(0xE0020, 0xE0080)))
+_PREPENDED = {*"\u06dd\u070f\u08e2\U000110bd\U000110cd", *map(chr, range(0x600, 0x606))}
+_MARKS = ("Mn", "Mc", "Me")
+_LINKERS = {*"\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d\u1039\u17d2"}  # what joins two consonants
+
+
+def boundaries(text: str, low: int, high: int, level: str) -> Iterator[int]:
+    """Yield the boundaries of a level in (low, high], in their order."""
+    for found in _PATTERNS[level].finditer(text, low, min(high + 1, len(text))):
+        end = found.end()
+        if not low < end <= high or (level == "sentence" and not _ends_sentence(text, found)):
+            continue
+        if is_whole(text, end, low):
+            yield end
+
+
+def last_boundary(text: str, low: int, high: int, level: str) -> int | None:
+    """Return the last boundary of a level in (low, high]; None where there is none."""
+    size = WINDOW
+    while True:
+        start = max(low, high - size)
+        found = None
+        for found in boundaries(text, start, high, level):  # noqa: B007 - the last one is wanted
+            pass
+        if found is not None or start == low:
+            return found
+        size *= 4
+
+
+def _ends_sentence(text: str, found: re.Match[str]) -> bool:
+    """Whether a sentence ends where a pattern of its end was found."""
+    stop, end = found.group(1), found.end()
+    if stop is None:
+        return True
+    if _PATTERNS["paragraph"].search(found.group()):
+        return True
+    if text[end : end + 1].islower():
+        return False
+    if stop != ".":
+        return True
+    at = found.end(1)
+    before = _BEFORE_STOP.search(text, max(0, at - 12), at)
+    if before is None:
+        return True
+    word = before.group()[:-1]
+    if word.isdigit():
+        return len(word) > 2
+    return len(word) > 1 and word.lower() not in ABBREVIATIONS
+
+
+def is_whole(text: str, at: int, low: int = 0) -> bool:
+    """Whether no grapheme is divided at a position. One begins at ``low``."""
+    if not 0 < at < len(text):
+        return True
+    before, after = text[at - 1], text[at]
+    if after < "\u0300":
+        return not (before == "\r" and after == "\n") and before not in _PREPENDED
+    if after in _EXTEND or category(after) in _MARKS:
+        return False
+    if before < "\u0300":
+        return True
+    if before == "\u200d" or before in _PREPENDED:
+        return False
+    if before in _LINKERS:
+        return category(after) != "Lo"
+    if "\U0001f1e6" <= before <= "\U0001f1ff" and "\U0001f1e6" <= after <= "\U0001f1ff":
+        first = at
+        while first > low and "\U0001f1e6" <= text[first - 1] <= "\U0001f1ff":
+            first -= 1
+        return (at - first) % 2 == 0
+    return not _joins_syllable(before, after)
+
+
+def _joins_syllable(before: str, after: str) -> bool:
+    """Whether two letters of Hangul are parts of one syllable."""
+    first, second = _jamo(before), _jamo(after)
+    if first == "L":
+        return second in ("L", "V", "LV", "LVT")
+    if first in ("LV", "V"):
+        return second in ("V", "T")
+    return first in ("LVT", "T") and second == "T"
+
+
+def _jamo(letter: str) -> str:
+    code = ord(letter)
+    if 0xAC00 <= code <= 0xD7A3:
+        return "LVT" if (code - 0xAC00) % 28 else "LV"
+    if 0x1100 <= code <= 0x11FF:
+        return "L" if code < 0x1160 else "V" if code < 0x11A8 else "T"
+    if 0xA960 <= code <= 0xA97C:
+        return "L"
+    return "V" if 0xD7B0 <= code <= 0xD7C6 else "T" if 0xD7CB <= code <= 0xD7FB else ""
+
+
+def grapheme_end(text: str, start: int) -> int:
+    """Return where the grapheme that begins at ``start`` ends."""
+    at = start + 1
+    while at < len(text) and not is_whole(text, at, start):
+        at += 1
+    return at

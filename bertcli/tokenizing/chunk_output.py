@@ -1,0 +1,98 @@
+"""What `bertcli chunk` writes: a row for each piece of a text, or the pieces alone.
+
+run = ChunkRun(reader, chunker)
+with open_writer(path, "jsonl") as put:
+    for written in run.write("jsonl", put): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertcli.errors import OutputError
+from bertcli.files.tables import TableHeader
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, carried
+from bertcli.tokenizing.chunks import Chunk, Chunker
+from bertcli.tokenizing.run import TokenCounts
+
+PLACE = ("chunk", "start", "end")  # of a piece in its text
+WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may have
+
+
+def chunk_row(chunk: Chunk) -> dict[str, Any]:
+    """Return what is written of a piece. A record without an id has its number."""
+    record = chunk.record
+    row = {
+        "id": chunk.sample if record.id is None else record.id,
+        "chunk": chunk.number,
+        "start": chunk.start,
+        "end": chunk.end,
+        "text": chunk.text,
+        "n_tokens": chunk.n_tokens,
+    }
+    return row | carried(row, record)
+
+
+def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
+    """Return the pieces alone, each ended by a line feed, or by NUL.
+
+    Raises OutputError for a piece that holds such a character itself.
+    """
+    end, name, hint = "\n", "line feed", "-0 ends chunks with NUL, --format jsonl holds any text"
+    if null:
+        end, name, hint = "\0", "NUL", "--format jsonl holds any text"
+    texts = [chunk.text for chunk in chunks]
+    for chunk, text in zip(chunks, texts, strict=True):
+        if end in text:
+            raise OutputError(f"{chunk.record.where}: a chunk holds a {name}, which ends it", hint)
+    return "".join([text + end for text in texts]).encode()
+
+
+@dataclass
+class ChunkRun:
+    """One pass over a source. Iterate once; ``tally`` counts texts, ``chunks`` their pieces."""
+
+    reader: Reader
+    chunker: Chunker
+    tally: TokenCounts = field(default_factory=TokenCounts)
+    chunks: int = 0
+
+    def __iter__(self) -> Iterator[list[Chunk]]:
+        """Yield the pieces of all texts, in their order."""
+        tokenizer = self.chunker.measure.tokenizer
+        for records in self.reader.blocks():
+            first = self.tally.records
+            self.tally.records += len(records)
+            self.tally.literals += tokenizer.count_literals(records)
+            for chunks in self.chunker.chunks(records, self.reader.skip, first):
+                self.chunks += len(chunks)
+                yield chunks
+
+    def header(self) -> TableHeader:
+        """Return the row that begins a table without any."""
+        rest = dict.fromkeys(self.reader.fields.rest) if self.reader.fields else {}
+        return TableHeader(dict.fromkeys(WRITTEN) | rest)
+
+    def write(
+        self, form: str, put: Callable[[Sequence[Any]], None], *, null: bool = False
+    ) -> Iterator[int]:
+        """Write all pieces, and yield how many there are so far.
+
+        The writer of plain text takes bytes: its form is "finished".
+        """
+        for chunks in self:
+            put([plain(chunks, null=null)] if form == "txt" else list(map(chunk_row, chunks)))
+            yield self.chunks
+        if not self.chunks and form not in ("txt", "jsonl"):
+            put([self.header()])
+
+
+def record_of(chunk: Chunk) -> Record:
+    """Return a piece as a record of its own, which carries its place in the text."""
+    record = chunk.record
+    place = {"chunk": chunk.number, "start": chunk.start, "end": chunk.end}
+    key = chunk.sample if record.id is None else record.id
+    return record._replace(text=chunk.text, id=key, extra=place | (record.extra or {}))

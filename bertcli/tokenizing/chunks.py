@@ -1,0 +1,465 @@
+"""Texts to pieces of at most N tokens, in their original characters.
+
+    chunker = Chunker(tokenizer, Chunking(max_length=256, overlap=32, at="sentence"))
+    for chunks in chunker.chunks([Record("A long text ..."), Record("")], skip):
+        for chunk in chunks:
+            assert chunk.text == chunk.record.text[chunk.start : chunk.end]
+
+- Without overlap the pieces of a text, one after another, are the text: white space, and characters
+  that become no token, belong to the piece that they follow. An empty text is one empty piece.
+- A piece ends at the last boundary (`boundaries`) of the level asked for that it has room for;
+  where there is none, at the last one of the next finer level, and at last before any token. No
+  grapheme is divided that has room, and no character.
+- A piece has the tokens that it has alone, which may be others than it has in the text: where a
+  word is divided, ``##able`` may become ``able``. So each piece is tokenized again, and one that
+  came out too long is made shorter.
+- With an overlap a piece begins at the first boundary of the level within so many tokens before the
+  end of the piece before it; at one of a finer level where there is none, but within a word only at
+  the level of tokens. It begins later where nothing whole would fit behind the overlap.
+
+How it is fast: a text is divided into blocks at white space and between ideographs, where tokens do
+not depend on what stands on the other side. Blocks are counted many at a time, sums of their counts
+tell in which one a piece ends, and only that one is looked at word by word. Long texts are read a
+slice at a time, so time grows with the text, and memory holds one slice.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from bertcli.errors import InputError, UsageError
+from bertcli.records.records import Record
+from bertcli.tokenizing.boundaries import (
+    LEVELS,
+    boundaries,
+    grapheme_end,
+    is_whole,
+    last_boundary,
+)
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+SLICE = 1 << 20  # characters that are looked at together
+BLOCK = 64  # characters of a block, or more up to its end
+GUESSED = 6  # characters of a token: a text with no more may be one piece
+FEW_CHARACTERS = 1 << 14  # that do not pay for the import of numpy
+WORDS, WORD = 1 << 14, 64  # words whose tokens are remembered, and the longest of them
+MOST_AT_ONCE = 1 << 12  # pieces of a text that are tokenized together
+
+# What BERT's rules take alone, so that tokens do not depend on what comes after: white space,
+# ideographs, punctuation.
+_BREAK = re.compile(
+    r"[ \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
+    r"|[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f]"
+    r"|[!-/:-@\[-`{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff01-\uff0f\uff1a-\uff20]"
+)
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """How texts are divided. ``max_length`` None is the model's limit."""
+
+    max_length: int | None = None
+    overlap: int = 0
+    at: str = "token"
+    first: bool = False  # only the first piece of each text
+    special_tokens: bool = True
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The kinds of boundaries that are tried, in this order, before those of tokens."""
+        return LEVELS[LEVELS.index(self.at) :] if self.at in LEVELS else ()
+
+
+class Chunk(NamedTuple):
+    """A piece of a text: its number in it, its characters [start, end), and its tokens."""
+
+    record: Record
+    sample: int  # the number of the record in the run, from 0
+    number: int
+    start: int
+    end: int
+    n_tokens: int  # special ones included
+
+    @property
+    def text(self) -> str:
+        """The characters of the piece."""
+        text = self.record.text
+        assert isinstance(text, str)
+        return text[self.start : self.end]
+
+
+class TokenMeasure:
+    """Counts the tokens of texts, special ones left out. ``prepare`` makes a text what is read."""
+
+    def __init__(self, tokenizer: Tokenizer, prepare: Callable[[str], str] | None = None) -> None:
+        tokenizer.notice_changes()
+        self.tokenizer, self.prepare = tokenizer, prepare
+        added = tokenizer.core.get_added_tokens_decoder().values()
+        self.inside = {letter for token in added for letter in token.content}
+        self.remembered = lru_cache(WORDS)(self._starts)
+        self.seen = 0
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text."""
+        texts = [self.prepare(text) for text in texts] if self.prepare else list(texts)
+        self.seen += sum(map(len, texts))
+        if self.seen < FEW_CHARACTERS:
+            encodings = self.tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
+            return list(map(len, encodings))
+        offsets = self.tokenizer.engine(texts)[1].tolist()
+        return [stop - start for start, stop in pairwise(offsets)]
+
+    def break_after(self, text: str, at: int) -> int:
+        """Return the first place behind ``at`` where tokens and a grapheme end; or the end."""
+        while (found := _BREAK.search(text, at)) is not None:
+            at = found.end()
+            if text[at - 1] not in self.inside and is_whole(text, at):
+                return at
+        return len(text)
+
+    def starts(self, text: str, start: int, end: int) -> list[int]:
+        """Return where the tokens of [start, end) begin; -1 for one within a character."""
+        found = []
+        while start < end:
+            stop = min(self.break_after(text, start), end)
+            word = text[start:stop]
+            starts = (self.remembered if len(word) <= WORD else self._starts)(word)
+            found += [at if at < 0 else start + at for at in starts]
+            start = stop
+        return found
+
+    def _starts(self, word: str) -> list[int]:
+        found, end = [], 0
+        for start, stop in self.tokenizer.core.encode(word, add_special_tokens=False).offsets:
+            found.append(start if start >= end else -1)
+            end = max(end, stop)
+        return found
+
+
+class SliceEndError(Exception):
+    """More of a text has to be read before it is known where a piece ends."""
+
+
+class TokenSums:
+    """The tokens of a text up to the ends of its blocks, as far as it is read."""
+
+    def __init__(self, text: str, measure: TokenMeasure) -> None:
+        self.text, self.measure = text, measure
+        self.read = 0  # characters
+        self.first, self.tokens_before = 0, 0  # of the blocks that are not forgotten
+        self.ends: list[int] = []
+        self.sums: list[int] = []
+        self.reached = (-1, 0, 0)  # the last question to ``reach``, and its answer
+
+    def more(self, size: int) -> list[str]:
+        """Return the next blocks, of so many characters or more; their counts go to ``add``."""
+        text, at = self.text, self.read
+        end = min(at + size, len(text))
+        blocks = []
+        while at < end:
+            stop = self.measure.break_after(text, at + BLOCK)
+            blocks.append(text[at:stop])
+            self.ends.append(stop)
+            at = stop
+        self.read = at
+        return blocks
+
+    def add(self, counts: Sequence[int]) -> None:
+        """Take in how many tokens the blocks of ``more`` have."""
+        tokens = self.sums[-1] if self.sums else self.tokens_before
+        for count in counts:
+            tokens += count
+            self.sums.append(tokens)
+
+    def forget(self, before: int) -> None:
+        """Forget the blocks that end at or before a place."""
+        gone = bisect_right(self.ends, before)
+        if gone:
+            self.first, self.tokens_before = self.ends[gone - 1], self.sums[gone - 1]
+            del self.ends[:gone], self.sums[:gone]
+
+    def reach(self, start: int, room: int) -> int:
+        """Return how far so many tokens go: the start of the next token, at a grapheme's start.
+
+        It is ``start`` when the first grapheme has more. Raises SliceEndError.
+        """
+        if room <= 0 or start == len(self.text):
+            return start
+        if self.reached[:2] != (start, room):
+            self.reached = (start, room, self._reach(start, room))
+        return self.reached[2]
+
+    def _reach(self, start: int, room: int) -> int:
+        block = bisect_right(self.ends, start)
+        if block == len(self.ends):
+            raise SliceEndError
+        before = self._before(block)
+        if start > self._begin(block):
+            starts = self.measure.starts(self.text, start, self.ends[block])
+            if room < len(starts):
+                return self._place(starts, room, start)
+            before, room, block = self.sums[block], room - len(starts), block + 1
+        last = bisect_right(self.sums, before + room, block)
+        if last < len(self.sums):
+            begin = self._begin(last)
+            starts = self.measure.starts(self.text, begin, self.ends[last])
+            return self._place(starts, before + room - self._before(last), begin)
+        if self.read < len(self.text):
+            raise SliceEndError
+        return len(self.text)
+
+    def back(self, end: int, tokens: int) -> int:
+        """Return a place at most so many tokens before ``end``, where a grapheme begins."""
+        at = self._back(end, tokens)
+        while len(starts := self.measure.starts(self.text, at, end)) > tokens:  # a word is divided
+            at = self._place_after(starts[1:], at, end)
+        return at
+
+    def _back(self, end: int, tokens: int) -> int:
+        block = bisect_left(self.ends, end)
+        begin = self._begin(block)
+        starts = self.measure.starts(self.text, begin, end)
+        at = len(starts) - tokens
+        if at < 0:
+            wanted = self._before(block) + at
+            block = bisect_right(self.sums, wanted)
+            begin, end = self._begin(block), self.ends[block]
+            starts = self.measure.starts(self.text, begin, end)
+            at = wanted - self._before(block)
+        return self._place_after(starts[max(at, 0) :], begin, end)
+
+    def _place_after(self, starts: Sequence[int], begin: int, end: int) -> int:
+        """Return the first of the starts of tokens that is one of a grapheme; else ``end``."""
+        places = (place for place in starts if place >= 0)
+        return next((place for place in places if is_whole(self.text, place, begin)), end)
+
+    def _place(self, starts: Sequence[int], at: int, begin: int) -> int:
+        """Return where a token begins; an earlier one where that is within a grapheme."""
+        for start in reversed(starts[: at + 1]):
+            if start > begin and is_whole(self.text, start, begin):
+                return start
+        return begin
+
+    def _begin(self, block: int) -> int:
+        return self.ends[block - 1] if block else self.first
+
+    def _before(self, block: int) -> int:
+        return self.sums[block - 1] if block else self.tokens_before
+
+
+class ChunkPlan:
+    """How one text is divided: pieces are proposed, counted by the caller, and accepted."""
+
+    def __init__(self, record: Record, sample: int, chunker: Chunker) -> None:
+        assert isinstance(record.text, str)
+        self.record, self.sample, self.chunker = record, sample, chunker
+        self.text, self.settings = record.text, chunker.settings
+        self.sums = TokenSums(record.text, chunker.measure)
+        self.is_guess = len(self.text) <= GUESSED * chunker.room  # that it is one piece
+        self.is_hungry = not self.is_guess
+        self.done = False
+        self.ready: list[Chunk] = []
+        self.number = 0
+        self.last: tuple[int, int] | None = None  # the last piece accepted
+        self.at_once = MOST_AT_ONCE
+        self.too_long: tuple[int, int, int] | None = None  # a piece, and by how many tokens
+        self.proposed: list[tuple[int, int]] = []
+
+    def blocks(self) -> list[str]:
+        """Return what has to be counted before pieces can be proposed."""
+        if not self.is_hungry:
+            return []
+        self.is_hungry = False
+        if self.last:
+            self.sums.forget(self.last[0])
+        room = self.chunker.room
+        return self.sums.more(4 * GUESSED * room if self.settings.first else SLICE)
+
+    def propose(self, skip: Callable[[InputError], None]) -> list[str]:
+        """Return the texts of the next pieces.
+
+        A character that has more tokens than a piece may have goes to ``skip``, and ends the text.
+        """
+        try:
+            self.proposed = [(0, len(self.text))] if self.is_guess else list(self._next())
+        except InputError as error:
+            skip(error)
+            self.done, self.proposed, self.ready = True, [], []
+        return [self.text[start:end] for start, end in self.proposed]
+
+    def accept(self, counts: Sequence[int]) -> None:
+        """Take pieces up to the first one that has too many tokens, which is proposed anew."""
+        for (start, end), count in zip(self.proposed, counts, strict=True):
+            over = count - self.chunker.text_room
+            if over > 0 and self.is_guess:
+                self.is_guess, self.is_hungry = False, True
+                return
+            if over > 0:
+                less = self.too_long[2] if self.too_long and self.too_long[0] == start else 0
+                self.too_long, self.at_once = (start, end, less + over), 1
+                return
+            n_tokens = count + self.chunker.special
+            chunk = Chunk(self.record, self.sample, self.number, start, end, n_tokens)
+            self.ready.append(chunk)
+            self.last, self.number = (start, end), self.number + 1
+            self.done = end == len(self.text) or self.settings.first
+        self.at_once = min(2 * self.at_once, MOST_AT_ONCE)
+
+    def _next(self) -> Iterator[tuple[int, int]]:
+        last = self.last
+        for _ in range(self.at_once):
+            low = last[1] if last else 0
+            try:
+                start = self._start(*last) if last else 0
+                end = self._end(start, low)
+            except SliceEndError:
+                self.is_hungry = True
+                return
+            yield start, end
+            if end == len(self.text) or self.settings.first:
+                return
+            last = start, end
+
+    def _end(self, start: int, low: int) -> int:
+        """Return where a piece ends, behind ``low``; ``low`` when nothing more fits into it."""
+        bound, less = None, 0
+        if self.too_long and self.too_long[0] == start:
+            _, bound, less = self.too_long
+        while (reach := self.sums.reach(start, self.chunker.room - less)) > low:
+            end = self._boundary(low, reach)
+            if bound is None or end < bound:
+                return end
+            less += 1
+        return low if start < low else self._least(start, bound)
+
+    def _boundary(self, low: int, reach: int) -> int:
+        """Return the best place to end in (low, reach]."""
+        if reach < len(self.text):
+            for level in self.settings.levels:
+                end = last_boundary(self.text, low, reach, level)
+                if end is not None:
+                    return end
+        return reach
+
+    def _least(self, start: int, bound: int | None) -> int:
+        """Return the end of the first grapheme; of its first character where that is too long."""
+        end = grapheme_end(self.text, start)
+        if bound is None or end < bound:
+            return end
+        if start + 1 < bound:
+            return start + 1
+        raise InputError(
+            f"{self.record.where}: character {start} ({self.text[start]!a}) alone has more than "
+            f"{self.chunker.limit} tokens",
+            "increase --max-length, or use --on-error skip",
+        )
+
+    def _start(self, start: int, end: int) -> int:
+        """Return where the piece begins that follows the piece [start, end)."""
+        if not self.settings.overlap:
+            return end
+        back = self.sums.back(end, self.settings.overlap)
+        places = [back] if start < back < end else []
+        for level in self.settings.levels:
+            places = list(boundaries(self.text, max(back - 1, start), end - 1, level))
+            if places:
+                break
+        places.append(end)
+        if self._takes_unit(places[0], end):
+            return places[0]
+        fits = self._takes_unit if self._takes_unit(end, end) else self._takes_more
+        return places[bisect_left(places, True, key=lambda place: fits(place, end))]
+
+    def _takes_unit(self, start: int, low: int) -> bool:
+        """Whether a piece from ``start`` can end behind ``low`` at a boundary of the level."""
+        if not self.settings.levels:
+            return self._takes_more(start, low)
+        reach, level = self.sums.reach(start, self.chunker.room), self.settings.levels[0]
+        return reach == len(self.text) or any(boundaries(self.text, low, reach, level))
+
+    def _takes_more(self, start: int, low: int) -> bool:
+        return self._end(start, low) > low
+
+
+class Chunker:
+    """Divides texts. ``prepare`` makes a text what is tokenized: it puts a prompt before it."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        settings: Chunking,
+        prepare: Callable[[str], str] | None = None,
+    ) -> None:
+        layout = Layout(special_tokens=settings.special_tokens, max_length=settings.max_length)
+        self.settings, self.limit = settings, tokenizer.max_length(layout)
+        self.measure = TokenMeasure(tokenizer, prepare)
+        self.text_room = tokenizer.room(self.limit, layout, pair=False)
+        self.special = self.limit - self.text_room
+        (prompt,) = self.measure.counts([""])
+        self.room = self.text_room - prompt
+        if self.room < 1:
+            raise UsageError(f"--max-length {self.limit} leaves no room for text")
+        if settings.overlap >= self.room:
+            raise UsageError(
+                f"--overlap {settings.overlap} must be less than the {self.room} tokens of a chunk",
+                f"--max-length {self.limit} without special tokens is {self.room}",
+            )
+
+    def chunks(
+        self,
+        records: Sequence[Record],
+        skip: Callable[[InputError], None],
+        first: int = 0,
+    ) -> Iterator[list[Chunk]]:
+        """Yield the pieces of texts in their order, as many as memory allows at a time.
+
+        ``first`` is the number of the first record in the run. A text that cannot be divided goes
+        to ``skip``.
+        """
+        plans: list[ChunkPlan] = []
+        size = 0
+        for sample, record in enumerate(records, first):
+            plan = ChunkPlan(record, sample, self)
+            if plans and size + len(plan.text) > SLICE:
+                yield from self._divided(plans, skip)
+                plans, size = [], 0
+            plans.append(plan)
+            size += len(plan.text)
+        yield from self._divided(plans, skip)
+
+    def _divided(
+        self, plans: Sequence[ChunkPlan], skip: Callable[[InputError], None]
+    ) -> Iterator[list[Chunk]]:
+        active, written = plans, 0
+        while active:
+            blocks = [plan.blocks() for plan in active]
+            for plan, counts in zip(active, self._counts(blocks), strict=True):
+                plan.sums.add(counts)
+            proposed = [plan.propose(skip) for plan in active]
+            for plan, counts in zip(active, self._counts(proposed), strict=True):
+                plan.accept(counts)
+            active = [plan for plan in active if not plan.done]
+            found: list[Chunk] = []
+            for plan in plans[written:]:  # a text that can be held is written when it is done
+                if plan.done or len(plan.text) > SLICE:
+                    found += plan.ready
+                    plan.ready = []
+                if not plan.done:
+                    break
+                written += 1
+            if found:
+                yield found
+
+    def _counts(self, groups: Sequence[Sequence[str]]) -> Iterator[list[int]]:
+        """Yield the counts of groups of texts, which are counted together."""
+        texts = [text for group in groups for text in group]
+        counts = iter(self.measure.counts(texts) if texts else ())
+        for group in groups:
+            yield [next(counts) for _ in group]

@@ -1,0 +1,300 @@
+"""Texts in pieces: all characters are there, none is too long, boundaries are where they should be.
+
+What the tokens of a piece are is asked of the tokenizers library, of each piece alone.
+"""
+
+import json
+from itertools import pairwise
+
+import hostile
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+
+from bertcli.errors import InputError, UsageError
+from bertcli.records.records import Record
+from bertcli.tokenizing import chunks as module
+from bertcli.tokenizing.boundaries import LEVELS, boundaries, grapheme_end, is_whole
+from bertcli.tokenizing.chunks import Chunker, Chunking
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+AT = ("token", *LEVELS)
+PROSE = (
+    "Dr. Smith paid $3.50 to J. R. Ewing, e.g. for tea. He left! Did he? “Yes.” Then (really.) he "
+    "slept.\n\nOn May 3. Nobody knew the internationalization of unaffable electroencephalographs "
+    "in 1999. It was over… and done.\r\n\r\nThe end\n of a line is no end.\n \n"
+    "我们走吧。好的！「行。」東京都に行きます。 हम जाते हैं। ठीक है। هل أنت هنا؟ نعم."
+)
+
+
+@pytest.fixture(scope="module", params=hostile.VOCABULARIES)
+def tokenizer(request, tmp_path_factory):
+    made = hostile.copy_vocabulary(request.param, tmp_path_factory.mktemp(request.param))
+    lower = {"do_lower_case": hostile.VOCABULARIES[request.param]}
+    (made / "tokenizer_config.json").write_text(json.dumps(lower))
+    return Tokenizer.load(made)
+
+
+@pytest.fixture(scope="module")
+def default(default_folder):
+    return Tokenizer.load(default_folder)
+
+
+def stop(error):
+    raise error
+
+
+def divided(tokenizer, text, max_length=None, overlap=0, at="token", **options):
+    chunker = Chunker(tokenizer, Chunking(max_length, overlap, at, **options))
+    return [chunk for some in chunker.chunks([Record(text)], stop) for chunk in some]
+
+
+def checked(tokenizer, text, max_length, overlap=0, at="token", **options):
+    """Return the pieces of a text, after a check of all that holds for any."""
+    found = divided(tokenizer, text, max_length, overlap, at, **options)
+    special = options.get("special_tokens", True)
+    encodings = tokenizer.core.encode_batch([one.text for one in found], add_special_tokens=special)
+    assert [one.n_tokens for one in found] == [len(encoding.ids) for encoding in encodings]
+    assert max(one.n_tokens for one in found) <= max_length
+    assert [one.number for one in found] == list(range(len(found)))
+    assert (found[0].start, found[-1].end) == (0, len(text))
+    for before, after in pairwise(found):
+        assert before.start < after.start <= before.end < after.end
+        if not overlap:
+            assert before.end == after.start
+            assert after.text.strip(" ") or not after.text
+    return found
+
+
+def repeated(tokenizer, found):
+    """Return how many tokens each piece repeats of the one before."""
+    texts = [b.text[: a.end - b.start] for a, b in pairwise(found)]
+    return [len(each.ids) for each in tokenizer.core.encode_batch(texts, add_special_tokens=False)]
+
+
+@pytest.mark.parametrize("at", AT)
+@pytest.mark.parametrize("overlap", [0, 3, 12])
+def test_real_texts(tokenizer, at, overlap):
+    for text in (*hostile.REAL, PROSE, "  ".join(hostile.REAL)):
+        for length in (20, 31, 64):
+            found = checked(tokenizer, text, length, overlap, at)
+            if overlap:
+                assert max(repeated(tokenizer, found), default=0) <= overlap
+
+
+@given(text=hostile.texts, length=st.integers(12, 40), overlap=st.integers(0, 9), data=st.data())
+def test_any_text(tokenizer, text, length, overlap, data):
+    at = data.draw(st.sampled_from(AT))
+    try:
+        found = checked(tokenizer, text, length, overlap, at)
+    except InputError as error:
+        assert "alone has more than" in str(error)
+        return
+    for one in found[1:]:
+        assert is_whole(text, one.start) or len(tokenizer.core.encode(text).ids) > length
+
+
+@given(text=hostile.texts, at=st.sampled_from(AT))
+@settings(max_examples=30)
+def test_any_text_in_slices_is_divided_the_same(default, text, at):
+    """Where a slice of a long text ends has no influence, nor has what was proposed at a time."""
+    whole = checked(default, text * 3, 16, 2, at)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SLICE", 7)
+        patch.setattr(module, "MOST_AT_ONCE", 2)
+        patch.setattr(module, "GUESSED", 0)
+        assert checked(default, text * 3, 16, 2, at) == whole
+
+
+def test_a_word_that_is_divided_is_counted_as_it_is_then(default):
+    word = "electroencephalographically" * 3
+    for length in range(4, 20):
+        checked(default, f"the {word} of {word}", length)
+    found = divided(default, "unaffable unaffable", 4)  # una ##ffa ##ble; but ble is b ##le
+    assert [one.text for one in found] == ["unaffa", "ble ", "unaffa", "ble"]
+
+
+def test_pieces_are_full(default):
+    text = "the cat sat on the mat and slept " * 500
+    found = checked(default, text, 66)
+    assert {one.n_tokens for one in found[:-1]} == {66}
+    assert {one.text[-1] for one in found[:-1]} == {" "}
+    found = checked(default, text, 66, 10)
+    assert {one.n_tokens for one in found[:-1]} == {66}
+    assert set(repeated(default, found)) == {10}
+
+
+def test_an_empty_text_and_white_space_are_one_piece(default):
+    for text in ("", " ", "\n\n \t", "\u0301\u200b"):
+        (one,) = checked(default, text, 3)
+        assert (one.start, one.end, one.n_tokens) == (0, len(text), 2)
+
+
+def test_white_space_belongs_to_what_stands_before_it(default):
+    found = checked(default, "  one \n two  three   ", 3)
+    assert [one.text for one in found] == ["  one \n ", "two  ", "three   "]
+
+
+def test_levels(default):
+    text = "One two three. Four five six? Seven.\n\nEight nine ten! Eleven twelve."
+    by = {at: [one.text for one in checked(default, text, 13, at=at)] for at in AT}
+    first, last = "One two three. Four five six? Seven.\n\n", "Eight nine ten! Eleven twelve."
+    assert by["paragraph"] == [first, last]
+    assert by["sentence"] == [first, last]
+    assert by["word"] == by["token"] == [f"{first}Eight ", "nine ten! Eleven twelve."]
+    by = {at: [one.text for one in checked(default, text, 10, at=at)] for at in AT}
+    assert by["paragraph"] == [first[:30], first[30:], last]
+    assert by["sentence"] == [first[:30], f"{first[30:]}{last[:16]}", last[16:]]
+    assert by["word"] == [first[:30], f"{first[30:]}{last[:23]}", last[23:]]
+    assert by["token"] == [first[:30], f"{first[30:]}{last[:29]}", "."]
+
+
+def test_a_unit_that_is_too_long_is_divided_at_the_next_level(default):
+    text = "Short one. " + "Word " * 20 + "end. " + "unaffable" * 4
+    assert [one.text for one in checked(default, text, 10, at="sentence")][:3] == [
+        "Short one. ",
+        "Word " * 8,
+        "Word " * 8,
+    ]
+    last = checked(default, "unaffable" * 8, 6, at="paragraph")
+    assert last[0].n_tokens == 6
+
+
+def test_an_overlap_is_of_whole_units_and_never_keeps_one_from_being_whole(default):
+    text = "One red cat. Two big dogs. The old man. Her own car. His new house. " * 3
+    found = checked(default, text, 14, 5, "sentence")
+    assert [one.text for one in found][:3] == [
+        "One red cat. Two big dogs. The old man. ",
+        "The old man. Her own car. His new house. ",
+        "His new house. One red cat. Two big dogs. ",
+    ]
+    long = "A b c d e f g h i jj. " * 3  # 11 tokens: no room for an overlap of a sentence
+    found = checked(default, long, 14, 9, "sentence")
+    assert found[0].text == long[:22]
+    assert all(one.text.endswith(". ") for one in found)
+
+
+@pytest.mark.parametrize(
+    "grapheme",
+    [
+        "e\u0301",
+        "a\u0323\u0302",
+        "👩\u200d👩\u200d👧",
+        "🇩🇪",
+        "👍🏽",
+        "한",
+        "\u1112\u1161\u11ab",
+        "नि",
+        "क्ष",
+    ],
+)
+def test_no_grapheme_is_divided(tokenizer, grapheme):
+    for gap in ("", " ", "x"):
+        text = f"{grapheme}{gap}" * 40
+        edges = set(range(0, len(text) + 1, len(grapheme + gap))) | (
+            set(range(len(grapheme), len(text) + 1, len(grapheme + gap)))
+        )
+        for one in checked(tokenizer, text, 12):
+            assert {one.start, one.end} <= edges
+
+
+def test_a_grapheme_that_is_too_long_is_divided_and_a_character_refused(default):
+    syllables = "\u1112\u1161\u11ab" * 2  # three tokens each
+    found = [one.text for one in checked(default, syllables, 4)]
+    assert found == ["\u1112", "\u1161\u11ab"] * 2
+    with pytest.raises(
+        InputError, match=r"text 7: character 2 \('\\ud55c'\) alone has more than 4"
+    ):
+        list(Chunker(default, Chunking(4)).chunks([Record("a 한", line=7)], stop))
+
+
+def test_boundaries_of_graphemes_are_those_of_unicode():
+    import regex
+
+    graphemes = regex.compile(r"\X")
+    for text in hostile.REAL:
+        ends = [found.end() for found in graphemes.finditer(text)]
+        ours, at = [], 0
+        while at < len(text):
+            at = grapheme_end(text, at)
+            ours.append(at)
+        assert ours == ends or (" မ" in text and set(ours) < set(ends)), text
+
+
+def test_boundaries_of_sentences():
+    cuts = [0, *boundaries(PROSE, 0, len(PROSE), "sentence"), len(PROSE)]
+    found = [PROSE[start:end].strip() for start, end in pairwise(cuts)]
+    assert [one for one in found if one] == [
+        "Dr. Smith paid $3.50 to J. R. Ewing, e.g. for tea.",
+        "He left!",
+        "Did he?",
+        "“Yes.”",
+        "Then (really.) he slept.",
+        "On May 3. Nobody knew the internationalization of unaffable electroencephalographs in "
+        "1999.",
+        "It was over… and done.",
+        "The end\n of a line is no end.",
+        "我们走吧。",
+        "好的！",
+        "「行。」",
+        "東京都に行きます。",
+        "हम जाते हैं।",
+        "ठीक है।",
+        "هل أنت هنا؟",
+        "نعم.",
+    ]
+
+
+def test_special_tokens_in_the_text_are_not_divided(default_folder):
+    text = "a[SEP]b [MASK]c [CLS]" * 9
+    parsed = Tokenizer.load(default_folder)
+    for one in checked(parsed, text, 5):
+        assert one.text.count("[") == one.text.count("]")
+    checked(Tokenizer.load(default_folder, parse_special=False), text, 5)
+    parsed.core.add_tokens(["new york", AddedToken("中国。", single_word=True), "a.b."])
+    for length in (4, 5, 9):
+        checked(parsed, "in new york, new york 中国。中国。 a.b.a.b. " * 9, length)
+
+
+def test_without_special_tokens(default):
+    found = checked(default, "one two three four", 2, special_tokens=False)
+    assert [one.text for one in found] == ["one two ", "three four"]
+
+
+def test_the_first_piece_of_a_long_text_needs_no_more_of_it(default):
+    text = "one two three " * 200_000
+    chunker = Chunker(default, Chunking(16, first=True))
+    ((one,),) = chunker.chunks([Record(text)], stop)
+    assert (one.text, one.n_tokens) == ("one two three " * 4 + "one two ", 16)
+    assert chunker.measure.seen < 10_000  # characters
+
+
+def test_time_grows_with_the_text_and_not_with_its_square(default):
+    """What is tokenized of a long text is counted: about twice its characters."""
+    for piece in ("word ", "中", "x", ".", "a\u0301", "base64/+", "👍", " ", "unaffable"):
+        text = piece * (60_000 // len(piece))
+        chunker = Chunker(default, Chunking(64))
+        found = [one for some in chunker.chunks([Record(text)], stop) for one in some]
+        assert "".join(one.text for one in found) == text
+        assert chunker.measure.seen < 4 * len(text)
+
+
+def test_a_prompt_counts(default):
+    prompt = "a prompt of tokens: "  # six
+    chunker = Chunker(default, Chunking(10), lambda text: prompt + text)
+    ((first, *_),) = chunker.chunks([Record("one two three four five")], stop)
+    assert (first.text, first.n_tokens) == ("one two ", 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 1}, "--max-length 1 leaves no room for the 2 special tokens"),
+        ({"max_length": 2}, "--max-length 2 leaves no room for text"),
+        ({"max_length": 9, "overlap": 7}, "--overlap 7 must be less than the 7 tokens of a chunk"),
+    ],
+)
+def test_what_cannot_be(default, options, message):
+    with pytest.raises(UsageError, match=message):
+        Chunker(default, Chunking(**options))
