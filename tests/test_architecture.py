@@ -44,7 +44,7 @@ ray
 cli
 """.split()  # noqa: SIM905 - a list that is read downwards
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
-TORCH = ("models", "checkpoints", "inference", "embedding", "tasks")
+TORCH = ("models", "checkpoints", "inference", "embedding")
 TORCH_IN_TRAINING = """
 checkpoints loop objective pretraining pretraining_losses ranks run
 """.split()  # noqa: SIM905

@@ -36,7 +36,7 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import Reading, Tokens, Work, result_of
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, refuse_pairs
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer, refuse_pairs
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
@@ -88,11 +88,12 @@ class Embedder:
         spec = ModelSpec(
             folder.path / sentence.transformer,
             options,
-            Reading(options.layers, options.combine, reads_first(options, sentence)),
+            reading=Reading(options.layers, options.combine, reads_first(options, sentence)),
             pooler=options.pooling == "pooler",
             parse_special=options.parse_special,
         )
-        embedder = cls(folder, open_runtime(spec, warn), options, sentence)
+        tokenizer = open_tokenizer(spec, warn)
+        embedder = cls(folder, open_runtime(spec, tokenizer, warn), options, sentence)
         try:
             if options.dim is not None:
                 check_dim(options.dim, embedder.width)

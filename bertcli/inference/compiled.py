@@ -10,73 +10,75 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertcli.checkpoints.scan import find_config, read_config, require_weights
-from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.errors import BertcliError, UsageError
 from bertcli.files.versions import __version__
 from bertcli.inference.compiled_cache import cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
 from bertcli.inference.openvino import SETTINGS, openvino, openvino_version
-from bertcli.inference.runner import DistinctTexts, Finish, Kept, Tokens, Work, batches
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer
+from bertcli.inference.runner import BatchRunner, Finish, Kept, Tokens
+from bertcli.inference.runtime import ModelSpec, Runtime
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertcli.inference.runner import Places
 
 BUDGET = 4096  # tokens of a batch: few enough for the cache of a CPU
+MARKED = 256  # tokens of a batch whose whole vocabulary is scored
 
 
 class InGraph:
-    """The model as `Finish` sees it: what was asked for of its pooler is compiled."""
+    """The model as `Finish` sees it: its pooler and its head are compiled with it."""
 
     def pooler(self, first: np.ndarray) -> np.ndarray:
         """Return what the compiled pooler gave."""
         return first
 
+    packed_logits = pooler  # and what the compiled head gave
+
 
 @dataclass
-class CompiledRunner:
+class CompiledRunner(BatchRunner):
     """A compiled model, run by this process over texts of one length at a time."""
 
     model: Any  # of OpenVINO
+    spec: ModelSpec
     threads: int
     budget: int
-    busy = True  # it works when its results are asked for
+    where = "cpu"
 
     def __post_init__(self) -> None:
         self.request = self.model.create_infer_request()
 
-    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
-        """Run batches of texts of one length, the longest first; equal texts once."""
-        distinct = DistinctTexts(texts)
-        lengths = distinct.texts.lengths
-        for length in np.unique(lengths)[::-1]:
-            alike = np.flatnonzero(lengths == length)
-            for some in batches(lengths[alike], budget or self.budget):
-                picked = alike[some]
-                distinct.keep(picked, self._vectors(distinct.texts.take(picked), finish))
-                yield distinct.step(picked)
-        return distinct.kept
+    def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
+        """Yield the texts of each length, the longest first."""
+        counts = np.array(self._read(texts))
+        for length in np.unique(texts.lengths)[::-1]:
+            alike = np.flatnonzero(texts.lengths == length)
+            most = budget
+            if self.spec.reading.token is not None:  # each of them becomes a row of logits
+                most = min(budget, int(MARKED // max(1, counts[alike].max()) * length))
+            yield alike, most
 
-    def _vectors(self, batch: Tokens, finish: Finish) -> Kept:
+    def vectors(self, batch: Tokens, finish: Finish) -> Kept:
+        """Run a batch of texts of one length."""
         shape = (len(batch), -1)
         columns = [column.astype(np.int64).reshape(shape) for column in (batch.ids, batch.types)]
-        try:
-            states = self.request.infer(columns)[0]  # [B, L or 1, D...]
-        except (RuntimeError, MemoryError) as failed:
-            if not out_of_memory(failed):
-                raise
-            raise BertcliError(
-                f"out of memory with a batch of {columns[0].size} tokens",
-                "use a smaller --batch-tokens or --max-length, or a smaller model",
-            ) from None
-        count, kept, *rest = states.shape
-        vectors: Kept = finish(InGraph(), states.reshape(count * kept, *rest), [kept] * count)
-        return vectors
+        states = self.request.infer(columns)[0]  # packed
+        kept: Kept = finish(InGraph(), states, self._read(batch))
+        return kept
+
+    def _read(self, texts: Tokens) -> list[int]:
+        """Return how many tokens are read of each text."""
+        return [1] * len(texts) if self.spec.pooler else self.spec.reading.counts(texts)
 
 
 @dataclass(frozen=True)
@@ -86,18 +88,17 @@ class CompiledRuntime(Runtime):
     compiled: str  # a note when it had to be compiled
 
     @classmethod
-    def open(cls, spec: ModelSpec, warn: Warn = lambda message: None) -> CompiledRuntime:
+    def open(cls, spec: ModelSpec, tokenizer: Tokenizer) -> CompiledRuntime:
         """Load the compiled model of a folder, or make it.
 
-        Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
-        model or this engine cannot follow, BertcliError where OpenVINO is not installed or refuses
-        what is in the cache.
+        Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
+        choice that this model or this engine cannot follow, BertcliError where OpenVINO is not
+        installed or refuses what is in the cache.
         """
         compute = spec.compute
         _refuse("device", compute.device, ("auto", "cpu"))
         _refuse("dtype", compute.dtype, ("auto", "float32"))
         engine = openvino()
-        tokenizer = open_tokenizer(spec, warn)
         config = read_config(spec.folder)
         spec.reading.indices(config.num_hidden_layers)
         about = described(spec)
@@ -111,7 +112,7 @@ class CompiledRuntime(Runtime):
                 "bertcli models clean, then run the same command again",
             ) from None
         used = int(model.get_property("INFERENCE_NUM_THREADS"))
-        runner = CompiledRunner(model, used, compute.batch_tokens or BUDGET)
+        runner = CompiledRunner(model, spec, used, compute.batch_tokens or BUDGET)
         return cls(spec, tokenizer, config, runner, ("cpu",), used, kept.note)
 
     @property
@@ -150,6 +151,7 @@ def described(spec: ModelSpec) -> dict[str, Any]:
     return {
         "model": str(spec.folder),
         "files": {path.name: digest_of(path) for path in files},
+        "kind": spec.kind,
         "reading": asdict(spec.reading),
         "pooler": bool(spec.pooler),
         "bertcli": __version__,

@@ -2,7 +2,8 @@
 
 OpenVINO reads the model as torch traces it: the same modules and weights, no second description of
 the network. What is compiled takes ids and token types [B, L], texts of one length without padding,
-and returns what is read off the model, [B, L, D...], or [B, 1, D...] of first tokens and poolers.
+and returns what is read off the model, packed: the states of tokens, or what the pooler or the head
+makes of them, [n, D...].
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bertcli.inference.openvino import SETTINGS, converted, openvino
 from bertcli.inference.runtime import ModelSpec
 from bertcli.models.attention import Attend, Distance
 from bertcli.models.bert import BertModel, directly
+from bertcli.models.heads import ARCHITECTURES, BertWithHead
 
 TRIED = (1, 2, 19, 130)  # tokens of the texts that compiled models are compared on
 NEAR = 1e-4  # of the largest number; a kernel that is wrong is off by as much as the numbers
@@ -47,17 +49,19 @@ def with_mask(at: int | None = None) -> Attend:
 class CompiledGraph(nn.Module):
     """What is compiled: a model and what is read off it."""
 
-    def __init__(self, model: BertModel, spec: ModelSpec) -> None:
+    def __init__(self, model: BertModel | BertWithHead, spec: ModelSpec) -> None:
         super().__init__()
-        self.model, self.reading, self.pooled = model, spec.reading, bool(spec.pooler)
-        self.layers = spec.reading.indices(len(model.encoder.layer))
+        self.head = model if isinstance(model, BertWithHead) else None
+        self.bert = model.bert if isinstance(model, BertWithHead) else model
+        self.reading, self.pooled = spec.reading, bool(spec.pooler)
+        self.layers = spec.reading.indices(len(self.bert.encoder.layer))
 
     def forward(self, ids: Tensor, types: Tensor) -> Tensor:
-        """Map ids and types [B, L] to states [B, L, D...], or [B, 1, D...]."""
+        """Map ids and types [B, L] to states or logits [n, D...]."""
         first, top = self.reading.first, max(self.layers)
-        kernels = self.model.direction(with_mask())
+        kernels = self.bert.direction(with_mask())
         wanted: dict[int, Tensor] = {}
-        for index, state in enumerate(self.model.states(ids, types=types, kernels=kernels)):
+        for index, state in enumerate(self.bert.states(ids, types=types, kernels=kernels)):
             if index in self.layers:
                 wanted[index] = state[:, :1] if first else state
             if first and index == top - 1:
@@ -65,11 +69,15 @@ class CompiledGraph(nn.Module):
             if top in wanted:
                 break
         found = combined([wanted[index] for index in self.layers], self.reading.combine)
-        return self.model.pooler(found[:, :1]) if self.pooled else found
+        token = self.reading.token
+        packed = found.flatten(0, 1) if token is None else found[ids == token]
+        if self.pooled:
+            packed = self.bert.pooler(found[:, 0])
+        return packed if self.head is None else self.head.packed_logits(packed)
 
     def _first(self, index: int, below: Tensor) -> Tensor:
-        layer = self.model.encoder.layer[index - 1]
-        kernel = self.model.direction(with_mask(at=0))
+        layer = self.bert.encoder.layer[index - 1]
+        kernel = self.bert.direction(with_mask(at=0))
         states: Tensor = layer(below[:, :1], kernel, kv=layer.attention.self.kv(below))
         return states
 
@@ -81,11 +89,12 @@ def compiled(spec: ModelSpec) -> bytes:
     Raises ModelError for a folder that is not a whole BERT, BertcliError when what was compiled
     gives other numbers than torch.
     """
-    model, _ = load(spec.folder, BertModel, pooler=spec.pooler, dtype=torch.float32)
-    for layer in model.encoder.layer:
-        layer.call = directly  # parts of a batch would be traced as so many
+    kind = ARCHITECTURES[spec.kind]
+    model, _ = load(spec.folder, kind, pooler=spec.pooler, dtype=torch.float32)
     graph = CompiledGraph(model, spec).eval()
-    example = (torch.ones(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
+    for layer in graph.bert.encoder.layer:
+        layer.call = directly  # parts of a batch would be traced as so many
+    example = tuple(torch.from_numpy(column) for column in _tried(graph, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of shapes that are constants here, and of the tracer
         traced = converted(graph, example)
@@ -96,15 +105,22 @@ def compiled(spec: ModelSpec) -> bytes:
 
 
 def _compare(graph: CompiledGraph, found: Any) -> None:
-    config = graph.model.config
     for length in TRIED:
-        size = min(length, config.max_position_embeddings)
-        ids = 7919 * np.arange(3 * size, dtype=np.int64).reshape(3, size) % config.vocab_size
-        types = np.zeros_like(ids)
-        right = graph(torch.from_numpy(ids), torch.from_numpy(types)).numpy()
-        wrong = np.abs(found([ids, types])[0] - right).max()
+        columns = _tried(graph, length)
+        right = graph(*map(torch.from_numpy, columns)).numpy()
+        wrong = np.abs(found(columns)[0] - right).max()
         if not wrong <= NEAR * max(1.0, np.abs(right).max()):
             raise BertcliError(
-                f"compiled by OpenVINO, the model is off by {wrong:.1e} at {size} tokens",
+                f"compiled by OpenVINO, the model is off by {wrong:.1e} at {length} tokens",
                 "use --backend torch",
             )
+
+
+def _tried(graph: CompiledGraph, length: int) -> list[np.ndarray]:
+    """Return the ids and types of three texts, of so many tokens where the model takes them."""
+    config, token = graph.bert.config, graph.reading.token
+    size = min(length, config.max_position_embeddings)
+    ids = 7919 * np.arange(3 * size, dtype=np.int64).reshape(3, size) % config.vocab_size
+    if token is not None:
+        ids[:2, ::2] = token
+    return [ids, np.zeros_like(ids)]

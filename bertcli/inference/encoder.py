@@ -6,32 +6,23 @@ both cases what comes out is packed: the states of all tokens, one text after th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bertcli.errors import BertcliError, UsageError, out_of_memory
-from bertcli.inference.progress import Ran
-from bertcli.inference.runner import (
-    DistinctTexts,
-    Finish,
-    Kept,
-    Reading,
-    Tokens,
-    Work,
-    batches,
-)
+from bertcli.errors import UsageError
+from bertcli.inference.runner import BatchRunner, Finish, Kept, Reading, Tokens
 from bertcli.models.attention import Attend, Distance, packed, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import positions, starts
 from bertcli.models.heads import BertWithHead
 
-M = TypeVar("M", bound=BertModel | BertWithHead)
+if TYPE_CHECKING:
+    from bertcli.inference.runner import Places
 
 # Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
 # the memory made for one batch serve the next. Else both pile up, to gigabytes.
@@ -50,15 +41,14 @@ class BatchLayout(NamedTuple):
 
 
 @dataclass
-class Encoder(Generic[M]):
+class Encoder(BatchRunner):
     """A model on a device, run by this process. ``budget`` shrinks when memory runs out."""
 
-    model: M
+    model: BertModel | BertWithHead
     reading: Reading
     budget: int  # tokens of a batch
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     linear: str = "plain"  # how `models.surgery.prepare` made its linear layers
-    busy = True  # it works when its results are asked for
 
     def __post_init__(self) -> None:
         self.layers = self.reading.indices(len(self.bert.encoder.layer))
@@ -70,6 +60,11 @@ class Encoder(Generic[M]):
         return self.model.bert if isinstance(self.model, BertWithHead) else self.model
 
     @property
+    def where(self) -> str:
+        """The device, for messages."""
+        return str(self.device)
+
+    @property
     def threads(self) -> int:
         """The threads of one operation."""
         return torch.get_num_threads()
@@ -79,34 +74,16 @@ class Encoder(Generic[M]):
         """The layout of texts of several lengths in a batch."""
         return "packed" if self.device.type == "cpu" else "padded"
 
-    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
-        """Run batches of similar length; one that does not fit into memory is tried in halves."""
-        distinct = DistinctTexts(texts)
-        lengths = distinct.texts.lengths
-        waiting = deque(batches(lengths, budget or self.budget))
-        while waiting:
-            picked = waiting.popleft()
-            try:
-                vectors = self._vectors(distinct.texts.take(picked), finish)
-            except (RuntimeError, MemoryError) as failed:
-                if not out_of_memory(failed):
-                    raise
-                yield Ran(warning=self._shrink(len(picked)))
-                rest = np.concatenate([picked, *waiting])
-                waiting = deque(rest[some] for some in batches(lengths[rest], self.budget))
-                continue
-            distinct.keep(picked, vectors)
-            yield distinct.step(picked)
-        return distinct.kept
+    def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
+        """Yield all texts: any of similar length make a batch."""
+        yield np.arange(len(texts)), budget
 
     @torch.inference_mode()
-    def _vectors(self, batch: Tokens, finish: Finish) -> Kept:
+    def vectors(self, batch: Tokens, finish: Finish) -> Kept:
+        """Run a batch, packed or padded."""
         states, kept = self._states(self._in_company(batch))
         vectors = finish(self.model, states, kept)[: len(batch)]
-        if isinstance(vectors, Tensor):
-            array: np.ndarray = vectors.float().cpu().numpy()
-            return array
-        return [vector.float().cpu().numpy() for vector in vectors]
+        return _array(vectors) if isinstance(vectors, Tensor) else [*map(_array, vectors)]
 
     def _in_company(self, batch: Tokens) -> Tokens:
         """Return the batch, with a second text where a product would have a single row.
@@ -135,7 +112,9 @@ class Encoder(Generic[M]):
             if top in wanted:
                 break
         found = combined([wanted[index] for index in self.layers], self.reading.combine)
-        return found, [1] * len(lengths) if only_first else lengths
+        if self.reading.token is not None:
+            found = found[torch.from_numpy(batch.ids == self.reading.token)]
+        return found, self.reading.counts(batch)
 
     def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
         """Run a layer for the first token of each text only, [n, hidden]."""
@@ -172,20 +151,17 @@ class Encoder(Generic[M]):
         every, asking = slice(None), direction(padded(keep, at=0))
         return BatchLayout(states, every, keep, (every, slice(1)), asking)
 
-    def _shrink(self, texts: int) -> str:
-        """Halve the budget after memory ran out, and return a warning.
-
-        Raises BertcliError when one text alone is too much.
-        """
-        if texts == 1:
-            raise BertcliError(
-                f"out of memory on {self.device} with a batch of {self.budget} tokens",
-                "use a smaller --max-length, another --device, or a smaller model",
-            )
-        self.budget //= 2
+    def free(self) -> None:
+        """Give back what is kept for later batches."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return f"out of memory on {self.device}: batches of {self.budget} tokens from here on"
+
+
+def _array(vector: Tensor) -> np.ndarray:
+    """Return a tensor as an array; NumPy has no bfloat16, and nobody wants float16."""
+    wide = vector if vector.element_size() >= 4 else vector.float()
+    array: np.ndarray = wide.cpu().numpy()
+    return array
 
 
 def repeated(kernel: Attend) -> Attend:

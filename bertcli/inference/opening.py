@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from bertcli.inference.runtime import ModelSpec, Runtime, Warn
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 
-def open_runtime(spec: ModelSpec, warn: Warn = lambda message: None) -> Runtime:
-    """Open a BERT without a head, with the engine that is asked for; no other is imported."""
+def open_runtime(
+    spec: ModelSpec, tokenizer: Tokenizer, warn: Warn = lambda message: None
+) -> Runtime:
+    """Open a model with the engine that is asked for; no other is imported.
+
+    Raises ModelError for a folder that is not a whole model of this kind, UsageError for a choice
+    that this model or this machine cannot follow.
+    """
     if spec.compute.backend == "openvino":
         from bertcli.inference.compiled import CompiledRuntime
 
-        return CompiledRuntime.open(spec, warn)
+        return CompiledRuntime.open(spec, tokenizer)
     from bertcli.inference.torch_runtime import TorchRuntime
-    from bertcli.models.bert import BertModel
 
-    return TorchRuntime.open(spec, BertModel, warn)
+    return TorchRuntime.open(spec, tokenizer, warn)

@@ -6,6 +6,8 @@ a vector per text, or those of its tokens. Letters: `B` texts, `T` tokens of all
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bertcli.errors import UsageError
+from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.progress import Ran
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.ragged import offsets_of, spans
@@ -91,6 +93,7 @@ class Reading:
     layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
     combine: str = "mean"
     first: bool = False  # the first token of each text only, [CLS]
+    token: int | None = None  # tokens with this id only, such as [MASK]
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
@@ -103,14 +106,22 @@ class Reading:
                 )
         return found
 
+    def counts(self, texts: Tokens) -> list[int]:
+        """Return how many tokens of each text are read."""
+        if self.first:
+            return [1] * len(texts)
+        marked = np.ones(len(texts.ids), bool) if self.token is None else texts.ids == self.token
+        counts: list[int] = np.diff(np.append(0, marked.cumsum())[texts.offsets]).tolist()
+        return counts
 
-# the model, packed states [T, D] of texts of these lengths, 1 each when `Reading.first` -> what is
-# kept of them, one array per text; arrays of the library that the model computes with, torch or
-# NumPy. It is sent to other processes: a function or a frozen record.
+
+# the model, packed states [T, D] of texts of these lengths (tokens that are read, so 1 each when
+# `Reading.first`) -> what is kept of them, one array per text; arrays of the library that the model
+# computes with, torch or NumPy. It is sent to other processes: a function or a frozen record.
 Finish = Callable[[Any, Any, Sequence[int]], Any]
 
 # What is kept of texts, in their order: [B, D...], or where they have several vectors, [L, D...]
-# each. All float32.
+# each. All float32, or wider.
 Kept = np.ndarray | list[np.ndarray]
 
 # Yields a step per batch, and returns what was kept of the texts.
@@ -177,6 +188,66 @@ def batches(lengths: Places, budget: int) -> Iterator[Places]:
         size = max(1, budget // max(1, int(lengths[order[at]])))
         yield order[at : at + size]
         at += size
+
+
+class BatchRunner(ABC):
+    """A runner in this process, which runs batches. ``budget`` shrinks when memory runs out."""
+
+    budget: int  # tokens of a batch
+    busy = True  # it works when its results are asked for
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The device, for messages."""
+
+    @abstractmethod
+    def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
+        """Yield the numbers of texts that may share a batch, and the tokens that it may have."""
+
+    @abstractmethod
+    def vectors(self, batch: Tokens, finish: Finish) -> Kept:
+        """Run one batch."""
+
+    def free(self) -> None:  # noqa: B027 - most keep nothing
+        """Give back what is kept for later batches, as memory ran out."""
+
+    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
+        """Run batches of similar length; one that does not fit into memory is tried in halves."""
+        distinct = DistinctTexts(texts)
+        lengths, shrunk = distinct.texts.lengths, budget or self.budget
+        for group, most in self.groups(distinct.texts, shrunk):
+            waiting = deque(group[some] for some in batches(lengths[group], min(most, shrunk)))
+            while waiting:
+                picked = waiting.popleft()
+                try:
+                    vectors = self.vectors(distinct.texts.take(picked), finish)
+                except (RuntimeError, MemoryError) as failed:
+                    if not out_of_memory(failed):
+                        raise
+                    yield Ran(warning=self._shrink(len(picked)))
+                    rest = np.concatenate([picked, *waiting])
+                    shrunk = self.budget
+                    smaller = batches(lengths[rest], min(most, shrunk))
+                    waiting = deque(rest[some] for some in smaller)
+                    continue
+                distinct.keep(picked, vectors)
+                yield distinct.step(picked)
+        return distinct.kept
+
+    def _shrink(self, texts: int) -> str:
+        """Halve the budget after memory ran out, and return a warning.
+
+        Raises BertcliError when one text alone is too much.
+        """
+        if texts == 1:
+            raise BertcliError(
+                f"out of memory on {self.where} with a batch of {self.budget} tokens",
+                "use a smaller --max-length, another --device, or a smaller model",
+            )
+        self.budget //= 2
+        self.free()
+        return f"out of memory on {self.where}: batches of {self.budget} tokens from here on"
 
 
 def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> Kept:

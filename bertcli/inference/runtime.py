@@ -1,6 +1,7 @@
 """A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
 
-    runtime = open_runtime(ModelSpec(folder, Compute(dtype="bfloat16")))
+    spec = ModelSpec(folder, Compute(dtype="bfloat16"))
+    runtime = open_runtime(spec, open_tokenizer(spec))
     vectors = result_of(runtime.runner.run(Tokens.listed([[101, 102]]), finish))
 
 Nobody else puts a tokenizer, a config, weights and a device together; `opening` says
@@ -33,10 +34,12 @@ class ModelSpec:
 
     folder: Path  # with config.json in it
     compute: Compute = field(default_factory=Compute)
+    kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES
     reading: Reading = field(default_factory=Reading)
     pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
     parse_special: bool = True
     prepared: bool = True  # whether the linear layers are made fast
+    one_device: bool = False  # whether there may be no process per device
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Runtime(ABC):
         return asked or min(meant or self.tokenizer.limit or fits, fits)
 
 
-def open_tokenizer(spec: ModelSpec, warn: Warn) -> Tokenizer:
+def open_tokenizer(spec: ModelSpec, warn: Warn = lambda message: None) -> Tokenizer:
     """Load the tokenizer of a model; ModelError for one that the model cannot take texts from."""
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
     for message in tokenizer.warnings:

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic
+from typing import Any
 
 import torch
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.load_report import LoadReport
 from bertcli.errors import UsageError
-from bertcli.inference.devices import devices, dtype_of, put, slow, use_threads
-from bertcli.inference.encoder import Encoder, M
+from bertcli.inference.devices import devices, dtype_of, put, refuse_several, slow, use_threads
+from bertcli.inference.encoder import Encoder
 from bertcli.inference.options import Compute
 from bertcli.inference.pool import ProcessPool
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn
 from bertcli.models.calibration_sample import SAMPLE, drawn, one_thread
 from bertcli.models.config import BertConfig
+from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.surgery import prepare
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
@@ -27,34 +28,35 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class TorchRuntime(Runtime, Generic[M]):
+class TorchRuntime(Runtime):
     """A model that torch runs. ``runner`` is its encoder, or a pool of processes with one each.
 
     The weights in ``encoder`` are not kept where other processes run the model.
     """
 
-    encoder: Encoder[M]
+    encoder: Encoder
     report: LoadReport  # what the files hold, also beyond the model
 
     @classmethod
     def open(
-        cls, spec: ModelSpec, kind: type[M], warn: Warn = lambda message: None
-    ) -> TorchRuntime[M]:
+        cls, spec: ModelSpec, tokenizer: Tokenizer, warn: Warn = lambda message: None
+    ) -> TorchRuntime:
         """Load a model, on as many devices as are named.
 
         Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
         choice that this model or this machine cannot follow.
         """
-        tokenizer = open_tokenizer(spec, warn)
+        if spec.one_device:
+            refuse_several(spec.compute.device, "name one of them")
         threads = use_threads(spec.compute.threads)
         places = _of_one_kind(spec.compute.device)
         if message := slow(dtype_of(spec.compute.dtype), places[0]):
             warn(message)
         pool = None
         if len(places) > 1:
-            pool = _pool(spec, kind, places, max(1, threads // len(places)))
+            pool = _pool(spec, places, max(1, threads // len(places)))
         try:
-            encoder, report = _loaded(spec, kind, tokenizer, places[0], elsewhere=bool(pool))
+            encoder, report = _loaded(spec, tokenizer, places[0], elsewhere=bool(pool))
         except BaseException:
             if pool:
                 pool.close()
@@ -88,24 +90,23 @@ class TorchRuntime(Runtime, Generic[M]):
             self.runner.close()
 
 
-def open_encoder(spec: ModelSpec, kind: type[M]) -> Encoder[M]:
+def open_encoder(spec: ModelSpec) -> Encoder:
     """Load a model in a process of a pool, whose parent has checked it and says what is wrong."""
     use_threads(spec.compute.threads)
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
-    return _loaded(spec, kind, tokenizer, devices(spec.compute.device)[0])[0]
+    return _loaded(spec, tokenizer, devices(spec.compute.device)[0])[0]
 
 
 def _loaded(
     spec: ModelSpec,
-    kind: type[M],
     tokenizer: Tokenizer,
     device: torch.device,
     *,
     elsewhere: bool = False,
-) -> tuple[Encoder[M], LoadReport]:
+) -> tuple[Encoder, LoadReport]:
     """Read the weights; where other processes run the model, only to see that they can."""
     dtype = dtype_of(spec.compute.dtype)
-    model, report = load(spec.folder, kind, pooler=spec.pooler, dtype=dtype)
+    model, report = load(spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, dtype=dtype)
     put(model, torch.device("cpu") if elsewhere else device)
     encoder = Encoder(model, spec.reading, budget_of(spec.compute, device), device)
     if spec.prepared:
@@ -117,12 +118,10 @@ def _loaded(
     return encoder, report
 
 
-def _pool(
-    spec: ModelSpec, kind: type[M], places: Sequence[torch.device], threads: int
-) -> ProcessPool:
+def _pool(spec: ModelSpec, places: Sequence[torch.device], threads: int) -> ProcessPool:
     """Start a process per device, each with so many threads."""
     computes = [replace(spec.compute, device=str(place), threads=threads) for place in places]
-    openers = [partial(open_encoder, replace(spec, compute=compute), kind) for compute in computes]
+    openers = [partial(open_encoder, replace(spec, compute=compute)) for compute in computes]
     names = [compute.device for compute in computes]
     return ProcessPool(names, openers, threads, budget_of(spec.compute, places[0]))
 

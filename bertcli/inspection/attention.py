@@ -99,20 +99,19 @@ def look(
     wanted = choice.of(report.config)
 
     from bertcli.inference.options import Compute
-    from bertcli.inference.runtime import ModelSpec
+    from bertcli.inference.runtime import ModelSpec, open_tokenizer
     from bertcli.inference.torch_runtime import TorchRuntime
-    from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 
     spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, prepared=False)
-    runtime = TorchRuntime.open(spec, BertModel)
-    tokenizer = runtime.tokenizer
+    tokenizer = open_tokenizer(spec)
+    runtime = TorchRuntime.open(spec, tokenizer)
     encoded = _encoded(report, tokenizer, record)
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
     columns = encoded.columns
     ids, types = columns["input_ids"], columns["token_type_ids"]
-    recorded = attention_maps(runtime.encoder.model, ids, types, max(wanted) + 1)
+    recorded = attention_maps(runtime.encoder.bert, ids, types, max(wanted) + 1)
     maps = {}
     for layer, heads in wanted.items():
         gone = report.config.pruned_heads.get(layer, ())

@@ -46,8 +46,21 @@ class BertWithHead(nn.Module):
         """Turn hidden states [..., L, hidden] into logits."""
         raise NotImplementedError
 
+    def packed_logits(self, states: Tensor) -> Tensor:
+        """Turn packed states [n, hidden], of the tokens that are judged, into logits [n, ...]."""
+        found = self.logits(states)
+        return found if isinstance(found, Tensor) else torch.stack(found, -1)
+
     def tie(self) -> None:
         """Tie weights again, after `load_state_dict(assign=True)`."""
+
+
+class BertWithTextHead(BertWithHead):
+    """The base of heads that judge the whole text, by its first token."""
+
+    def packed_logits(self, states: Tensor) -> Tensor:
+        """Turn the states of first tokens [n, hidden] into logits [n, ...]."""
+        return super().packed_logits(states.unsqueeze(-2))
 
 
 def _dropout(config: BertConfig) -> nn.Dropout:
@@ -151,7 +164,7 @@ class BertForPreTraining(BertWithHead):
 # --- judging the whole text ---
 
 
-class BertForNextSentencePrediction(BertWithHead):
+class BertForNextSentencePrediction(BertWithTextHead):
     """Whether the second sentence follows the first. Section 3.1, Task #2."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -163,7 +176,7 @@ class BertForNextSentencePrediction(BertWithHead):
         return self.cls["seq_relationship"](self.bert.pooler(hidden[..., 0, :]))
 
 
-class BertForSequenceClassification(BertWithHead):
+class BertForSequenceClassification(BertWithTextHead):
     """Which class a text or a pair belongs to, or one score. Section 4.1."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -176,7 +189,7 @@ class BertForSequenceClassification(BertWithHead):
         return self.classifier(self.dropout(self.bert.pooler(hidden[..., 0, :])))
 
 
-class BertForMultipleChoice(BertWithHead):
+class BertForMultipleChoice(BertWithTextHead):
     """Which of several continuations fits: ids are [B, choices, L]. Section 4.4."""
 
     def __init__(self, config: BertConfig) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from bertcli.errors import InputError
-from bertcli.models.heads import BertForQuestionAnswering
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.head import Head, Stream, streamed, token_logits
@@ -31,7 +30,7 @@ class AnswerTask:
     ``context`` records are questions about it.
     """
 
-    head: Head[BertForQuestionAnswering]
+    head: Head
     choosing: Choosing = field(default_factory=Choosing)
     question: str | None = None
     context: str | None = None
@@ -80,7 +79,7 @@ class AnswerTask:
         results = []
         pairs = zip(batch, logits, strict=True)
         for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
-            parts = [(item, one.numpy()) for item, one in windows]
+            parts = list(windows)
             found = self.choosing.answers(parts)
             item = parts[0][0]
             alone = found[0] if found else NONE

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.models.heads import BertForMultipleChoice
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.windows import windows
 from bertcli.tasks.head import FIRST, Head, Stream, text_logits
 from bertcli.tasks.results import Result
+from bertcli.tasks.scores import softmax
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenCounts
 
@@ -29,7 +29,7 @@ class ChooseTask:
     The choices are those ``given``, or stand in an extra field of each record.
     """
 
-    head: Head[BertForMultipleChoice]
+    head: Head
     field: str = CHOICES
     given: tuple[str, ...] = ()
 
@@ -75,7 +75,7 @@ class ChooseTask:
         results, at = [], 0
         for number, several in asked:
             stop = at + len(several)
-            scores = torch.stack(logits[at:stop]).softmax(-1).tolist()
+            scores = softmax(np.stack(logits[at:stop])).tolist()
             cut = sum(item.cut for item in encoded[at:stop])
             results.append(self._result(number, several, scores, cut))
             at = stop

@@ -10,17 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from bertcli.embedding.sentence_config import CONFIG
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import Warn
 from bertcli.models.config import BertConfig
-from bertcli.models.heads import BertForSequenceClassification
 from bertcli.records.reader import Reader
 from bertcli.tasks.head import Head, Stream, streamed, text_logits
 from bertcli.tasks.results import Result
+from bertcli.tasks.scores import sigmoid, softmax
 from bertcli.tokenizing.columns import Encoded
 
 LIKELY = 0.5  # score from which a label of many that may hold together is given
@@ -41,7 +40,7 @@ class Shown:
 class ClassifyTask:
     """A classifier that is ready to run."""
 
-    head: Head[BertForSequenceClassification]
+    head: Head
     shown: Shown = Shown()
     function: str = field(init=False)  # softmax, sigmoid or none
 
@@ -60,7 +59,7 @@ class ClassifyTask:
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts and pairs of a reader."""
         labels = len(self.head.labels)
-        blank = {"labels": [BLANK]} if self.several else self._fields(torch.zeros(labels))
+        blank = {"labels": [BLANK]} if self.several else self._fields(np.zeros(labels))
         return replace(streamed(self.head, reader, self.head.layout(), self._judge), blank=blank)
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
@@ -70,16 +69,16 @@ class ClassifyTask:
             for item, one in zip(batch, logits, strict=True)
         ]
 
-    def _scores(self, logits: Tensor) -> Tensor:
+    def _scores(self, logits: np.ndarray) -> np.ndarray:
         match self.function:
             case "softmax":
-                return logits.softmax(-1)
+                return softmax(logits)
             case "sigmoid":
-                return logits.sigmoid()
+                return sigmoid(logits)
             case _:
                 return logits
 
-    def _fields(self, scores: Tensor) -> dict[str, Any]:
+    def _fields(self, scores: np.ndarray) -> dict[str, Any]:
         values = scores.tolist()
         labels = self.head.labels
         if len(values) == 1 and not self.several:

@@ -6,25 +6,21 @@ Logits are computed on packed states, batch by batch, so that what is kept of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from bertcli.checkpoints.load import examine
-from bertcli.checkpoints.load_report import LoadReport
 from bertcli.checkpoints.scan import bert_folder, read_config
+from bertcli.embedding.pooling import split
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
-from bertcli.inference.devices import refuse_several
+from bertcli.inference.opening import open_runtime
 from bertcli.inference.options import Compute
-from bertcli.inference.runner import Finish, Tokens, first_tokens, result_of
-from bertcli.inference.runtime import ModelSpec, Warn, refuse_pairs
-from bertcli.inference.torch_runtime import TorchRuntime
-from bertcli.models.heads import BertForQuestionAnswering, BertWithHead
+from bertcli.inference.runner import Finish, Reading, Tokens, result_of
+from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer, refuse_pairs
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.results import Result
@@ -32,7 +28,8 @@ from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-M = TypeVar("M", bound=BertWithHead)
+if TYPE_CHECKING:
+    from bertcli.checkpoints.load_report import LoadReport
 
 COLUMNS = ("input_ids", "token_type_ids")
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
@@ -51,6 +48,11 @@ ALIKE = (  # their layers have the same names: only the config tells them apart
     "BertForTokenClassification",
     "BertForMultipleChoice",
 )
+WHOLE = (  # they judge a text by its first token
+    "BertForNextSentencePrediction",
+    "BertForSequenceClassification",
+    "BertForMultipleChoice",
+)
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ class Settings(Compute):
 
 
 @dataclass(frozen=True)
-class Head(Generic[M]):
+class Head:
     """A model with a head that is open."""
 
-    runtime: TorchRuntime[M]
+    runtime: Runtime
     settings: Settings
     warn: Warn
 
@@ -75,20 +77,27 @@ class Head(Generic[M]):
     def open(
         cls,
         found: ModelFolder,
-        kind: type[M],
+        kind: str,
         settings: Settings = Settings(),
         warn: Warn = lambda message: None,
-    ) -> Head[M]:
-        """Load a model of this class.
+    ) -> Head:
+        """Load a model of this class, one of `TASKS`.
 
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
         folder = bert_folder(found.path)
-        refuse_other_head(folder, kind)
-        refuse_several(settings.device, "name one of them")
-        spec = ModelSpec(folder, settings, parse_special=settings.parse_special)
-        return cls(TorchRuntime.open(spec, kind, warn), settings, warn)
+        refuse_other_class(folder, kind)
+        spec = ModelSpec(
+            folder, settings, kind, parse_special=settings.parse_special, one_device=True
+        )
+        try:
+            tokenizer = open_tokenizer(spec, warn)
+            spec = replace(spec, reading=reading(spec, tokenizer))
+            return cls(open_runtime(spec, tokenizer, warn), settings, warn)
+        except ModelError:
+            refuse_without_head(folder, kind)  # has more to say of it
+            raise
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -112,16 +121,16 @@ class Head(Generic[M]):
             columns=(*COLUMNS, *columns), max_length=self.max_length, truncation="longest_first"
         )
 
-    def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[Tensor]:
-        """Return what ``finish`` makes of each text's states, on the CPU in float32.
+    def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
+        """Return what ``finish`` makes of each text's states.
 
         Raises ModelError for a text with a result that is not finite.
         """
         refuse_pairs(batch, self.runtime.config.type_vocab_size)
         work = self.runtime.runner.run(Tokens.of(batch), finish)
-        found = [torch.from_numpy(output) for output in result_of(work, self.warn)]
+        found = list(result_of(work, self.warn))
         for item, output in zip(batch, found, strict=True):
-            if not output.isfinite().all():
+            if not np.isfinite(output).all():
                 raise ModelError(
                     f"{item.record.where}: its logits contain NaN or infinity",
                     "bertcli inspect --verify checks the weights; float16 overflows, float32 "
@@ -130,19 +139,25 @@ class Head(Generic[M]):
         return found
 
 
-def token_logits(model: Any, states: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
-    """Finish with the logits of every token, [L, ...] per text; several are put side by side."""
-    logits = model.logits(states)
-    if isinstance(logits, tuple):
-        logits = torch.stack(logits, -1)
-    parts: Sequence[Tensor] = logits.split(list(lengths))
-    return parts
+def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
+    """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
+    if spec.kind != "BertForMaskedLM":
+        return Reading(first=spec.kind in WHOLE)
+    token = tokenizer.roles["mask_token"]
+    mask = tokenizer.special_ids().get(token)
+    if mask is None:
+        raise ModelError(f"{spec.folder}: the vocabulary has no mask token {token}")
+    return Reading(token=mask)
 
 
-def text_logits(model: Any, states: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Finish with the logits of the first token of each text."""
-    logits: Tensor = model.logits(first_tokens(states, lengths).unsqueeze(-2))
-    return logits
+def token_logits(model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
+    """Finish with the logits of every token, [L, ...] per text."""
+    return split(model.packed_logits(states), lengths)
+
+
+def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
+    """Finish with the logits of each text, given its first token."""
+    return model.packed_logits(states)
 
 
 Judge = Callable[[list[Encoded]], list[Result]]
@@ -167,7 +182,7 @@ class Stream:
 
 
 def streamed(
-    head: Head[M], reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
+    head: Head, reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
 ) -> Stream:
     """Return the pass that tokenizes records and gives ``judge`` windows of them."""
     run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=prepare)
@@ -187,27 +202,34 @@ def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:
         yield part
 
 
-def refuse_other_head(folder: Path, kind: type[BertWithHead]) -> None:
-    """Raise a ModelError that names the command or the model to take instead, unless all is there.
-
-    What else may be wrong with a checkpoint is said when it is loaded.
-    """
-    command, example = TASKS[kind.__name__]
+def refuse_other_class(folder: Path, kind: str) -> None:
+    """Raise a ModelError that names the command to take instead, where the config tells it."""
+    command, example = TASKS[kind]
     config = read_config(folder)
     named = next(iter(config.architectures), "")
-    alike = kind.__name__ in ALIKE or (kind is BertForQuestionAnswering and config.num_labels != 2)
-    if alike and named in ALIKE and named != kind.__name__:
+    alike = kind in ALIKE or (kind == "BertForQuestionAnswering" and config.num_labels != 2)
+    if alike and named in ALIKE and named != kind:
         raise ModelError(
-            f"{folder}: config.json says {named}, and bertcli {command} needs {kind.__name__}",
+            f"{folder}: config.json says {named}, and bertcli {command} needs {kind}",
             f"bertcli {TASKS[named][0]} is for this model; bertcli {command} takes another "
             f"--model, for example {example}",
         )
-    report = examine(folder, kind)
+
+
+def refuse_without_head(folder: Path, kind: str) -> None:
+    """Raise a ModelError that names a model to take instead, where nothing but the head is missing.
+
+    What else may be wrong with a checkpoint is said when it is loaded.
+    """
+    from bertcli.checkpoints.load import examine
+    from bertcli.models.heads import ARCHITECTURES
+
+    report = examine(folder, ARCHITECTURES[kind])
     if _lacks_head(report):
         where = report.files[0] if len(report.files) == 1 else folder
         raise ModelError(
             f"{where}: {'; '.join(report.faults())}",
-            f"give --model a checkpoint with that head, for example {example}; this one "
+            f"give --model a checkpoint with that head, for example {TASKS[kind][1]}; this one "
             f"can be loaded as {' or '.join(report.classes)}",
         )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bertcli.errors import InputError
-from bertcli.models.heads import BertForNextSentencePrediction
 from bertcli.records.reader import Reader
 from bertcli.tasks.head import Head, Stream, streamed, text_logits
 from bertcli.tasks.results import Result
+from bertcli.tasks.scores import softmax
 from bertcli.tokenizing.columns import Encoded
 
 
@@ -16,7 +16,7 @@ from bertcli.tokenizing.columns import Encoded
 class NextSentenceTask:
     """A next sentence predictor that is ready to run."""
 
-    head: Head[BertForNextSentencePrediction]
+    head: Head
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the pairs of a reader. InputError for a text without a pair."""
@@ -31,7 +31,7 @@ class NextSentenceTask:
         found = self.head.outputs(batch, text_logits)
         results = []
         for item, logits in zip(batch, found, strict=True):
-            follows, random = logits.softmax(-1).tolist()
+            follows, random = softmax(logits).tolist()
             fields = {"is_next": follows, "not_next": random}
             results.append(Result(item.record, item.sample, fields, item.cut))
         return results

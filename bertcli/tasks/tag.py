@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from bertcli.errors import UsageError
-from bertcli.models.heads import BertForTokenClassification
 from bertcli.records.reader import Reader
 from bertcli.tasks.entities import Grouping, without_overlap
 from bertcli.tasks.head import Head, Stream, streamed, token_logits
 from bertcli.tasks.results import Result
+from bertcli.tasks.scores import softmax
 from bertcli.tokenizing.columns import Encoded, Layout
 
 COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
@@ -23,7 +23,7 @@ COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
 class TagTask:
     """A tagger that is ready to run. With a stride long texts are tagged in windows."""
 
-    head: Head[BertForTokenClassification]
+    head: Head
     aggregation: str = "simple"
     ignored: tuple[str, ...] = ("O",)
 
@@ -53,7 +53,7 @@ class TagTask:
         results = []
         pairs = zip(batch, logits, strict=True)
         for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
-            parts = [(item, one.softmax(-1).numpy()) for item, one in windows]
+            parts = [(item, softmax(one)) for item, one in windows]
             found = [entity for part in parts for entity in grouping.entities(*part)]
             if len(parts) > 1:
                 found = without_overlap(found)

@@ -29,7 +29,6 @@ from bertcli.inference.progress import Progress, Ran
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.torch_runtime import open_encoder
-from bertcli.models.bert import BertModel
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
@@ -261,7 +260,7 @@ def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(folder, mo
 def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     """A model that changes between the look of the parent and that of the processes."""
     spec = ModelSpec(folder.path, reading=Reading((7,)))
-    pool = ProcessPool(["cpu"], [partial(open_encoder, spec, BertModel)], 1, 100)
+    pool = ProcessPool(["cpu"], [partial(open_encoder, spec)], 1, 100)
     work = pool.run(Tokens.listed([[1]]), Pooling(("mean",)))
     with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)

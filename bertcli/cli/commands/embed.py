@@ -11,7 +11,6 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import computing, empty, pooling, special_tokens, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import (
-    BackendOptions,
     ComputeOptions,
     LengthOptions,
     VectorFileOptions,
@@ -46,7 +45,6 @@ def embed(
     vector: VectorOptions,
     length: LengthOptions,
     compute: ComputeOptions,
-    backend: BackendOptions,
     output: OutputOptions,
     file: VectorFileOptions,
     engine: EmbedEngineOptions,
@@ -59,7 +57,7 @@ def embed(
     [bold]cat texts.txt | bertcli embed -o vectors.npy[/bold]
     """
     console = messages.console()
-    options = chosen(vector, length, compute, backend)
+    options = chosen(vector, length, compute)
     if engine.engine == "ray":
         _check_for_ray(source, output, file, options)
         make = partial(_job, options, vector, compute, output)

@@ -79,4 +79,5 @@ def _line(about: Any, size: int) -> str:
     reading = about["reading"]
     layers = ",".join(map(str, reading["layers"]))
     what = "pooler" if about["pooler"] else "first tokens" if reading["first"] else "all tokens"
-    return f"{size / 1e6:,.0f} MB  {about['model']}  layers {layers}, {what}"
+    head = f"{about['kind']}, " if about["kind"] != "BertModel" else ""
+    return f"{size / 1e6:,.0f} MB  {about['model']}  {head}layers {layers}, {what}"

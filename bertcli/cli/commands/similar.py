@@ -10,7 +10,7 @@ import typer
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import counted, truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
-from bertcli.cli.options.embed import BackendOptions, ComputeOptions
+from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, record
 from bertcli.cli.options.inputs import (
     Files,
@@ -145,7 +145,6 @@ def similar(
     corpus: CorpusOptions,
     model: ModelOptions,
     compute: ComputeOptions,
-    backend: BackendOptions,
     output: OutputOptions,
     messages: ConsoleOptions,
 ) -> None:
@@ -165,7 +164,7 @@ def similar(
     from bertcli.vectors.search import Search, SearchOptions
 
     options = record(SearchOptions, query, corpus)
-    how = record(EmbedOptions, compute, backend)
+    how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, texts, console.warn)
     console.note(search.embedder.runtime.note)
     _write_vectors(search, console)

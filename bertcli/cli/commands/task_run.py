@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, special_tokens, truncated
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 def open_head(
     kind: str, model: ModelOptions, length: Group, compute: ComputeOptions, console: Console
-) -> Head[Any]:
-    """Return the model with the head of this class; torch is imported here."""
+) -> Head:
+    """Return the model with the head of this class; its backend is imported here."""
     folder = model.folder(MODEL_FILES)
-    from bertcli.models import heads
     from bertcli.tasks.head import Head, Settings
 
     settings = record(Settings, length, compute)
-    head = Head[Any].open(folder, getattr(heads, kind), settings, console.warn)
-    device, threads = head.runtime.encoder.device, head.runtime.threads
+    head = Head.open(folder, kind, settings, console.warn)
+    console.note(head.runtime.note)
+    device, threads = head.runtime.devices[0], head.runtime.threads
     console.detail(
-        f"model: {folder.path} ({folder.source}); {kind}, device {device}, "
-        f"threads {threads}, max_length {head.max_length}"
+        f"model: {folder.path} ({folder.source}); {kind}, {head.runtime.facts['backend']}, "
+        f"device {device}, threads {threads}, max_length {head.max_length}"
     )
     return head
 

@@ -121,10 +121,18 @@ class LengthOptions:
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Device, precision and memory."""
+    """Backend, device, precision and memory."""
 
     PANEL: ClassVar = COMPUTE
 
+    backend: Annotated[
+        Literal["torch", "openvino"],
+        typer.Option(
+            help="What runs the model; openvino: compiled for the CPU once and kept, starts "
+            "without torch.",
+            envvar="BERTCLI_BACKEND",
+        ),
+    ] = "torch"
     device: Annotated[
         str,
         typer.Option(
@@ -153,22 +161,6 @@ class ComputeOptions:
 
 
 @dataclass(frozen=True)
-class BackendOptions:
-    """What runs the model."""
-
-    PANEL: ClassVar = COMPUTE
-
-    backend: Annotated[
-        Literal["torch", "openvino"],
-        typer.Option(
-            help="What runs the model; openvino: compiled for the CPU once and kept, starts "
-            "without torch.",
-            envvar="BERTCLI_BACKEND",
-        ),
-    ] = "torch"
-
-
-@dataclass(frozen=True)
 class VectorFileOptions:
     """How files of vectors are written."""
 
@@ -190,16 +182,13 @@ def layers_in(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def chosen(
-    vector: VectorOptions, length: LengthOptions, compute: ComputeOptions, backend: BackendOptions
-) -> EmbedOptions:
+def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> EmbedOptions:
     """Return the options of the library. Raises UsageError for contradictions."""
     return record(
         EmbedOptions,
         vector,
         length,
         compute,
-        backend,
         pooling=vector.mode,
         words=vector.word_vectors,
         layers=layers_in(vector.layers),
