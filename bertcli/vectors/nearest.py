@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bertcli.vectors.reading import Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
+SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
+FEW = 4  # queries
+AT_ONCE = 256  # queries whose products with a block are held
 
 
 class Match(NamedTuple):
@@ -33,12 +36,17 @@ class Match(NamedTuple):
 class Nearest:
     """The best ``k`` rows for each query among all that it has seen.
 
-    Those below the ``threshold`` are left out.
+    Those below the ``threshold`` are left out. Products in float32 choose the rows that may be
+    among the best, whatever their rounding, and their scores are computed in float64: equal rows
+    get equal scores in any block.
     """
 
     def __init__(self, queries: Array, k: int, threshold: float | None = None) -> None:
+        import numpy as np
+
         self.queries, self.k, self.threshold = _unit(queries), k, threshold
         self.rows = 0
+        self._narrow = self.queries.astype(np.float32)
         self._best: list[list[Match]] = [[] for _ in queries]
 
     def add(self, vectors: Array) -> None:
@@ -48,16 +56,40 @@ class Nearest:
         """
         import numpy as np
 
-        _check(vectors, self.queries, self.rows)
-        scores = (self.queries @ _unit(vectors).T).round(DIGITS)  # [q, n]
-        for best, mine in zip(self._best, scores, strict=True):
-            least = best[-1].score if len(best) == self.k else -np.inf
-            fresh = np.flatnonzero(mine > least)  # a tie goes to the row that was first
-            fresh = fresh[np.lexsort((fresh, -mine[fresh]))[: self.k]]
-            best += [Match(self.rows + int(at), float(mine[at])) for at in fresh]
-            best.sort(key=lambda match: (-match.score, match.row))
-            del best[self.k :]
+        if vectors.ndim != 2 or vectors.shape[1] != self.queries.shape[1]:
+            raise _other_width(vectors, self.queries)
+        narrow = vectors.astype(np.float32, copy=False)
+        squares = np.einsum("nd,nd->n", narrow, narrow)
+        usual = bool(((squares > SQUARES[0]) & (squares < SQUARES[1])).all())
+        if not usual:
+            _refuse_infinite(vectors, self.rows)
+            vectors = _unit(vectors)
+            narrow, squares = vectors.astype(np.float32), np.ones(len(vectors), np.float32)
+        lengths = np.sqrt(squares)
+        for at in range(0, len(self._best), AT_ONCE):
+            near = _products(self._narrow[at : at + AT_ONCE], narrow)
+            for number, row in enumerate(near / lengths, at):
+                self._take(number, row, vectors)
         self.rows += len(vectors)
+
+    def _take(self, number: int, near: Array, vectors: Array) -> None:
+        """Take the best rows for one query, given scores that are near to the exact ones, [n]."""
+        import numpy as np
+
+        best = self._best[number]
+        slack = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
+        least = best[-1].score if len(best) == self.k else -np.inf
+        fresh = np.flatnonzero(near > least - slack)
+        if len(fresh) > self.k:
+            last = np.partition(near[fresh], -self.k)[-self.k]
+            fresh = fresh[near[fresh] >= last - 2 * slack]
+        scores = (_unit(vectors[fresh]) @ self.queries[number]).round(DIGITS)
+        better = scores > least  # a tie goes to the row that was first
+        fresh, scores = fresh[better], scores[better]
+        order = np.lexsort((fresh, -scores))[: self.k]
+        best += [Match(self.rows + int(fresh[at]), float(scores[at])) for at in order]
+        best.sort(key=lambda match: (-match.score, match.row))
+        del best[self.k :]
 
     def matches(self) -> list[list[Match]]:
         """Return for each query its rows, the nearest first."""
@@ -78,22 +110,35 @@ def nearest(queries: Array, blocks: Iterable[Array], k: int) -> list[list[Match]
     return found.matches()
 
 
-def _check(vectors: Array, queries: Array, before: int) -> None:
+def _other_width(vectors: Array, queries: Array) -> InputError:
+    sizes = " x ".join(map(str, vectors.shape[1:]))
+    return InputError(
+        f"the vectors have {sizes} dimensions, and the query has {queries.shape[1]}",
+        "both must come from one model, with the same --dim, --layers and --pooling",
+    )
+
+
+def _refuse_infinite(vectors: Array, before: int) -> None:
     import numpy as np
 
-    if vectors.ndim != 2 or vectors.shape[1] != queries.shape[1]:
-        sizes = " x ".join(map(str, vectors.shape[1:]))
-        raise InputError(
-            f"the vectors have {sizes} dimensions, and the query has {queries.shape[1]}",
-            "both must come from one model, with the same --dim, --layers and --pooling",
-        )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         raise InputError(f"row {before + int(finite.argmin())} contains NaN or infinity")
 
 
+def _products(queries: Array, vectors: Array) -> Array:
+    """Return the products of queries [q, D] and vectors [n, D], [q, n]."""
+    import numpy as np
+
+    if len(queries) > FEW:
+        found: Array = queries @ vectors.T
+        return found
+    # As fast as memory, without the threads of BLAS, which wait for each other on a busy machine.
+    return np.stack([np.einsum("d,nd->n", query, vectors) for query in queries])
+
+
 def _unit(vectors: Array) -> Array:
-    """Return vectors of length 1 in float64, so that equal rows get equal scores in any block."""
+    """Return vectors of length 1 in float64; one of zeros stays as it is."""
     import numpy as np
 
     wide = vectors.astype(np.float64)
