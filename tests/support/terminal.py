@@ -18,8 +18,12 @@ def at_terminal(
     stdin=subprocess.DEVNULL,
     stdout=None,
     stderr=None,
+    typed=(),
 ):
-    """Run a command with a terminal where no other end is given; return its code and the screen."""
+    """Run a command with a terminal where no other end is given; return its code and the screen.
+
+    ``typed`` are pairs: what to wait for on the screen after what came before, and what to type.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     running = subprocess.Popen(
@@ -31,8 +35,11 @@ def at_terminal(
         start_new_session=True,
     )
     os.close(theirs)
-    seen = bytearray()
+    seen, left, after = bytearray(), list(typed), 0
     while True:
+        if left and (found := seen.find(left[0][0], after)) >= 0:
+            after = found + len(left[0][0])
+            os.write(ours, left.pop(0)[1])
         try:
             chunk = os.read(ours, 1 << 16)
         except OSError:  # Linux says so when the other end is closed

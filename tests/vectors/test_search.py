@@ -1,6 +1,7 @@
 """The nearest texts: by cosine, whatever the blocks, and never with another model's vectors."""
 
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from front import bad, call, good
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from terminal import at_terminal
 
 from bertcli.cli import app
 from bertcli.errors import InputError
@@ -402,3 +404,29 @@ def test_more_queries_than_are_answered_at_once(corpus, monkeypatch):
     assert good(*SMALL, *where, stdin=piped).out == expected
     monkeypatch.setattr("bertcli.vectors.corpus.KEPT", 0)
     assert good(*SMALL, *where, stdin=piped).out == expected
+
+
+@pytest.mark.parametrize("more", [(), ("--vectors", "new.npy")])
+def test_a_prompt_on_a_terminal(corpus, more, tmp_path, monkeypatch):
+    """A number shows a hit in full, with its fields; Ctrl-D ends."""
+    monkeypatch.chdir(tmp_path)
+    long = "one two three " * 30
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"text": text, "kind": "K"}) + "\n" for text in (long, *TEXTS))
+    )
+    ask = b"query> "
+    argv = ("similar", "-m", TINY, "--corpus", "c.jsonl", "-k", 2, "--keep-fields")
+    dialog = [(ask, long.encode()[:60] + b"\n"), (ask, b"1\n"), (ask, b"9\n"), (ask, b"\x04")]
+    code, seen = at_terminal(*argv, *more, stdin=None, typed=dialog, env=[("BERTCLI_QUIET", "1")])
+    assert code == 0, seen
+    first, full, again, *_ = re.sub(rb"\x1b\[[0-9;?]*[a-z]", b"", seen).split(ask)[1:]
+    assert b"..." in first and first.count(b"0.") == 2
+    assert b"kind   K" in full and b"..." not in full
+    assert b"score" in again and again.count(b"0.") == 2  # no such result: a query
+    assert (tmp_path / "new.npy").exists() == bool(more)
+
+
+def test_no_prompt_where_the_output_is_no_table(corpus):
+    argv = ("similar", "-m", TINY, "--vectors", corpus / "v.npy", "-f", "jsonl")
+    code, seen = at_terminal(*argv, stdin=None)
+    assert (code, seen.splitlines()[0]) == (2, b"error: no input")

@@ -1,8 +1,10 @@
 """`bertcli similar`: the texts of a corpus most similar to a query."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -43,7 +45,8 @@ class QueryOptions:
     queries: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="QUERY...", help="Texts to search for (default: read --input or stdin)."
+            metavar="QUERY...",
+            help="Texts to search for (default: read --input or stdin; on a terminal, a prompt).",
         ),
     ] = None
     input: Files = None
@@ -65,6 +68,12 @@ class QueryOptions:
             help="Text to put before each query (default: the model's prompt 'query').",
         ),
     ] = None
+
+    @property
+    def typed(self) -> bool:
+        """Whether queries are typed at a prompt: none is given, and stdin is a terminal."""
+        given = self.queries or self.input
+        return not given and sys.stdin is not None and sys.stdin.isatty()
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the queries: arguments, files or stdin."""
@@ -156,8 +165,9 @@ def similar(
     """
     console = messages.console()
     form = output.form(ROWS)
-    queries = query.reader(console)
-    corpus.check(queries.source.paths)
+    typed = query.typed and form == "table" and output.on_terminal
+    queries = Reader(Source()) if typed else query.reader(console)
+    corpus.check(("-",) if typed else queries.source.paths)
     texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
@@ -167,6 +177,9 @@ def similar(
     how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, texts, console.warn)
     console.note(search.embedder.runtime.note)
+    if typed:
+        _prompt(search, console)
+        return
     _write_vectors(search, console)
     found = _answers(search, queries, console)
     reading = [*queries.source.paths, *(corpus.corpus or ()), *filter(None, [corpus.vectors])]
@@ -177,15 +190,40 @@ def similar(
         console.close(texts.records, texts, numbered=True)
 
 
-def _write_vectors(search: "Search", console: Console) -> None:
-    """Compute the vectors of the corpus where they have a place, and are not there yet."""
+def _prompt(search: "Search", console: Console) -> None:
+    """Answer what is typed; vectors without a place are kept until the end."""
+    from bertcli.cli.display.prompt import USAGE, search_at_prompt
+
+    with TemporaryDirectory() as folder:
+        scratch = search.options.vectors is None
+        if scratch:
+            place = Path(folder, "vectors.npy")
+            search = replace(search, options=replace(search.options, vectors=place))
+        _write_vectors(search, console, scratch=scratch)
+        console.note(USAGE)
+        search_at_prompt(search)
+
+
+def _write_vectors(search: "Search", console: Console, *, scratch: bool = False) -> None:
+    """Compute the vectors of the corpus where they have a place, and are not there yet.
+
+    A place that is ``scratch`` is not kept.
+    """
     if search.stored or search.options.vectors is None:
         return
     run = search.writing()
     console.follow(run)
     console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
+    if scratch:
+        _not_kept(run.tally.records, console)
+        return
     texts = counted(run.tally.records, "text", "texts")
     console.note(f"vectors of {texts} kept in {search.options.vectors} for the next search")
+
+
+def _not_kept(texts: int, console: Console) -> None:
+    if texts > MANY:
+        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
 
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
@@ -198,8 +236,7 @@ def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[li
     run = PassingSearch(search, list(queries))
     console.follow(run)
     console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
-    if run.tally.records > MANY:
-        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
+    _not_kept(run.tally.records, console)
     yield run.answers()
 
 

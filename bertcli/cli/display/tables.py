@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.columns import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.agreement import Agreement
-    from bertcli.vectors.search import Answer
+    from bertcli.vectors.search import Answer, Hit
 
 TABLE_COLUMNS = (
     "input_ids",
@@ -35,6 +35,7 @@ TABLE_COLUMNS = (
 )
 BAR = 40  # characters of the longest bar of a histogram
 MOST_ROWS = 1000  # tokens of a text that have a row of their own
+SHORT = 160  # characters of a text among numbered results
 MOST = 40  # tokens or words of a text that are drawn
 HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
 HEADED: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
@@ -308,18 +309,29 @@ def comparison_view(found: Agreement) -> Iterator[RenderableType]:
 
 
 def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
-    """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1."""
+    """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1, and shortened."""
     with_text = any(hit.text for hit in answer.hits)
     names = [*(["#"] if numbered else []), "score", "row", "id", *(["text"] if with_text else [])]
     right = {"#", "score", "row", "id"}
-    drawn = table(*names, right=right, title=plain(str(answer.query.text)), **HEADED)
+    title = None if numbered else plain(str(answer.query.text))
+    drawn = table(*names, right=right, title=title, **HEADED)
     for rank, hit in enumerate(answer.hits, 1):
         cells = [f"{hit.match.score:.4f}", str(hit.match.row), str(hit.id)]
         text = [str(hit.text.text)] if hit.text else []
+        if numbered:
+            text = [one if len(one) <= SHORT else f"{one[:SHORT]}..." for one in text]
         drawn.add_row(*([str(rank)] if numbered else []), *cells, *text)
     if not answer.hits:
         drawn.caption = "no results"
     return drawn
+
+
+def hit_view(hit: Hit) -> RenderableType:
+    """Draw one result in full: its fields, then its text."""
+    found = {name: value for name, value in hit.fields().items() if name != "text"}
+    fields = pairs([(name, _cell(value)) for name, value in found.items()])
+    text = [Text(), plain(str(hit.text.text)), Text()] if hit.text else []
+    return Group(fields, *text)
 
 
 def _shown(name: str, value: float) -> str:
