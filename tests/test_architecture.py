@@ -37,6 +37,7 @@ inference
 embedding
 vectors
 tasks
+evaluation
 plots
 inspection
 training
@@ -46,7 +47,8 @@ cli
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
 TORCH = ("models", "checkpoints", "inference", "embedding")
 TORCH_IN_TRAINING = """
-checkpoints loop objective pretraining pretraining_losses ranks run
+checkpoints fine_tuning label_losses label_objective loop objective pretraining pretraining_losses
+ranks run
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
 TORCH += ("tokenizing/call",)  # where a caller asks for tensors

@@ -3,9 +3,9 @@
     model, report = load("bert-base-uncased")   # a folder
     save(model, model.config, "mine")
 
-No tensor is ever initialised at random: each comes from the files, or `load` fails and names what
-is missing. names.py has the old names, tensors.py the file formats, comparison.py compares the
-weights with a class, and load_report.py says what is wrong.
+No tensor is initialised at random, unless a fresh head is asked for: each comes from the files, or
+`load` fails and names what is missing. names.py has the old names, tensors.py the file formats,
+comparison.py compares the weights with a class, and load_report.py says what is wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
@@ -42,6 +42,7 @@ from bertcli.files.atomic import put_files, scratch_folder
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertWithHead, architecture
+from bertcli.models.surgery import initialise_weight
 
 Model: TypeAlias = BertModel | BertWithHead
 M = TypeVar("M", bound=BertModel | BertWithHead)
@@ -59,6 +60,8 @@ def load(
     pooler: bool | None = None,
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
 ) -> tuple[Model, LoadReport]: ...
 
 
@@ -70,6 +73,8 @@ def load(
     pooler: bool | None = None,
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
 ) -> tuple[M, LoadReport]: ...
 
 
@@ -80,6 +85,8 @@ def load(
     pooler: bool | None = None,
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
 ) -> tuple[Any, LoadReport]:
     """Load the model of a folder, in eval mode, with a report of what the folder holds.
 
@@ -87,12 +94,16 @@ def load(
     has one when there are weights for it. `dtype` is by default that of the files, the widest if
     they mix several. On a CPU the weights stay mapped files until they are used. ModelError,
     naming file and tensors, unless every tensor of the model is there in its shape.
+
+    A `fresh` head is for training: tensors of the head that the folder lacks, or has for another
+    number of `labels`, are drawn at random; `report.fresh` names them.
     """
     reader = TensorReader()
-    model, found, report = _plan(Path(folder), cls, pooler, reader)
+    model, found, report = _plan(Path(folder), cls, pooler, reader, labels)
+    report = report.with_fresh_head() if fresh else report
     report.refuse()
     target = getattr(torch, report.dtype) if dtype is None else dtype
-    _fill(model, found, reader, torch.device(device), target)
+    _fill(model, found, reader, torch.device(device), target, report.fresh)
     return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
 
 
@@ -105,10 +116,16 @@ def examine(folder: Path, cls: type[Model] | None = None, pooler: bool | None = 
 
 
 def _plan(
-    folder: Path, cls: type[Model] | None, pooler: bool | None, reader: TensorReader
+    folder: Path,
+    cls: type[Model] | None,
+    pooler: bool | None,
+    reader: TensorReader,
+    labels: Sequence[str] = (),
 ) -> tuple[Model, dict[str, StoredTensor], LoadReport]:
     folder = bert_folder(folder)
     config = read_config(folder)
+    if labels:
+        config = config.with_labels(labels)
     made = architecture(config) if cls is None else cls
     if pooler is not None and not issubclass(made, BertModel):
         raise ValueError(f"{made.__name__} has a fixed choice of pooler")
@@ -173,6 +190,7 @@ def _fill(
     reader: TensorReader,
     device: torch.device,
     dtype: torch.dtype,
+    fresh: Collection[str],
 ) -> None:
     @functools.cache  # a tensor with two names is read once
     def read(name: str) -> Tensor:
@@ -181,12 +199,22 @@ def _fill(
     tied = model.config.tie_word_embeddings
     state = {}
     for name, wanted in zip(model.state_dict(), _wanted(model), strict=True):
+        if name in fresh:
+            state[name] = _drawn(model, name).to(device=device, dtype=dtype)
+            continue
         source = partner(wanted, found, tied)
         own = tied or source == wanted
         state[name] = read(source) if own else read(source).clone()  # two parameters, not one
     model.load_state_dict(state, strict=True, assign=True)
     if isinstance(model, BertWithHead):
         model.tie()  # assign=True gave each name a parameter of its own
+
+
+def _drawn(model: Model, name: str) -> Tensor:
+    """Return a weight as before training."""
+    weight = torch.empty(model.get_parameter(name).shape)
+    initialise_weight(name, weight, model.config.initializer_range)
+    return weight
 
 
 # --- saving ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -40,11 +40,26 @@ class LoadReport:
     tied: tuple[str, ...] = ()  # the model's names for tensors that have another name as well
     layers: tuple[int, int] = (0, 0)  # in the files, in the config
     classes: tuple[str, ...] = ()  # that the heads in the files allow
+    fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
 
     @property
     def complete(self) -> bool:
         """Whether the files hold exactly this model."""
         return not (self.missing or self.mismatched or self.misplaced or self.unreadable)
+
+    def with_fresh_head(self) -> LoadReport:
+        """Return the report of a load that initialises what a head lacks, or has for other labels.
+
+        What BERT itself lacks is still missing.
+        """
+        heads = tuple(name_in(True, start) for start in HEADS.values())
+        fresh = [name for name in (*self.missing, *self.mismatched) if name.startswith(heads)]
+        return replace(
+            self,
+            fresh=tuple(fresh),
+            missing=tuple(name for name in self.missing if name not in fresh),
+            mismatched={name: both for name, both in self.mismatched.items() if name not in fresh},
+        )
 
     def refuse(self) -> None:
         """Raise a ModelError that names all that is wrong, unless the report is complete."""

@@ -32,6 +32,7 @@ COMMANDS = (
     "answer",
     "choose",
     "models",
+    "train",
     "pretrain vocab",
     "pretrain prepare",
     "pretrain run",

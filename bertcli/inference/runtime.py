@@ -76,13 +76,27 @@ class Runtime(ABC):
 
         Raises UsageError when more are asked for than the model has positions.
         """
-        fits = self.config.max_position_embeddings
-        if asked is not None and asked > fits:
-            raise UsageError(
-                f"--max-length {asked} is more than the {fits} positions of this model",
-                f"give at most {fits}{instead}",
-            )
-        return asked or min(meant or self.tokenizer.limit or fits, fits)
+        return token_limit(self.config, self.tokenizer, asked, meant, instead)
+
+
+def token_limit(
+    config: BertConfig,
+    tokenizer: Tokenizer,
+    asked: int | None,
+    meant: int | None = None,
+    instead: str = "",
+) -> int:
+    """Return how many tokens a text may have: as asked, as the folder means it, or what fits.
+
+    Raises UsageError when more are asked for than the model has positions.
+    """
+    fits = config.max_position_embeddings
+    if asked is not None and asked > fits:
+        raise UsageError(
+            f"--max-length {asked} is more than the {fits} positions of this model",
+            f"give at most {fits}{instead}",
+        )
+    return asked or min(meant or tokenizer.limit or fits, fits)
 
 
 def open_tokenizer(spec: ModelSpec, warn: Warn = lambda message: None) -> Tokenizer:

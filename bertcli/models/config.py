@@ -7,8 +7,8 @@ code that would have to act on it. Nothing here needs torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,14 @@ class BertConfig:
     def to_json(self) -> str:
         """Return config.json's text."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    def with_labels(self, names: Sequence[str]) -> BertConfig:
+        """Return the config of a head with these labels, in the order of its logits."""
+        return replace(
+            self,
+            id2label=dict(enumerate(names)),
+            label2id={name: index for index, name in enumerate(names)},
+        )
 
     @property
     def num_labels(self) -> int:

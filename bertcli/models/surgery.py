@@ -246,12 +246,17 @@ def initialise(model: nn.Module, spread: float) -> None:
     Source: initializer_range in Google's BERT.
     """
     for name, weight in model.named_parameters():
-        if name.endswith("bias"):
-            nn.init.zeros_(weight)
-        elif name.endswith("LayerNorm.weight"):
-            nn.init.ones_(weight)
-        else:
-            nn.init.trunc_normal_(weight, std=spread, a=-2 * spread, b=2 * spread)
+        initialise_weight(name, weight, spread)
     for part in model.modules():
         if isinstance(part, nn.Embedding) and part.padding_idx is not None:
             nn.init.zeros_(part.weight.data[part.padding_idx])
+
+
+def initialise_weight(name: str, weight: Tensor, spread: float) -> None:
+    """Initialise one weight: biases 0, those of LayerNorm 1, others as `initialise` says."""
+    if name.endswith("bias"):
+        nn.init.zeros_(weight)
+    elif name.endswith("LayerNorm.weight"):
+        nn.init.ones_(weight)
+    else:
+        nn.init.trunc_normal_(weight, std=spread, a=-2 * spread, b=2 * spread)

@@ -205,9 +205,11 @@ def fields_of(source: Source, there: Sequence[str], where: str) -> RecordFields:
     of an output field.
     """
     text = source.text_field or ("input_ids" if source.ids else "text")
+    text = next((name for name in source.text_fields if name in there), text)
     single = source.pair_field is None and (source.single or source.ids)
     pair, key = None if single else source.pair_field or "pair", source.id_field or "id"
-    rest = [name for name in there if name not in (text, pair, key)]
+    used = (pair, key) if source.text_fields else (text, pair, key)
+    rest = [name for name in there if name not in used]
     if source.keep != "*":
         rest = [name.strip() for name in source.keep.split(",")] if source.keep else []
         rest = [name for name in dict.fromkeys(rest) if name != "id" or key != "id"]  # kept anyway

@@ -27,6 +27,7 @@ class Source:
     are_pairs: bool = False  # files of two columns without a header (--pairs)
     format: str = "auto"
     text_field: str | None = None
+    text_fields: tuple[str, ...] = ()  # instead: the first that is there, kept as well
     pair_field: str | None = None
     id_field: str | None = None
     keep: str | None = None  # names of other fields to keep, separated by commas; "*": all

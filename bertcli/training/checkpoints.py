@@ -46,6 +46,8 @@ VERSION = 1  # of training_state.json
 MOST_BYTES = 1 << 62
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
+BEST = "best"  # the weights that are best so far
+RESULT = ("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT)
 MAKING, GOING = ".making-", ".going-"
 
 
@@ -64,6 +66,8 @@ class State:
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
     made_with: Mapping[str, Any] = field(default_factory=dict)  # what decides their rounding
+    best: Mapping[str, Any] = field(default_factory=dict)  # the evaluation of the best weights
+    waited: int = 0  # evaluations since then
 
 
 @dataclass(frozen=True)
@@ -140,20 +144,34 @@ class Checkpoints:
             self._drop()
         return target
 
+    @property
+    def best(self) -> Path:
+        """The folder of the weights that are best so far."""
+        return self.folder / BEST
+
+    def write_best(self, fill: Callable[[Path], None]) -> None:
+        """Replace the best weights by those that `fill` writes to a folder."""
+        making = self.folder / f"{MAKING}{BEST}"
+        with self.explained(f"{BEST} cannot be written"), scratch_folder(making):
+            fill(making)
+            put_folder(making, self.best)
+
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete."""
-        for name in ("config.json", "model.safetensors", PLOT):
+        for name in RESULT:
             (self.folder / name).unlink(missing_ok=True)
         for step in self.steps():
             self._remove(step)
 
     def publish(self, fill: Callable[[Path], None]) -> None:
-        """Move the files that `fill` writes into the folder itself, config.json last."""
+        """Move what `fill` writes into the folder itself, config.json last."""
         with (
             self.explained("the model cannot be written"),
             scratch_folder(self.folder / f"{MAKING}result") as making,
         ):
             fill(making)
+            for part in [path for path in making.iterdir() if path.is_dir()]:
+                put_folder(part, self.folder / part.name)
             put_files(making, self.folder, last="config.json")
 
     def _drop(self) -> None:
@@ -233,6 +251,8 @@ def read_state(folder: Path) -> State:
         scaler=_numbers(found.object("scaler")),
         fingerprint=dict(found.object("fingerprint")),
         made_with=dict(found.object("made_with")),
+        best=dict(found.object("best")),
+        waited=found.whole("waited") or 0,
     )
     if step and int(step[1]) != state.step:
         raise found.bad("step", f"{step[1]}, as in the folder's name")

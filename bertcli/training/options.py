@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertcli.errors import UsageError
 
@@ -88,6 +89,75 @@ class TrainingOptions:
                 "decrease it, or increase --steps or --epochs",
             )
         return Schedule(self.learning_rate, warmup, steps, self.lr_power)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How the best weights of a run are chosen, and when it ends early."""
+
+    metric: str
+    higher: bool = True
+    patience: int | None = None  # evaluations without a better one, after which it ends
+
+    def better(self, found: Mapping[str, float], best: Mapping[str, float]) -> bool:
+        """Tell whether an evaluation is better than the best so far, first by its metric."""
+        return not best or self._order(found) > self._order(best)
+
+    def _order(self, found: Mapping[str, float]) -> tuple[float, float]:
+        value = found[self.metric]
+        return (value if self.higher else -value), -found["eval_loss"]
+
+
+@dataclass(frozen=True)
+class FineTuningJob:
+    """What to learn from which examples, beginning with which model."""
+
+    file: str
+    task: str | None = None  # None: as the fields say
+    frozen: bool | None = None  # train a head alone; None: by the number of examples
+    layers: int | None = None  # train from this layer up; None: everything
+    eval: str | None = None
+    eval_fraction: float = 0.1
+    patience: int | None = None
+    max_length: int | None = None
+    class_weights: str | None = None
+    label_smoothing: float = 0.0
+    epochs: float | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    eval_every: int | None = None  # None: after each epoch
+
+    def settled(self, options: TrainingOptions, rows: int, *, frozen: bool) -> TrainingOptions:
+        """Return the numbers of the run, with defaults for what was not given."""
+        usual = FROZEN if frozen else FULL
+        size, steps = self.batch_size or usual.batch_size, options.steps
+        if frozen and steps is None and self.epochs is None:
+            steps = max(ceil(usual.epochs * rows / size), LEAST_STEPS)
+        found = replace(
+            options,
+            steps=steps,
+            epochs=usual.epochs if self.epochs is None else self.epochs,
+            batch_size=size,
+            learning_rate=usual.learning_rate if self.learning_rate is None else self.learning_rate,
+            eval_fraction=self.eval_fraction,
+        )
+        often = max(ceil(rows / size), found.schedule(rows).steps // MOST_EVALUATIONS)
+        return replace(found, eval_every=self.eval_every or often)
+
+
+class Usual(NamedTuple):
+    """The numbers of a run where none are given."""
+
+    epochs: float
+    batch_size: int
+    learning_rate: float
+
+
+FULL = Usual(epochs=3, batch_size=32, learning_rate=5e-5)
+FROZEN = Usual(epochs=30, batch_size=64, learning_rate=1e-3)
+LEAST_STEPS = 1000  # of a head alone, however few the examples
+MOST_EVALUATIONS = 100  # unless asked for
+FEW = 5000  # examples up to which a head alone is trained, unless --full says otherwise
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from bertcli.models.surgery import initialise
 from bertcli.training import configuration
 from bertcli.training.batches import held_out
 from bertcli.training.checkpoints import put_model
-from bertcli.training.options import PretrainingJob, TrainingOptions
+from bertcli.training.options import PretrainingJob, Selection, TrainingOptions
 from bertcli.training.pretraining_losses import HeldOut, PretrainingObjective, commonest_word
 from bertcli.training.ranks import Ranks
+from bertcli.training.result import RunSummary
 from bertcli.training.shards import INDEX, Instances
 
 
@@ -29,12 +30,14 @@ from bertcli.training.shards import INDEX, Instances
 class PretrainingTask:
     """BertForPreTraining on the rows of prepared instances."""
 
+    options: TrainingOptions
     objective: PretrainingObjective
     rows: Any
     held: HeldOut | None
     config: BertConfig
     init: Path | None
     notes: list[str] = field(default_factory=list)
+    selection: Selection | None = None  # the last weights are the result
 
     @classmethod
     def open(cls, job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> PretrainingTask:
@@ -51,7 +54,7 @@ class PretrainingTask:
         config = _config(
             job, data, 1 if ranks.device.type != "cpu" else configuration.WEIGHT_TO_ADAM
         )
-        return cls(PretrainingObjective(data), rows, held, config, job.init, notes)
+        return cls(options, PretrainingObjective(data), rows, held, config, job.init, notes)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -80,6 +83,10 @@ class PretrainingTask:
     def put(self, folder: Path, model: BertForPreTraining) -> None:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.objective.data.folder)
+
+    def publish(self, folder: Path, model: BertForPreTraining, summary: RunSummary) -> None:
+        """Write the result: the same as a checkpoint's."""
+        self.put(folder, model)
 
 
 def _open(folder: Path, ranks: Ranks) -> Instances:

@@ -27,8 +27,9 @@ from bertcli.training.checkpoints import Checkpoints, State, put_moments, read_m
 from bertcli.training.log import LOG, PLOT, Log, LogWindow, plot
 from bertcli.training.loop import StepResult, Training, moments, remember
 from bertcli.training.objective import Objective
-from bertcli.training.options import TrainingOptions
+from bertcli.training.options import Selection, TrainingOptions
 from bertcli.training.ranks import Ranks
+from bertcli.training.result import RunSummary
 from bertcli.vectors.journal import refuse_changes
 
 
@@ -53,6 +54,10 @@ class TrainedTask(Protocol):
     """What a run trains."""
 
     @property
+    def options(self) -> TrainingOptions:
+        """The numbers of the run."""
+
+    @property
     def objective(self) -> Objective:
         """Rows and losses."""
 
@@ -63,6 +68,10 @@ class TrainedTask(Protocol):
     @property
     def held(self) -> Evaluation | None:
         """What is evaluated."""
+
+    @property
+    def selection(self) -> Selection | None:
+        """How the weights to keep are chosen; None: they are the last ones."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -76,21 +85,24 @@ class TrainedTask(Protocol):
         """Build the model, as before the first step or as it is in a checkpoint."""
 
     def put(self, folder: Path, model: Any) -> None:
-        """Write the model, for bertcli and others to load."""
+        """Write what `model` builds the same model from."""
+
+    def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:
+        """Write the result, for bertcli and others to load."""
 
 
 class TrainingRun:
     """A run that is ready to start or resume; `events` trains."""
 
-    def __init__(
-        self, task: TrainedTask, checkpoints: Checkpoints, options: TrainingOptions, ranks: Ranks
-    ) -> None:
-        self.task, self.checkpoints, self.options, self.ranks = task, checkpoints, options, ranks
+    def __init__(self, task: TrainedTask, checkpoints: Checkpoints, ranks: Ranks) -> None:
+        self.task, self.checkpoints, self.ranks = task, checkpoints, ranks
+        self.options = options = task.options
         self.notes = list(task.notes)
         self.plots = ranks.first and self._can_plot()
         self.schedule = options.schedule(len(task.rows))
         self.fingerprint = self._fingerprint()
         self.state = self._state()
+        self.best, self.waited = dict(self.state.best), self.state.waited
         self.training = Training(self._model(), task.objective, task.rows, options, ranks)
         self._remember()
 
@@ -105,6 +117,8 @@ class TrainingRun:
             log = self._take(stack) if self.ranks.first else None
             window = LogWindow(self.state.window)
             for number in range(self.state.step, self.schedule.steps):
+                if self.stopped:
+                    break
                 began = monotonic()
                 done = self._step(number)
                 window.add(done, monotonic() - began)
@@ -148,7 +162,7 @@ class TrainingRun:
             return State()
         state = read_state(last)
         refuse_changes(str(last), state.fingerprint, self.fingerprint)
-        if state.step == self.schedule.steps:
+        if state.step == self.schedule.steps or self._enough(state.waited):
             self.notes.append(f"the run is complete: {last.name} is its last step")
         now = as_json(self._made_with())
         differ = [
@@ -225,19 +239,45 @@ class TrainingRun:
                 "use --gradient-accumulation-steps 2 or --gradient-checkpointing",
             ) from None
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the run ends early."""
+        return self._enough(self.waited)
+
+    def _enough(self, waited: int) -> bool:
+        selection = self.task.selection
+        return selection is not None and 0 < (selection.patience or 0) <= waited
+
     def _due(self, step: int, every: int | None) -> bool:
         """Return whether something is due after this step; after the last step, everything is."""
-        return step == self.schedule.steps or bool(every and step % every == 0)
+        last = step == self.schedule.steps or self.stopped
+        return last or bool(every and step % every == 0)
 
     def _after(self, step: int, window: LogWindow) -> Iterator[Event]:
+        """Yield what is due after a step; the last one is known once it is evaluated."""
         options, task = self.options, self.task
-        if self._due(step, options.log_every):
-            epoch = step * options.batch_size / len(task.rows)
-            yield Event("log", step, window.close(epoch, task.objective.losses))
+        found = {}
         if task.held is not None and self._due(step, options.eval_every):
             dtype = self.training.dtype
             found = task.held.evaluate(self.training.model, self.ranks, options.batch_size, dtype)
+            self._select(step, found)
+        if self._due(step, options.log_every):
+            epoch = step * options.batch_size / len(task.rows)
+            yield Event("log", step, window.close(epoch, task.objective.losses))
+        if found:
             yield Event("evaluation", step, found)
+
+    def _select(self, step: int, found: Mapping[str, Any]) -> None:
+        """Keep the weights if they are the best so far."""
+        selection = self.task.selection
+        if selection is None:
+            return
+        if not selection.better(found, self.best):
+            self.waited += 1
+            return
+        self.best, self.waited = {"step": step, **found}, 0
+        if self.ranks.first:
+            self.checkpoints.write_best(lambda folder: self.task.put(folder, self.training.model))
 
     def _save(self, step: int, log: Log | None, window: LogWindow) -> Event:
         target = self.checkpoints.path(step)
@@ -253,6 +293,8 @@ class TrainingRun:
                 scaler=training.scaler.state_dict(),
                 fingerprint=self.fingerprint,
                 made_with=self._made_with(),
+                best=self.best,
+                waited=self.waited,
             )
             self.checkpoints.write(state, self._fill)
         return Event("checkpoint", step, {"path": str(target)})
@@ -264,9 +306,13 @@ class TrainingRun:
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
+        model, steps = self.training.model, self.schedule.steps
+        if self.best:
+            model = self.task.model(self.checkpoints.best)
+        summary = RunSummary(steps, self.best)
 
         def fill(folder: Path) -> None:
-            self.task.put(folder, self.training.model)
+            self.task.publish(folder, model, summary)
             if self.plots:
                 (folder / PLOT).write_bytes(plot(self.checkpoints.folder / LOG))
 

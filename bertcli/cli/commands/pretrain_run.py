@@ -40,13 +40,12 @@ def pretrain_run(
     console = messages.console()
     from bertcli.training.options import PretrainingJob, RunFolder, TrainingOptions
 
-    dtype = "float32" if where.dtype == "auto" else where.dtype
-    options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=dtype)
+    options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
     wanted = record(PretrainingJob, job, start, evaluation)
 
-    def task(ranks: "Ranks", console: Console) -> "PretrainingTask":
+    def opened(ranks: "Ranks", console: Console) -> "PretrainingTask":
         from bertcli.training.pretraining import PretrainingTask
 
         return PretrainingTask.open(wanted, options, ranks)
 
-    train_task(task, record(RunFolder, job, saving), options, where, console)
+    train_task(opened, record(RunFolder, job, saving), saving.keep, where, console)

@@ -14,15 +14,15 @@ from bertcli.errors import BertcliError
 
 if TYPE_CHECKING:
     from bertcli.training.checkpoints import Checkpoints
-    from bertcli.training.options import RunFolder, TrainingOptions
+    from bertcli.training.options import RunFolder
     from bertcli.training.ranks import Ranks
     from bertcli.training.run import TrainedTask, TrainingRun
 
 
 def train_task(
-    task: Callable[[Ranks, Console], TrainedTask],
+    opened: Callable[[Ranks, Console], TrainedTask],
     place: RunFolder,
-    options: TrainingOptions,
+    keep: int,
     where: DeviceOptions,
     console: Console,
 ) -> None:
@@ -36,10 +36,10 @@ def train_task(
         from bertcli.training.run import TrainingRun
 
         console = console if ranks.first else Console(quiet=True)
-        if why := slow(dtype_of(options.dtype), ranks.device):
+        if why := slow(dtype_of(where.precision), ranks.device):
             console.warn(why)
-        checkpoints = Checkpoints.of(place, options.keep)
-        run = TrainingRun(task(ranks, console), checkpoints, options, ranks)
+        checkpoints = Checkpoints.of(place, keep)
+        run = TrainingRun(opened(ranks, console), checkpoints, ranks)
         for note in run.notes:
             console.note(note)
         _train(run, checkpoints, console)

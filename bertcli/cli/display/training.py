@@ -100,7 +100,14 @@ def training_line(values: Any) -> str:
 
 
 def evaluation_line(values: Any) -> str:
-    """Describe the evaluation on held-out instances."""
+    """Describe the evaluation on held-out instances or examples."""
+    if "next_sentence_interval" not in values:
+        metrics = [
+            f"{name.replace('_', ' ')} {value:.4f}"
+            for name, value in values.items()
+            if isinstance(value, float) and name != "eval_loss"
+        ]
+        return f"held out: loss {values['eval_loss']:.4f}  {'  '.join(metrics)}"
     low, high = values["next_sentence_interval"]
     return (
         f"held out: loss {values['eval_loss']:.4f}  perplexity {values['perplexity']:,.1f}  "

@@ -63,3 +63,8 @@ class DeviceOptions:
             "Recompute activations in the backward pass: the same step with less memory.",
         ),
     ] = False
+
+    @property
+    def precision(self) -> str:
+        """The compute precision."""
+        return "float32" if self.dtype == "auto" else self.dtype

@@ -1,0 +1,181 @@
+"""The options of `bertcli train`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, flag, number
+from bertcli.cli.options.inputs import Encoding, EncodingErrors, InputFormat, OnError
+from bertcli.errors import UsageError
+from bertcli.records.examples import TASKS, examples_source
+from bertcli.records.source import Source
+
+ExampleFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Examples: jsonl, csv, tsv or parquet with fields such as text and label.",
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TASK",
+        help=f"What to learn: {', '.join(TASKS)} (default: as the fields say).",
+        autocompletion=lambda incomplete: [one for one in TASKS if one.startswith(incomplete)],
+    ),
+]
+
+
+def checked_task(task: str | None) -> None:
+    """Raise UsageError for a task that is none."""
+    if task is not None and task not in TASKS:
+        raise UsageError(f"unknown --task {task}", f"one of {', '.join(TASKS)}")
+
+
+@dataclass(frozen=True)
+class TrainJobOptions:
+    """The examples and the output folder."""
+
+    PANEL: ClassVar = INPUT
+
+    file: ExampleFile
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder for the model, checkpoints and log.",
+            rich_help_panel=OUTPUT,
+        ),
+    ]
+    task: Task = None
+    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+
+    def __post_init__(self) -> None:
+        checked_task(self.task)
+
+    def source(self, path: str) -> Source:
+        """Return the source of a file of examples."""
+        return examples_source(
+            path,
+            format=self.input_format,
+            on_error=self.on_error,
+            encoding=self.encoding,
+            encoding_errors=self.encoding_errors,
+        )
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """Which weights are trained, and on what loss."""
+
+    PANEL: ClassVar = "Training"
+
+    frozen: Annotated[
+        bool | None,
+        flag(
+            "--frozen/--full",
+            "Train a head alone over vectors computed once, or all weights (default: frozen for "
+            "up to 5,000 labelled examples).",
+        ),
+    ] = None
+    layers: Annotated[int | None, number("Train from layer N up (default: everything).", low=0)] = (
+        None
+    )
+    class_weights: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(help="balanced: rare labels count as much as common ones."),
+    ] = None
+    label_smoothing: Annotated[
+        float, number("Share of each label given to the others.", low=0, high=0.99, metavar="X")
+    ] = 0.0
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=3,
+            help="Truncate texts to N tokens (default: the model's limit).",
+            rich_help_panel=LAYOUT,
+            envvar="BERTCLI_MAX_LENGTH",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The optimizer and its schedule."""
+
+    PANEL: ClassVar = "Training"
+
+    epochs: Annotated[
+        float | None,
+        number(
+            "Passes over the examples (default: 3; frozen: 30, or 1,000 steps).",
+            low=0,
+            metavar="X",
+        ),
+    ] = None
+    steps: Annotated[int | None, number("Optimizer steps, instead of --epochs.")] = None
+    batch_size: Annotated[int | None, number("Examples per step (default: 32; frozen: 64).")] = None
+    learning_rate: Annotated[
+        float | None,
+        number(
+            "Peak learning rate, after the warm-up (default: 5e-5; frozen: 1e-3).",
+            low=0,
+            metavar="X",
+        ),
+    ] = None
+    warmup_steps: Annotated[
+        int | None,
+        number(
+            "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
+        ),
+    ] = None
+    weight_decay: Annotated[
+        float,
+        number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X"),
+    ] = 0.01
+    max_grad_norm: Annotated[
+        float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")
+    ] = 1.0
+    seed: Annotated[
+        int,
+        number(
+            "Random seed of the head, the order of examples, dropout and the held-out part.",
+            low=0,
+            envvar="BERTCLI_SEED",
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class HeldOutOptions:
+    """Evaluation, and the choice of the weights to keep."""
+
+    PANEL: ClassVar = "Evaluation"
+
+    eval: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Examples to evaluate on, instead of --eval-fraction."),
+    ] = None
+    eval_fraction: Annotated[
+        float,
+        number(
+            "Fraction of the examples to hold out, equal texts together; 0: none.",
+            low=0,
+            high=0.9,
+            metavar="X",
+        ),
+    ] = 0.1
+    eval_every: Annotated[int | None, number("Steps between evaluations (default: an epoch).")] = (
+        None
+    )
+    patience: Annotated[int | None, number("Stop after N evaluations without a better one.")] = None
+    log_every: Annotated[int, number("Steps between lines of the log.")] = 10

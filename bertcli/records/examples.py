@@ -1,0 +1,260 @@
+"""Examples: records with what a model is to say of them, for training and evaluation.
+
+    read = read_examples(Reader(examples_source("reviews.jsonl")))
+    read.form.task, read.examples[0].target          # "classify", "good"
+
+The names of the fields decide the task: `FORMS` has a row for each. What a model may say is not
+checked here: a label is any word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Any, NamedTuple
+
+from bertcli.errors import SKIP, InputError, UsageError
+from bertcli.files.typed_json import BadJsonError, kind_of, parse
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, checked, words
+from bertcli.records.source import Source
+
+TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")
+
+
+class Form(NamedTuple):
+    """The fields of a kind of examples."""
+
+    task: str
+    text: str
+    pair: str | None
+    target: str  # the field that tells this form from others with the same text
+    needs_pair: bool = False
+
+
+CLASSIFY = Form("classify", "text", "pair", "label")
+MULTILABEL = Form("multilabel", "text", "pair", "labels")
+REGRESS = Form("regress", "text", "pair", "score")
+TAG = Form("tag", "words", None, "tags")
+ANSWER = Form("answer", "question", "context", "answer", needs_pair=True)
+CONTRAST = Form("embed", "anchor", "positive", "positive", needs_pair=True)
+FORMS = (CLASSIFY, MULTILABEL, REGRESS, TAG, ANSWER, CONTRAST)
+SIMILARITY = Form("embed", "text", "pair", "score", needs_pair=True)  # only when asked for
+
+
+class AnswerSpan(NamedTuple):
+    """Where the answer stands in the context: characters from start to end; None: it has none."""
+
+    text: str
+    start: int | None
+
+
+class Example(NamedTuple):
+    """A record, and what is to be said of it; its type is that of the form's target."""
+
+    record: Record
+    target: Any  # label, list of labels, number, list of tags, AnswerSpan, or negative text
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples of one form."""
+
+    form: Form
+    examples: Sequence[Example]
+    source: str  # to name in messages
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+def examples_source(path: str, **options: Any) -> Source:
+    """Return the source of a file of examples; UsageError for one without fields."""
+    names = tuple(dict.fromkeys(form.text for form in FORMS))
+    source = Source(paths=(path,), text_fields=names, single=True, sentences=True, keep="*")
+    if path == "-" and options.get("format", "auto") == "auto":
+        options["format"] = "jsonl"
+    source = Source(**{**vars(source), **options})
+    if source.format_of(path) == "txt":
+        raise UsageError(
+            f"{path}: a text file has no fields",
+            "examples are .jsonl, .csv, .tsv or .parquet with fields such as text and label",
+        )
+    return source
+
+
+def read_examples(reader: Reader, task: str | None = None) -> Examples:
+    """Read all examples; their form is that of the first record, unless a task is named.
+
+    Raises InputError for no records, a field that is missing or has no such value.
+    """
+    found: list[Example] = []
+    form: Form | None = None
+    for block in reader.blocks():
+        if len(block):
+            form = form or form_of(block[0], task)
+            found += reader.collect(enumerate(block), partial(_example, form))
+    source = ", ".join(reader.source.paths)
+    if form is None or not found:
+        raise InputError(f"{source}: no examples found", "give a file with at least two examples")
+    return Examples(form, found, source)
+
+
+def form_of(record: Record, task: str | None) -> Form:
+    """Return the form of examples like this one; InputError when none or several fit."""
+    there = record.extra or {}
+    text = next(form.text for form in FORMS if form.text in there)
+    known = [form for form in (*FORMS, SIMILARITY) if form.task == task] if task else FORMS
+    fitting = [form for form in known if form.text == text and form.target in there]
+    if task is not None and not fitting:
+        needed = " or ".join(_named(form) for form in known)
+        raise InputError(
+            f"{record.where}: --task {task} needs the fields {needed}",
+            f"available: {', '.join(there)}",
+        )
+    if len(fitting) != 1:
+        several = " and ".join(form.target for form in fitting)
+        what = f"fields {several} are of different tasks" if several else "no field to learn"
+        raise InputError(
+            f"{record.where}: {what}",
+            f"choose with --task {', '.join(form.task for form in fitting)}"
+            if several
+            else f"next to {text}, give one of {', '.join(_targets(text))}",
+        )
+    return fitting[0]
+
+
+def _named(form: Form) -> str:
+    names = (form.text, *([form.pair] if form.pair and form.needs_pair else []), form.target)
+    return ", ".join(dict.fromkeys(names))
+
+
+def _targets(text: str) -> list[str]:
+    return [form.target for form in FORMS if form.text == text]
+
+
+# --- from a record to an example ---
+
+
+def _example(form: Form, number: int, record: Record) -> Example:
+    return _EXAMPLES[form](record)
+
+
+def _field(record: Record, name: str) -> Any:
+    value = (record.extra or {}).get(name)
+    if value is None or value == "":
+        raise InputError(f"{record.where}: field {name!r} is missing or empty", SKIP)
+    return value
+
+
+def _texts(record: Record, form: Form, pair: Any) -> Record:
+    """Return the record with its texts alone."""
+    for name, value in ((form.text, record.text), (form.pair, pair)):
+        if not isinstance(value, str) and not (value is None and name == form.pair):
+            raise InputError(
+                f"{record.where}: field {name!r} is {kind_of(value)}, not a string", SKIP
+            )
+    if form.needs_pair and not pair:
+        raise InputError(f"{record.where}: field {form.pair!r} is missing or empty", SKIP)
+    return checked(record._replace(pair=pair or None, extra=None), Source())
+
+
+def _of_text(form: Form, target: Callable[[Record, Any], Any]) -> Callable[[Record], Example]:
+    """Return what reads examples of a text, maybe a pair, and one field of this kind."""
+
+    def read(record: Record) -> Example:
+        texts = _texts(record, form, (record.extra or {}).get(form.pair or ""))
+        return Example(texts, target(record, form.target))
+
+    return read
+
+
+def _label(record: Record, name: str) -> str:
+    return _word(_field(record, name), record, name)
+
+
+def _word(value: Any, record: Record, name: str) -> str:
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if not isinstance(value, str):
+        raise InputError(f"{record.where}: field {name!r} is {kind_of(value)}, not a word", SKIP)
+    return value
+
+
+def _labels(record: Record, name: str) -> list[str]:
+    value = (record.extra or {}).get(name)
+    if isinstance(value, str):  # of CSV
+        listed = _listed(value, record) if value.startswith("[") else value.split(",")
+        value = [one.strip() if isinstance(one, str) else one for one in listed if one != ""]
+    if not isinstance(value, list):
+        raise InputError(f"{record.where}: field {name!r} is {kind_of(value)}, not a list", SKIP)
+    return [_word(one, record, name) for one in dict.fromkeys(map(_hashable, value))]
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _listed(text: str, record: Record) -> Any:
+    try:
+        return parse(text)
+    except BadJsonError as bad:
+        raise InputError(f"{record.where}: {bad}", SKIP) from None
+
+
+def _number(record: Record, name: str) -> float:
+    value = _field(record, name)
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not isfinite(number):
+        raise InputError(f"{record.where}: field {name!r} is {value!r:.40}, not a number", SKIP)
+    return number
+
+
+def _tagged(record: Record) -> Example:
+    tags = _field(record, "tags")
+    text = record.text
+    given = [words(one) if isinstance(one, str) else one for one in (text, tags)]
+    if not all(isinstance(one, list) and all(isinstance(w, str) for w in one) for one in given):
+        raise InputError(f"{record.where}: words and tags are lists of strings", SKIP)
+    if len(given[0]) != len(given[1]):
+        raise InputError(f"{record.where}: {len(given[0])} words, but {len(given[1])} tags", SKIP)
+    return Example(record._replace(text=given[0], extra=None), given[1])
+
+
+def _answered(record: Record) -> Example:
+    extra = record.extra or {}
+    texts = _texts(record, ANSWER, extra.get("context"))
+    answer, start = extra.get("answer"), extra.get("start")
+    if not answer:
+        return Example(texts, AnswerSpan("", None))
+    if not isinstance(answer, str):
+        raise InputError(f"{record.where}: field 'answer' is {kind_of(answer)}, not a string", SKIP)
+    at = str(texts.pair).find(answer) if start in (None, "") else int(_number(record, "start"))
+    if at < 0 or str(texts.pair)[at : at + len(answer)] != answer:
+        raise InputError(f"{record.where}: the answer does not stand at {at} of the context", SKIP)
+    return Example(texts, AnswerSpan(answer, at))
+
+
+def _contrasted(record: Record) -> Example:
+    extra = record.extra or {}
+    negative = extra.get("negative") or None
+    if negative is not None and not isinstance(negative, str):
+        kind = kind_of(negative)
+        raise InputError(f"{record.where}: field 'negative' is {kind}, not a string", SKIP)
+    return Example(_texts(record, CONTRAST, extra.get("positive")), negative)
+
+
+_EXAMPLES: Mapping[Form, Callable[[Record], Example]] = {
+    CLASSIFY: _of_text(CLASSIFY, _label),
+    MULTILABEL: _of_text(MULTILABEL, _labels),
+    REGRESS: _of_text(REGRESS, _number),
+    TAG: _tagged,
+    ANSWER: _answered,
+    CONTRAST: _contrasted,
+    SIMILARITY: _of_text(SIMILARITY, _number),
+}

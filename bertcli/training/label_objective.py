@@ -1,0 +1,89 @@
+"""Training on labels of whole texts: rows, logits and losses, and the evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertcli.models.heads import BertForSequenceClassification
+from bertcli.training.batches import Columns, in_batches, token_batch
+from bertcli.training.label_losses import LabelLoss
+from bertcli.training.objective import states, tensor
+from bertcli.training.ranks import Ranks
+
+
+class ExampleRows(Protocol):
+    """Examples as arrays; columns hold `lengths` and `targets`."""
+
+    def columns(self, rows: Any) -> Columns:
+        """Return rows by their numbers."""
+
+
+Logits = Callable[[Any, Columns, torch.device], Tensor]  # (model, rows, device) -> [B, k]
+
+
+@dataclass(frozen=True)
+class LabelObjective:
+    """Logits of whole texts, and the loss of their labels."""
+
+    data: ExampleRows
+    logits: Logits
+    loss: LabelLoss
+    losses: Sequence[str] = ("loss",)
+
+    def read(self, rows: Any) -> Columns:
+        """Return examples by their numbers."""
+        return self.data.columns(rows)
+
+    def counts(self, found: Columns) -> Sequence[float]:
+        """Return what the loss of a step is divided by."""
+        return (self.loss.count(found),)
+
+    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
+        """Return the sum of the loss over some rows."""
+        return (self.loss.sum(self.logits(model, part, device), part),)
+
+
+def text_logits(
+    model: BertForSequenceClassification, part: Columns, device: torch.device
+) -> Tensor:
+    """Return the logits of texts, [B, k], of their first tokens."""
+    tokens = token_batch(part, padded=device.type != "cpu")
+    hidden = states(model.bert, tokens, device)
+    first = hidden.index_select(0, tensor(tokens.starts, device))
+    return model.logits(first.unsqueeze(-2))
+
+
+@dataclass(frozen=True)
+class HeldLabels:
+    """Examples that no step trains on."""
+
+    objective: LabelObjective
+    rows: Any
+    width: int  # of the logits
+
+    def evaluate(
+        self, model: Any, ranks: Ranks, batch_size: int, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        """Return the loss and the metrics of the task."""
+        objective, device = self.objective, ranks.device
+        model.eval()
+        parts = []
+        own = self.rows[ranks.index :: ranks.count]
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            for rows in in_batches(own, batch_size):
+                parts.append(objective.logits(model, objective.read(rows), device).float())
+        model.train()
+        logits = torch.zeros(len(self.rows), self.width, device=device)
+        if parts:
+            logits[ranks.index :: ranks.count] = torch.cat(parts)
+        logits = ranks.sum(logits).cpu()
+        found = objective.read(self.rows)
+        loss = objective.loss.sum(logits, found).item() / objective.loss.count(found)
+        metrics = objective.loss.metrics(logits.numpy(), np.asarray(found["targets"]))
+        return {"eval_loss": loss, **metrics, "rows": len(self.rows)}

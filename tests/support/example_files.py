@@ -1,0 +1,49 @@
+"""Made examples whose rule is simple enough to be learnt by a tiny model in seconds."""
+
+import json
+import random
+from pathlib import Path
+
+GOOD, BAD = ("good", "great", "fine", "lovely"), ("bad", "awful", "poor", "nasty")
+FILLER = "the film was a very long one with many people and some music".split()  # noqa: SIM905
+LABELS = {"good": GOOD, "bad": BAD}
+
+
+def sentence(draw: random.Random, *words: str) -> str:
+    found = [*draw.choices(FILLER, k=draw.randint(1, 5)), *words]
+    draw.shuffle(found)
+    return " ".join(found)
+
+
+def reviews(count: int = 60, seed: int = 0) -> list[dict]:
+    """Texts of one class each: the class is that of the one word that is no filler."""
+    draw, found = random.Random(seed), []
+    for _ in range(count):
+        label = draw.choice([*LABELS])
+        found.append({"text": sentence(draw, draw.choice(LABELS[label])), "label": label})
+    return found
+
+
+def several(count: int = 60, seed: int = 0) -> list[dict]:
+    """Texts with any of two labels, or none."""
+    draw, found = random.Random(seed), []
+    for _ in range(count):
+        labels = [label for label in LABELS if draw.random() < 0.5]
+        words = [draw.choice(LABELS[label]) for label in labels]
+        found.append({"text": sentence(draw, *words), "labels": labels})
+    return found
+
+
+def scored(count: int = 60, seed: int = 0) -> list[dict]:
+    """Pairs with a score: 1 where both texts have a word of the same class, else 0."""
+    draw, found = random.Random(seed), []
+    for _ in range(count):
+        one, other = draw.choice([*LABELS]), draw.choice([*LABELS])
+        texts = [sentence(draw, draw.choice(LABELS[label])) for label in (one, other)]
+        found.append({"text": texts[0], "pair": texts[1], "score": float(one == other)})
+    return found
+
+
+def written(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path

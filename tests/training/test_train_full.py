@@ -1,0 +1,317 @@
+"""`bertcli train --full`: the step of transformers, and what a run leaves, says and refuses."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from example_files import reviews, scored, several, written
+from front import bad, call, good
+from model_reference import close
+from pretrain_folders import lines
+from safetensors.torch import load_file
+
+from bertcli.records.examples import examples_source
+from bertcli.records.reader import Reader
+from bertcli.training.fine_tuning import ClassifierTask
+from bertcli.training.labelled_texts import LabelledTexts
+from bertcli.training.loop import Training
+from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.ranks import Ranks
+
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+CPU = Ranks(torch.device("cpu"))
+ROWS = {"classify": reviews, "multilabel": several, "regress": scored}
+
+
+@pytest.fixture(scope="module")
+def base(models):
+    return models("BertForMaskedLM", **STILL)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return written(tmp_path / "reviews.jsonl", reviews())
+
+
+def argv(file, out, base, *more):
+    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 1e-2]
+    return ["train", file, "-o", out, "-m", base, "--full", *fixed, *more]
+
+
+# --- one step ---
+
+
+def opened(rows, path, base, **changes):
+    file = str(written(path / "examples.jsonl", rows))
+    job = FineTuningJob(file, eval_fraction=0.0, batch_size=12, **changes)
+    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
+    options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
+    return ClassifierTask.open(job, options, texts, base)
+
+
+def their_step(task, base, rows, numbers):
+    """Loss and gradients of transformers, from its own tokenizer and the same weights."""
+    config = transformers.BertConfig.from_pretrained(
+        base, num_labels=len(task.texts.names), problem_type=task.config.problem_type, **STILL
+    )
+    theirs = transformers.BertForSequenceClassification(config)
+    theirs.load_state_dict(task.start.state_dict())
+    rows = [rows[number] for number in numbers]
+    pairs = [row["pair"] for row in rows] if "pair" in rows[0] else None
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    batch = tokenizer([row["text"] for row in rows], pairs, padding=True, return_tensors="pt")
+    targets = torch.from_numpy(task.texts.targets[numbers])
+    loss = theirs(**batch, labels=targets).loss
+    loss.backward()
+    return loss.item(), {name: one.grad for name, one in theirs.named_parameters()}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_step_is_that_of_transformers(kind, parts, base, tmp_path):
+    rows = ROWS[kind](30)
+    task = opened(rows, tmp_path, base)
+    options = TrainingOptions(**{**vars(task.options), "gradient_accumulation_steps": parts})
+    training = Training(task.model(None), task.objective, task.rows, options, CPU)
+    training.optimizer.step = lambda *given: None
+    step = training.step(0)
+    loss, gradients = their_step(task, base, rows, training.order.batch(0))
+    close(step.losses["loss"], loss)
+    for name, weight in training.model.named_parameters():
+        close(weight.grad, gradients[name])
+
+
+@pytest.mark.parity
+def test_class_weights_and_smoothing_are_those_of_torch(base, tmp_path):
+    rows = [row for row in reviews(60) if row["label"] == "good"] + reviews(12, seed=3)
+    task = opened(rows, tmp_path, base, class_weights="balanced", label_smoothing=0.1)
+    counts = [sum(row["label"] == name for row in rows) for name in ("bad", "good")]
+    assert task.texts.names == ["bad", "good"]
+    expected = torch.tensor([len(rows) / (2 * count) for count in counts])
+    logits, targets = torch.randn(len(rows), 2), torch.from_numpy(task.texts.targets)
+    theirs = torch.nn.functional.cross_entropy(logits, targets, expected, label_smoothing=0.1)
+    found = {"targets": task.texts.targets}
+    close(task.objective.loss.sum(logits, found) / task.objective.loss.count(found), theirs)
+
+
+def test_layers_below_are_as_they_were(file, base, tmp_path):
+    assert call(*argv(file, tmp_path / "out", base, "--steps", 3, "--layers", 1)).code == 0
+    ours, theirs = (load_file(one / "model.safetensors") for one in (tmp_path / "out", base))
+    for name, weight in ours.items():
+        still = ".embeddings." in name or ".layer.0." in name
+        if name.startswith("bert.") and "pooler" not in name:
+            assert torch.equal(weight, theirs[name]) == still, name
+
+
+# --- what a run leaves ---
+
+
+@pytest.fixture(scope="module")
+def whole(base, tmp_path_factory):
+    place = tmp_path_factory.mktemp("train")
+    file = written(place / "reviews.jsonl", reviews())
+    done = call(*argv(file, place / "out", base, "--steps", 12, "--save-every", 2))
+    assert (done.code, done.out) == (0, ""), done
+    return place / "out", file, done.err
+
+
+def test_what_is_left(whole):
+    folder, _, said = whole
+    assert "note: 60 examples, 2 labels: " in said
+    assert "note: fresh head: bert.pooler.dense.weight, bert.pooler.dense.bias, classifier" in said
+    left = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "log.jsonl", "manifest.json", "README.md"} < left
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["task"] == "classify" and manifest["labels"] == ["bad", "good"]
+    assert manifest["examples"] == {"train": 54, "eval": 6}
+    evaluations = [line for line in lines(folder) if "eval_loss" in line]
+    best = min(evaluations, key=lambda line: line["eval_loss"])
+    assert manifest["metrics"] == best
+    assert f"| accuracy | {best['accuracy']:.4f} |" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parity
+def test_the_result_loads_in_transformers_and_in_classify(whole):
+    folder = whole[0]
+    theirs = transformers.pipeline("text-classification", model=str(folder))
+    texts = [row["text"] for row in reviews(5, seed=9)]
+    for row, expected in zip(
+        good("classify", "-m", folder, *texts).rows, theirs(texts), strict=True
+    ):
+        assert row["label"] == expected["label"]
+        assert row["score"] == pytest.approx(expected["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress"])
+def test_a_rule_is_learnt(kind, base, tmp_path):
+    file = written(tmp_path / "examples.jsonl", ROWS[kind](300))
+    more = ["--steps", 150, "--batch-size", 16, "--learning-rate", 3e-3, "--eval-every", 50]
+    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
+    metrics = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    assert metrics["spearman" if kind == "regress" else "accuracy"] > 0.8, metrics
+
+
+def test_labels_several_and_scores_load_in_classify(base, tmp_path):
+    for kind, field in (("multilabel", "labels"), ("regress", "score")):
+        file = written(tmp_path / f"{kind}.jsonl", ROWS[kind](20))
+        assert call(*argv(file, tmp_path / kind, base, "--steps", 1)).code == 0
+        assert field in good("classify", "-m", tmp_path / kind, "a good film").rows[0]
+
+
+# --- going on ---
+
+
+def stop_at(monkeypatch, number):
+    step = Training.step
+
+    def stopping(self, at):
+        if at == number:
+            raise KeyboardInterrupt
+        return step(self, at)
+
+    monkeypatch.setattr(Training, "step", stopping)
+
+
+@pytest.mark.parametrize("number", [1, 5, 9])
+def test_interrupted_and_resumed_to_the_same_bits(number, whole, base, tmp_path, monkeypatch):
+    folder, file, _ = whole
+    given = argv(file, tmp_path / "out", base, "--steps", 12, "--save-every", 2, "--resume")
+    stop_at(monkeypatch, number)
+    assert call(*given).code == 130
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    monkeypatch.undo()
+    assert call(*given).code == 0
+    assert lines(tmp_path / "out") == lines(folder)
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != "log.jsonl":
+            other = tmp_path / "out" / path.relative_to(folder)
+            assert other.read_bytes() == path.read_bytes(), path
+
+
+def test_early_stopping(file, base, tmp_path):
+    more = ["--steps", 40, "--eval-every", 1, "--patience", 2, "--learning-rate", 0]
+    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
+    evaluated = [line["step"] for line in lines(tmp_path / "out") if "eval_loss" in line]
+    assert evaluated == [1, 2, 3]  # the first of equals stays the best
+    assert (tmp_path / "out" / "checkpoint-3").is_dir()
+    done = call(*argv(file, tmp_path / "out", base, *more, "--resume"))
+    assert done.code == 0 and "the run is complete" in done.err
+
+
+def test_equal_texts_are_on_one_side(base, tmp_path):
+    rows = reviews(10) * 4
+    file = str(written(tmp_path / "e.jsonl", rows))
+    texts = LabelledTexts.read(
+        FineTuningJob(file, eval_fraction=0.3), lambda path: Reader(examples_source(path)), 0
+    )
+    sides = [{texts.records[row].text for row in side} for side in (texts.train, texts.held)]
+    assert sides[0].isdisjoint(sides[1]) and len(texts.held) >= 12
+
+
+# --- what goes wrong, and what is said ---
+
+
+def with_rows(*rows):
+    return [*reviews(20), *rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "examples.jsonl: no examples found"),
+        ([{"text": "a", "label": "x"}] * 3, "all 3 examples have the label 'x'"),
+        ([{"text": "a", "labels": []}] * 3, "all 3 examples have no label"),
+        ([{"text": "a"}], "examples.jsonl:1: no field to learn"),
+        ([{"label": "a"}], "examples.jsonl:1: field 'text' not found"),
+        (
+            [{"text": "a", "label": "x", "score": 1}],
+            "label and score are of different tasks",
+        ),
+        (with_rows({"text": "a", "label": None}), "examples.jsonl:21: field 'label' is missing"),
+        (with_rows({"text": "a", "label": [1]}), "field 'label' is a list, not a word"),
+        (with_rows({"text": 7, "label": "good"}), "not a string"),
+        ([{"text": "a", "score": "much"}], "field 'score' is 'much', not a number"),
+        ([{"text": "a", "score": True}], "field 'score' is True, not a number"),
+    ],
+)
+def test_examples_that_teach_nothing(rows, said, base, tmp_path):
+    file = written(tmp_path / "examples.jsonl", rows)
+    assert said in bad(*argv(file, tmp_path / "out", base)).error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_label_of_the_evaluation_file_that_is_unknown(file, base, tmp_path):
+    other = written(tmp_path / "eval.jsonl", [{"text": "a", "label": "neutral"}])
+    done = call(*argv(file, tmp_path / "out", base, "--eval", other))
+    error, hint = done.err.splitlines()[-2:]
+    assert done.code == 1
+    assert error == (f"error: {other}:1: the label 'neutral' does not occur in the training data")
+    assert hint == "hint: labels: bad, good"
+
+
+def test_what_is_doubtful_is_counted(base, tmp_path):
+    rows = [*reviews(20), {"text": "so so", "label": "good"}, {"text": "so so", "label": "bad"}]
+    file = written(tmp_path / "e.jsonl", [*rows, {"text": "word " * 90, "label": "bad"}])
+    other = written(tmp_path / "eval.jsonl", rows[:5])
+    done = call(*argv(file, tmp_path / "out", base, "--steps", 1, "--eval", other))
+    assert done.code == 0
+    assert "note: 1 text has different values of 'label' in different examples" in done.err
+    assert "texts of" in done.err and "are in the training data as well" in done.err
+    assert re.search(r"warning: 1 of 28 texts truncated \(\d+ tokens dropped\)", done.err)
+
+
+def test_skipped_records(base, tmp_path):
+    file = written(tmp_path / "e.jsonl", with_rows({"text": "a", "label": None}))
+    done = call(*argv(file, tmp_path / "out", base, "--steps", 1, "--on-error", "skip"))
+    assert "skipped: " in done.err and (tmp_path / "out" / "config.json").exists()
+    assert done.code == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--task", "sing"], "unknown --task sing"),
+        (["--layers", 9], "--layers 9: the model has 2 layers"),
+        (["--max-length", 999], "--max-length 999 is more than the 64 positions"),
+    ],
+)
+def test_wrong_usage(more, said, file, base, tmp_path):
+    done = call(*argv(file, tmp_path / "out", base, *more))
+    assert done.code == 2 and said in done.err
+
+
+def test_text_files_have_no_fields(base, tmp_path):
+    (tmp_path / "a.txt").write_text("hello\n")
+    assert (
+        "a text file has no fields"
+        in bad(*argv(tmp_path / "a.txt", tmp_path / "o", base), code=2).error
+    )
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_tables_are_examples_too(form, base, tmp_path):
+    comma = {"csv": ",", "tsv": "\t"}[form]
+    rows = [comma.join(("text", "label"))]
+    rows += [comma.join((row["text"], row["label"])) for row in reviews(20)]
+    (tmp_path / f"e.{form}").write_text("\n".join(rows) + "\n")
+    given = argv(tmp_path / f"e.{form}", tmp_path / "out", base, "--steps", 1)
+    assert call(*given).code == 0
+
+
+def test_stdin_is_jsonl(base, tmp_path):
+    stdin = "".join(json.dumps(row) + "\n" for row in reviews(20))
+    assert call(*argv("-", tmp_path / "out", base, "--steps", 1), stdin=stdin).code == 0
+
+
+def test_a_head_of_the_same_labels_is_kept(whole, tmp_path):
+    folder, file, _ = whole
+    start = shutil.copytree(folder, tmp_path / "start")
+    done = call(*argv(file, tmp_path / "out", start, "--steps", 1, "--learning-rate", 0))
+    assert done.code == 0 and "fresh head" not in done.err
+    ours, theirs = (load_file(Path(one) / "model.safetensors") for one in (tmp_path / "out", start))
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
