@@ -54,6 +54,7 @@ _BEFORE_STOP = re.compile(r"[^\W_]+\.$")
 _EXTEND = {*"\u200c\u200d\u0e33\u0eb3\uff9e\uff9f", *map(chr, range(0x1F3FB, 0x1F400))}
 _EXTEND.update(map(chr, range(0xE0020, 0xE0080)))
 _PREPENDED = {*"\u06dd\u070f\u08e2\U000110bd\U000110cd", *map(chr, range(0x600, 0x606))}
+FIRST_MARK = "\u0300"  # nothing before it joins what it follows, but for a line feed
 _MARKS = ("Mn", "Mc", "Me")
 _LINKERS = {*"\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d\u1039\u17d2"}  # what joins two consonants
 
@@ -107,11 +108,11 @@ def is_whole(text: str, at: int, low: int = 0) -> bool:
     if not 0 < at < len(text):
         return True
     before, after = text[at - 1], text[at]
-    if after < "\u0300":
+    if after < FIRST_MARK:
         return not (before == "\r" and after == "\n") and before not in _PREPENDED
     if after in _EXTEND or category(after) in _MARKS:
         return False
-    if before < "\u0300":
+    if before < FIRST_MARK:
         return True
     if before == "\u200d" or before in _PREPENDED:
         return False

@@ -36,6 +36,7 @@ from typing import NamedTuple
 from bertcli.errors import InputError, UsageError
 from bertcli.records.records import Record
 from bertcli.tokenizing.boundaries import (
+    FIRST_MARK,
     LEVELS,
     boundaries,
     grapheme_end,
@@ -126,13 +127,20 @@ class TokenMeasure:
 
     def starts(self, text: str, start: int, end: int) -> list[int]:
         """Return where the tokens of [start, end) begin; -1 for one within a character."""
-        found = []
-        while start < end:
-            stop = min(self.break_after(text, start), end)
+        found: list[int] = []
+        inside, remembered = self.inside, self.remembered
+        for broken in _BREAK.finditer(text, start, end):
+            stop = broken.end()
+            if text[stop - 1] in inside:
+                continue
+            if stop < end and text[stop] >= FIRST_MARK and not is_whole(text, stop):
+                continue
             word = text[start:stop]
-            starts = (self.remembered if len(word) <= WORD else self._starts)(word)
+            starts = remembered(word) if len(word) <= WORD else self._starts(word)
             found += [at if at < 0 else start + at for at in starts]
             start = stop
+        if start < end:
+            found += [at if at < 0 else start + at for at in self._starts(text[start:end])]
         return found
 
     def _starts(self, word: str) -> list[int]:
@@ -218,6 +226,8 @@ class TokenSums:
     def back(self, end: int, tokens: int) -> int:
         """Return a place at most so many tokens before ``end``, where a grapheme begins."""
         at = self._back(end, tokens)
+        if self.text[at - 1].isspace():
+            return at
         while len(starts := self.measure.starts(self.text, at, end)) > tokens:  # a word is divided
             at = self._place_after(starts[1:], at, end)
         return at
@@ -262,8 +272,7 @@ class ChunkPlan:
         self.record, self.sample, self.chunker = record, sample, chunker
         self.text, self.settings = record.text, chunker.settings
         self.sums = TokenSums(record.text, chunker.measure)
-        self.is_guess = len(self.text) <= GUESSED * chunker.room  # that it is one piece
-        self.is_hungry = not self.is_guess
+        self.is_hungry = True
         self.done = False
         self.ready: list[Chunk] = []
         self.number = 0
@@ -288,7 +297,7 @@ class ChunkPlan:
         A character that has more tokens than a piece may have goes to ``skip``, and ends the text.
         """
         try:
-            self.proposed = [(0, len(self.text))] if self.is_guess else list(self._next())
+            self.proposed = list(self._next())
         except InputError as error:
             skip(error)
             self.done, self.proposed, self.ready = True, [], []
@@ -298,9 +307,6 @@ class ChunkPlan:
         """Take pieces up to the first one that has too many tokens, which is proposed anew."""
         for (start, end), count in zip(self.proposed, counts, strict=True):
             over = count - self.chunker.text_room
-            if over > 0 and self.is_guess:
-                self.is_guess, self.is_hungry = False, True
-                return
             if over > 0:
                 less = self.too_long[2] if self.too_long and self.too_long[0] == start else 0
                 self.too_long, self.at_once = (start, end, less + over), 1
@@ -423,36 +429,54 @@ class Chunker:
         ``first`` is the number of the first record in the run. A text that cannot be divided goes
         to ``skip``.
         """
-        plans: list[ChunkPlan] = []
+        some: list[tuple[int, Record]] = []
         size = 0
         for sample, record in enumerate(records, first):
-            plan = ChunkPlan(record, sample, self)
-            if plans and size + len(plan.text) > SLICE:
-                yield from self._divided(plans, skip)
-                plans, size = [], 0
-            plans.append(plan)
-            size += len(plan.text)
-        yield from self._divided(plans, skip)
+            if some and size + len(record.text) > SLICE:
+                yield from self._divided(self._begun(some), skip)
+                some, size = [], 0
+            some.append((sample, record))
+            size += len(record.text)
+        yield from self._divided(self._begun(some), skip)
+
+    def _begun(self, records: Sequence[tuple[int, Record]]) -> Sequence[Chunk | ChunkPlan]:
+        """Return the pieces of texts that are short enough to be one, and plans for the others."""
+        most = GUESSED * self.room
+        short = [record.text for _, record in records if len(record.text) <= most]
+        (counts,) = map(iter, self._counts([short]))  # type: ignore[list-item]
+        found: list[Chunk | ChunkPlan] = []
+        for sample, record in records:
+            length = len(record.text)
+            count = next(counts) if length <= most else None
+            if count is None or count > self.text_room:
+                found.append(ChunkPlan(record, sample, self))
+            else:
+                found.append(Chunk(record, sample, 0, 0, length, count + self.special))
+        return found
 
     def _divided(
-        self, plans: Sequence[ChunkPlan], skip: Callable[[InputError], None]
+        self, items: Sequence[Chunk | ChunkPlan], skip: Callable[[InputError], None]
     ) -> Iterator[list[Chunk]]:
-        active, written = plans, 0
-        while active:
+        written = 0
+        while written < len(items):
+            active = [item for item in items[written:] if isinstance(item, ChunkPlan)]
+            active = [plan for plan in active if not plan.done]
             blocks = [plan.blocks() for plan in active]
             for plan, counts in zip(active, self._counts(blocks), strict=True):
                 plan.sums.add(counts)
             proposed = [plan.propose(skip) for plan in active]
             for plan, counts in zip(active, self._counts(proposed), strict=True):
                 plan.accept(counts)
-            active = [plan for plan in active if not plan.done]
             found: list[Chunk] = []
-            for plan in plans[written:]:  # a text that can be held is written when it is done
-                if plan.done or len(plan.text) > SLICE:
-                    found += plan.ready
-                    plan.ready = []
-                if not plan.done:
-                    break
+            for item in items[written:]:
+                if isinstance(item, Chunk):
+                    found.append(item)
+                else:
+                    if item.done or len(item.text) > SLICE:  # what can be held is written whole
+                        found += item.ready
+                        item.ready = []
+                    if not item.done:
+                        break
                 written += 1
             if found:
                 yield found
