@@ -60,7 +60,7 @@ checkpoints/comparison
 embedding/__init__ embedding/embedder embedding/options embedding/pooling embedding/sentence_config
 embedding/word_pooling inference/__init__ inference/compiled inference/compiled_cache
 inference/cpu_features inference/opening inference/openvino inference/options inference/pool
-inference/progress inference/runner inference/runtime
+inference/progress inference/runner inference/runtime inference/tell
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.
 BROAD = {

@@ -36,7 +36,8 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import Reading, Tokens, Work, result_of
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer, refuse_pairs
+from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs
+from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
@@ -75,9 +76,7 @@ class Embedder:
     sentence: Sentence
 
     @classmethod
-    def open(
-        cls, folder: ModelFolder, options: EmbedOptions, warn: Warn = lambda message: None
-    ) -> Embedder:
+    def open(cls, folder: ModelFolder, options: EmbedOptions, tell: Tell = SILENCE) -> Embedder:
         """Load a model and settle how its vectors are made.
 
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
@@ -92,8 +91,8 @@ class Embedder:
             pooler=options.pooling == "pooler",
             parse_special=options.parse_special,
         )
-        tokenizer = open_tokenizer(spec, warn)
-        embedder = cls(folder, open_runtime(spec, tokenizer, warn), options, sentence)
+        tokenizer = open_tokenizer(spec, tell)
+        embedder = cls(folder, open_runtime(spec, tokenizer, tell), options, sentence)
         try:
             if options.dim is not None:
                 check_dim(options.dim, embedder.width)

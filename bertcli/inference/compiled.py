@@ -23,9 +23,10 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.files.versions import __version__
 from bertcli.inference.compiled_cache import cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
-from bertcli.inference.openvino import SETTINGS, openvino, openvino_version
+from bertcli.inference.openvino import SETTINGS, openvino_core, openvino_version
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Tokens
 from bertcli.inference.runtime import ModelSpec, Runtime
+from bertcli.inference.tell import SILENCE, Tell
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -50,13 +51,14 @@ class CompiledRunner(BatchRunner):
     """A compiled model, run by this process over texts of one length at a time."""
 
     model: Any  # of OpenVINO
+    blob: np.ndarray  # what it reads its weights from
     spec: ModelSpec
     threads: int
     budget: int
     where = "cpu"
 
     def __post_init__(self) -> None:
-        self.request = self.model.create_infer_request()
+        self.request, self.tensor = self.model.create_infer_request(), openvino_core().Tensor
 
     def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
         """Yield the texts of each length, the longest first."""
@@ -71,8 +73,9 @@ class CompiledRunner(BatchRunner):
     def vectors(self, batch: Tokens, finish: Finish) -> Kept:
         """Run a batch of texts of one length."""
         shape = (len(batch), -1)
-        columns = [column.astype(np.int64).reshape(shape) for column in (batch.ids, batch.types)]
-        states = self.request.infer(columns)[0]  # packed
+        columns = (column.astype(np.int64).reshape(shape) for column in (batch.ids, batch.types))
+        given = dict(enumerate(map(self.tensor, columns)))
+        (states,) = self.request.infer(given, False, False).values()  # packed, and copied
         kept: Kept = finish(InGraph(), states, self._read(batch))
         return kept
 
@@ -85,10 +88,8 @@ class CompiledRunner(BatchRunner):
 class CompiledRuntime(Runtime):
     """A model that OpenVINO runs."""
 
-    compiled: str  # a note when it had to be compiled
-
     @classmethod
-    def open(cls, spec: ModelSpec, tokenizer: Tokenizer) -> CompiledRuntime:
+    def open(cls, spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> CompiledRuntime:
         """Load the compiled model of a folder, or make it.
 
         Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
@@ -98,22 +99,23 @@ class CompiledRuntime(Runtime):
         compute = spec.compute
         _refuse("device", compute.device, ("auto", "cpu"))
         _refuse("dtype", compute.dtype, ("auto", "float32"))
-        engine = openvino()
+        core = openvino_core()
         config = read_config(spec.folder)
         spec.reading.indices(config.num_hidden_layers)
         about = described(spec)
-        kept = cached(_key(about), about, partial(_made, spec))
+        blob = cached(_key(about), about, partial(_made, spec), tell)
         threads = {} if compute.threads is None else {"INFERENCE_NUM_THREADS": compute.threads}
+        tensor = core.Tensor(blob, shared_memory=True)
         try:
-            model = engine.Core().import_model(kept.blob, "CPU", {**SETTINGS, **threads})
+            model = core.Core().import_model(tensor, "CPU", {**SETTINGS, **threads})
         except RuntimeError:  # of a CPU with the same features that OpenVINO treats otherwise
             raise BertcliError(
                 f"{spec.folder}: OpenVINO refuses the compiled model in the cache",
                 "bertcli models clean, then run the same command again",
             ) from None
         used = int(model.get_property("INFERENCE_NUM_THREADS"))
-        runner = CompiledRunner(model, spec, used, compute.batch_tokens or BUDGET)
-        return cls(spec, tokenizer, config, runner, ("cpu",), used, kept.note)
+        runner = CompiledRunner(model, blob, spec, used, compute.batch_tokens or BUDGET)
+        return cls(spec, tokenizer, config, runner, ("cpu",), used)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -129,11 +131,6 @@ class CompiledRuntime(Runtime):
             "threads": None,  # the numbers do not depend on them
             "batch_tokens": self.spec.compute.batch_tokens or BUDGET,
         }
-
-    @property
-    def note(self) -> str:
-        """What a user should know of how the model was opened; "" for nothing."""
-        return self.compiled
 
     def one_thread(self) -> AbstractContextManager[None]:
         """Change nothing: no sum depends on the threads."""
@@ -166,7 +163,7 @@ def _key(about: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _made(spec: ModelSpec) -> bytes:
+def _made(spec: ModelSpec) -> np.ndarray:
     from bertcli.inference.compiling import compiled
 
     return compiled(spec)

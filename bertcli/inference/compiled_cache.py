@@ -1,30 +1,37 @@
 """Compiled models on the disk: which there are, checked when they are read, the oldest removed.
 
-An entry is a file ``<key>.model``: a line of JSON that says what it is, and the compiled model. The
-key is a digest of everything that the model depends on, so an entry is never changed, only made and
-removed. Where nothing can be written, nothing is kept, and that is no error.
+An entry is a file ``<key>.model``: a line of JSON that says what it is, and the compiled model. Its
+checksum is compared when the file is new to us, or has changed since. The key is a digest of
+everything that the model depends on, so an entry is never changed, only made and removed. Where
+nothing can be written, nothing is kept, and that is no error.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
-from typing import Any, NamedTuple
+from time import time_ns
+from typing import Any
 
+import numpy as np
+
+from bertcli.errors import OutputError
 from bertcli.files.atomic import whole_file
 from bertcli.files.lock import waiting
 from bertcli.files.typed_json import BadJsonError, parse
 from bertcli.hub import sha256
+from bertcli.inference.tell import Tell
 
 LARGEST = 10 * 10**9  # bytes of all entries together
 END = ".model"
 DIGESTS = "digests.json"
+ALIGNED = 64  # bytes that a compiled model begins at a multiple of
 
 
 @dataclass(frozen=True)
@@ -49,13 +56,6 @@ def cache_folder() -> Path | None:
     return (mac if mac.is_dir() else Path(home, ".cache")) / "bertcli"
 
 
-class Compiled(NamedTuple):
-    """A compiled model, and a note when it had to be made."""
-
-    blob: bytes
-    note: str = ""
-
-
 def entries() -> list[CacheEntry]:
     """Return what is in the cache, the most recently used first."""
     folder = cache_folder()
@@ -63,44 +63,59 @@ def entries() -> list[CacheEntry]:
     for path in folder.glob(f"*{END}") if folder else ():
         with suppress(OSError):
             stat = path.stat()
-            found.append((stat.st_mtime, CacheEntry(path, stat.st_size, _about(path))))
+            found.append((stat.st_atime, CacheEntry(path, stat.st_size, _about(path))))
     return [entry for _, entry in sorted(found, key=lambda pair: -pair[0])]
 
 
-def cached(key: str, about: Mapping[str, Any], make: Callable[[], bytes]) -> Compiled:
-    """Return the compiled model of this key: as it is kept, or made, by one process at a time."""
+def cached(
+    key: str, about: Mapping[str, Any], make: Callable[[], np.ndarray], tell: Tell
+) -> np.ndarray:
+    """Return the compiled model of this key: as it is kept, or made, by one process at a time.
+
+    It is an array of bytes: a file that is mapped, of which processes share what they read.
+    """
     folder = cache_folder()
-    if folder is None:
-        return _kept(make, None, about)
-    path = folder / f"{key}{END}"
-    if (blob := _read(path)) is not None:
-        return Compiled(blob)
+    path = folder and folder / f"{key}{END}"
+    if path and (blob := _read(path)) is not None:
+        return blob
     with _only_one(folder):
-        if (blob := _read(path)) is not None:  # another process has made it meanwhile
-            return Compiled(blob)
-        return _kept(make, path, about)
+        if path and (blob := _read(path)) is not None:  # another process has made it meanwhile
+            return blob
+        tell.note("first use of this model on this CPU: compiling it (some seconds)")
+        blob = make()
+        try:
+            _keep(path, about, blob)
+        except OSError as failed:
+            tell.warn(
+                f"the compiled model cannot be kept{f' in {folder}' if folder else ''}: "
+                f"{failed.strerror or failed}; every run will compile it (BERTCLI_CACHE names "
+                "another folder)"
+            )
+    return blob
 
 
-def _kept(make: Callable[[], bytes], path: Path | None, about: Mapping[str, Any]) -> Compiled:
-    start, where = monotonic(), "not kept: the cache cannot be written"
-    blob = make()
-    if path is not None:
-        with suppress(OSError):
-            for rest in path.parent.glob(f".*{END}.*.tmp"):  # of a process that was killed
-                rest.unlink(missing_ok=True)
-            _write(path, about, blob)
-            where = f"kept in {path.parent}"
-            _make_room(path)
-    return Compiled(blob, f"compiled the model in {monotonic() - start:.0f} s, {where}")
+def _keep(path: Path | None, about: Mapping[str, Any], blob: np.ndarray) -> None:
+    if path is None:
+        raise OSError("there is no home folder")
+    for rest in path.parent.glob(f".*{END}.*.tmp"):  # of a process that was killed
+        rest.unlink(missing_ok=True)
+    header = json.dumps({**about, "size": blob.nbytes, "crc32": zlib.crc32(blob.data)}).encode()
+    with whole_file(path) as file:
+        file.write(header + b" " * (-(len(header) + 1) % ALIGNED) + b"\n")
+        file.write(blob.data)
+    _make_room(path)
 
 
 def clean() -> list[CacheEntry]:
-    """Remove everything, and return what was removed."""
+    """Remove everything, and return what was removed. OutputError for what cannot be."""
     removed = entries()
-    for entry in removed:
-        entry.path.unlink(missing_ok=True)
-    if folder := cache_folder():
-        (folder / DIGESTS).unlink(missing_ok=True)
+    for path in [entry.path for entry in removed] + [path for path in (_digest_file(),) if path]:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as failed:
+            raise OutputError(
+                f"{path}: cannot be removed: {failed.strerror}", "it may be in use, or not yours"
+            ) from None
     return removed
 
 
@@ -112,26 +127,26 @@ def _about(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path) -> np.ndarray | None:
     """Return a compiled model that is there and whole, else None."""
     try:
         with path.open("rb") as file:
-            header = parse(file.readline(1 << 16))
-            blob = file.read()
-    except (OSError, BadJsonError):
+            header, start = parse(file.readline(1 << 16)), file.tell()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            stat = os.stat(file.fileno())
+    except (OSError, ValueError, BadJsonError):  # ValueError: an empty file cannot be mapped
         return None
-    if not isinstance(header, dict) or header.get("crc32") != zlib.crc32(blob):
+    blob = np.frombuffer(mapped, np.uint8, offset=start)
+    if not isinstance(header, dict) or header.get("size") != blob.nbytes:
         return None
-    with suppress(OSError):
-        os.utime(path)  # the oldest are those that were not used for longest
+    known = str(header.get("crc32"))
+    if _remembered(path) != known:
+        if zlib.crc32(blob.data) != header.get("crc32"):
+            return None
+        _remember(path, known)
+    with suppress(OSError):  # the oldest are those that were not used for longest
+        os.utime(path, ns=(time_ns(), stat.st_mtime_ns))
     return blob
-
-
-def _write(path: Path, about: Mapping[str, Any], blob: bytes) -> None:
-    header = json.dumps({**about, "crc32": zlib.crc32(blob)})
-    with whole_file(path) as file:
-        file.write(header.encode() + b"\n")
-        file.write(blob)
 
 
 def _make_room(newest: Path) -> None:
@@ -144,42 +159,58 @@ def _make_room(newest: Path) -> None:
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def _only_one(folder: Path | None) -> Iterator[None]:
     """Wait until no other process makes an entry; where no lock can be had, go on without."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        yield
-        return
-    with waiting(folder / "making.lock"):
+    if folder:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+    with waiting(folder / "making.lock") if folder and folder.is_dir() else nullcontext():
         yield
 
 
-# --- digests of weights, which a start has no time to compute ---
+# --- digests of large files, which a start has no time to compute ---
 
 
 def digest_of(path: Path) -> str:
     """Return the SHA-256 of a file; remembered by its path, size, time of change and inode."""
-    stat = path.stat()
-    name = os.path.realpath(path)
-    mark = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    folder = cache_folder()
-    known = _digests(folder / DIGESTS) if folder else {}
-    match known.get(name):
-        case [size, changed, inode, str(digest)] if [size, changed, inode] == mark:
-            return digest
+    if (known := _remembered(path)) is not None:
+        return known
     digest = sha256(path)
-    if folder:
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with whole_file(folder / DIGESTS) as file:
-                file.write(json.dumps({**known, name: [*mark, digest]}).encode())
+    _remember(path, digest)
     return digest
 
 
-def _digests(path: Path) -> dict[str, Any]:
+def _digest_file() -> Path | None:
+    folder = cache_folder()
+    return folder and folder / DIGESTS
+
+
+def _mark(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+def _remembered(path: Path) -> str | None:
+    match _digests().get(os.path.realpath(path)):
+        case [*mark, str(digest)] if mark == _mark(path):
+            return digest
+    return None
+
+
+def _remember(path: Path, digest: str) -> None:
+    if (file := _digest_file()) is None:
+        return
+    known = {name: entry for name, entry in _digests().items() if os.path.exists(name)}
+    known[os.path.realpath(path)] = [*_mark(path), digest]
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as out:
+            out.write(json.dumps(known).encode())
+
+
+def _digests() -> dict[str, Any]:
     with suppress(OSError, BadJsonError):
-        found = parse(path.read_bytes())
+        found = parse(file.read_bytes()) if (file := _digest_file()) else {}
         if isinstance(found, dict):
             return found
     return {}

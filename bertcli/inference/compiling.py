@@ -83,7 +83,7 @@ class CompiledGraph(nn.Module):
 
 
 @torch.inference_mode()
-def compiled(spec: ModelSpec) -> bytes:
+def compiled(spec: ModelSpec) -> np.ndarray:
     """Load a model, compile it and return it as it is kept.
 
     Raises ModelError for a folder that is not a whole BERT, BertcliError when what was compiled
@@ -100,8 +100,7 @@ def compiled(spec: ModelSpec) -> bytes:
         traced = converted(graph, example)
     found = openvino().Core().compile_model(traced, "CPU", SETTINGS)
     _compare(graph, found)
-    blob: bytes = found.export_model().getvalue()
-    return blob
+    return np.frombuffer(found.export_model().getbuffer(), np.uint8)
 
 
 def _compare(graph: CompiledGraph, found: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn
+from bertcli.inference.runtime import ModelSpec, Runtime
+from bertcli.inference.tell import SILENCE, Tell
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 
-def open_runtime(
-    spec: ModelSpec, tokenizer: Tokenizer, warn: Warn = lambda message: None
-) -> Runtime:
+def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> Runtime:
     """Open a model with the engine that is asked for; no other is imported.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a choice
@@ -17,7 +16,7 @@ def open_runtime(
     if spec.compute.backend == "openvino":
         from bertcli.inference.compiled import CompiledRuntime
 
-        return CompiledRuntime.open(spec, tokenizer)
+        return CompiledRuntime.open(spec, tokenizer, tell)
     from bertcli.inference.torch_runtime import TorchRuntime
 
-    return TorchRuntime.open(spec, tokenizer, warn)
+    return TorchRuntime.open(spec, tokenizer, tell)

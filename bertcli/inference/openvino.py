@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from bertcli.errors import BertcliError
@@ -12,22 +14,58 @@ SETTINGS = {  # of every compiled model
     "INFERENCE_PRECISION_HINT": "f32",  # or CPUs with bfloat16 would compute in that
     "PERFORMANCE_HINT": "LATENCY",  # one request at a time, on all threads
 }
+NAME = "openvino"
+CORE = "openvino._pyopenvino"
+
+
+def openvino_installed() -> bool:
+    """Tell whether the library is there; nothing of it is imported."""
+    return sys.modules.get(NAME, NAME) is not None and find_spec(NAME) is not None
 
 
 def openvino() -> Any:
     """Import the library without the package that reports its use to its makers.
 
-    Raises BertcliError when it is not installed.
+    Raises BertcliError when it is not installed, or cannot be imported.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return _imported(NAME)
+
+
+def openvino_core() -> Any:
+    """Import what runs a compiled model, the extension module of the library, and no more.
+
+    The rest of it reads the models of six other libraries, which takes longer than all of a run.
+    Raises as `openvino` does.
+    """
+    if not openvino_installed():
+        return _imported(NAME)
+    if CORE in sys.modules:
+        return sys.modules[CORE]
+    spec = find_spec(NAME)
+    package = ModuleType(NAME)
+    package.__path__ = list((spec and spec.submodule_search_locations) or ())
+    sys.modules[NAME] = package
     try:
-        import openvino
-    except ModuleNotFoundError:
+        _imported("openvino.package_utils")._add_openvino_libs_to_search_path()  # on Windows
+        return _imported(CORE)
+    finally:
+        del sys.modules[NAME]  # it is imported as a whole where a model is compiled
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as failed:
+        if not openvino_installed():
+            raise BertcliError(
+                "--backend openvino needs the package openvino",
+                "pip install 'bertcli[openvino]', or use --backend torch",
+            ) from None
         raise BertcliError(
-            "--backend openvino needs the package openvino",
-            "pip install 'bertcli[openvino]', or use --backend torch",
+            f"--backend openvino: the package openvino cannot be imported: {failed}",
+            "install it again, or use --backend torch",
         ) from None
-    return openvino
 
 
 def converted(module: Any, example: Any) -> Any:
@@ -47,8 +85,6 @@ def converted(module: Any, example: Any) -> Any:
 
 
 def openvino_version() -> str:
-    """Return the version that is installed, "" for none. Nothing is imported."""
-    try:
-        return version("openvino")
-    except PackageNotFoundError:
-        return ""
+    """Return the version that is installed, with its build."""
+    version: str = openvino_core().get_version()
+    return version

@@ -11,7 +11,7 @@ who does. What can be told before the weights are read is told before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,10 @@ from bertcli.checkpoints.scan import read_config
 from bertcli.errors import ModelError, UsageError
 from bertcli.inference.options import Compute
 from bertcli.inference.runner import Reading, Runner
+from bertcli.inference.tell import SILENCE, Tell
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
-
-Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,6 @@ class Runtime(ABC):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What decides the numbers of this runner, for manifests."""
-
-    @property
-    def note(self) -> str:
-        """What a user should know of how the model was opened; "" for nothing."""
-        return ""
 
     @abstractmethod
     def one_thread(self) -> AbstractContextManager[None]:
@@ -99,11 +93,11 @@ def token_limit(
     return asked or min(meant or tokenizer.limit or fits, fits)
 
 
-def open_tokenizer(spec: ModelSpec, warn: Warn = lambda message: None) -> Tokenizer:
+def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:
     """Load the tokenizer of a model; ModelError for one that the model cannot take texts from."""
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
     for message in tokenizer.warnings:
-        warn(message)
+        tell.warn(message)
     refuse_unfit(spec.folder, read_config(spec.folder), tokenizer)
     return tokenizer
 

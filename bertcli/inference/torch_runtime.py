@@ -17,7 +17,8 @@ from bertcli.inference.devices import devices, dtype_of, put, refuse_several, sl
 from bertcli.inference.encoder import Encoder
 from bertcli.inference.options import Compute
 from bertcli.inference.pool import ProcessPool
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn
+from bertcli.inference.runtime import ModelSpec, Runtime
+from bertcli.inference.tell import SILENCE, Tell
 from bertcli.models.calibration_sample import SAMPLE, drawn, one_thread
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES
@@ -38,9 +39,7 @@ class TorchRuntime(Runtime):
     report: LoadReport  # what the files hold, also beyond the model
 
     @classmethod
-    def open(
-        cls, spec: ModelSpec, tokenizer: Tokenizer, warn: Warn = lambda message: None
-    ) -> TorchRuntime:
+    def open(cls, spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> TorchRuntime:
         """Load a model, on as many devices as are named.
 
         Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
@@ -51,7 +50,7 @@ class TorchRuntime(Runtime):
         threads = use_threads(spec.compute.threads)
         places = _of_one_kind(spec.compute.device)
         if message := slow(dtype_of(spec.compute.dtype), places[0]):
-            warn(message)
+            tell.warn(message)
         pool = None
         if len(places) > 1:
             pool = _pool(spec, places, max(1, threads // len(places)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertcli.embedding.sentence_config import CONFIG
 from bertcli.files.typed_json import JsonObject, read_object
-from bertcli.inference.runtime import Warn
+from bertcli.inference.tell import Tell
 from bertcli.models.config import BertConfig
 from bertcli.records.reader import Reader
 from bertcli.tasks.head import Head, Stream, streamed, text_logits
@@ -46,7 +46,7 @@ class ClassifyTask:
 
     def __post_init__(self) -> None:
         head = self.head
-        chosen = activation(head.runtime.spec.folder, head.runtime.config, head.warn)
+        chosen = activation(head.runtime.spec.folder, head.runtime.config, head.tell)
         object.__setattr__(self, "function", "none" if self.shown.logits else chosen)
 
     @property
@@ -100,13 +100,13 @@ class ClassifyTask:
         return kept[: self.shown.top_k]
 
 
-def activation(folder: Path, config: BertConfig, warn: Warn) -> str:
+def activation(folder: Path, config: BertConfig, tell: Tell) -> str:
     """Return what makes scores of logits: softmax, sigmoid or none."""
     if config.num_labels == 1 and (named := _named_activation(folder, config)):
         known = {"Sigmoid": "sigmoid", "Identity": "none"}
         if (kind := named.rpartition(".")[2]) in known:
             return known[kind]
-        warn(f"the activation {named} named in the model's folder is unknown; sigmoid is used")
+        tell.warn(f"the activation {named} named in the model's folder is unknown; sigmoid is used")
         return "sigmoid"
     if config.problem_type == "regression":
         return "none"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.errors import InputError, UsageError
-from bertcli.inference.runtime import Warn
+from bertcli.inference.tell import Tell
 from bertcli.records.reader import Reader
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
@@ -33,7 +33,7 @@ class FillMaskTask:
     ids: tuple[int, ...] = field(init=False)  # of the targets
 
     def __post_init__(self) -> None:
-        found = (target_id(target, self.head.tokenizer, self.head.warn) for target in self.targets)
+        found = (target_id(target, self.head.tokenizer, self.head.tell) for target in self.targets)
         object.__setattr__(self, "ids", tuple(dict.fromkeys(found)))
 
     def stream(self, reader: Reader) -> Stream:
@@ -92,7 +92,7 @@ class FillMaskTask:
         return found
 
 
-def target_id(target: str, tokenizer: Tokenizer, warn: Warn) -> int:
+def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
     """Return the id of a word: its own, or that of its first token. UsageError for neither."""
     index = tokenizer.core.token_to_id(target)
     if index is not None:
@@ -102,5 +102,7 @@ def target_id(target: str, tokenizer: Tokenizer, warn: Warn) -> int:
     if not pieces.ids or pieces.ids[0] == unknown:
         raise UsageError(f"--targets: {target!r} is not in the vocabulary", "choose other words")
     if len(pieces.ids) > 1:
-        warn(f"--targets: {target!r} is not one token; its first, {pieces.tokens[0]!r}, is scored")
+        tell.warn(
+            f"--targets: {target!r} is not one token; its first, {pieces.tokens[0]!r}, is scored"
+        )
     return pieces.ids[0]

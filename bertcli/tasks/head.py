@@ -20,7 +20,8 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.options import Compute
 from bertcli.inference.runner import Finish, Reading, Tokens, result_of
-from bertcli.inference.runtime import ModelSpec, Runtime, Warn, open_tokenizer, refuse_pairs
+from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs
+from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.results import Result
@@ -71,7 +72,7 @@ class Head:
 
     runtime: Runtime
     settings: Settings
-    warn: Warn
+    tell: Tell
 
     @classmethod
     def open(
@@ -79,7 +80,7 @@ class Head:
         found: ModelFolder,
         kind: str,
         settings: Settings = Settings(),
-        warn: Warn = lambda message: None,
+        tell: Tell = SILENCE,
     ) -> Head:
         """Load a model of this class, one of `TASKS`.
 
@@ -92,9 +93,9 @@ class Head:
             folder, settings, kind, parse_special=settings.parse_special, one_device=True
         )
         try:
-            tokenizer = open_tokenizer(spec, warn)
+            tokenizer = open_tokenizer(spec, tell)
             spec = replace(spec, reading=reading(spec, tokenizer))
-            return cls(open_runtime(spec, tokenizer, warn), settings, warn)
+            return cls(open_runtime(spec, tokenizer, tell), settings, tell)
         except ModelError:
             refuse_without_head(folder, kind)  # has more to say of it
             raise
@@ -128,7 +129,7 @@ class Head:
         """
         refuse_pairs(batch, self.runtime.config.type_vocab_size)
         work = self.runtime.runner.run(Tokens.of(batch), finish)
-        found = list(result_of(work, self.warn))
+        found = list(result_of(work, self.tell.warn))
         for item, output in zip(batch, found, strict=True):
             if not np.isfinite(output).all():
                 raise ModelError(

@@ -14,6 +14,7 @@ from typing import Any
 from bertcli.checkpoints.scan import find_weights, tokenizer_files
 from bertcli.embedding.embedder import Embedder
 from bertcli.hub import sha256
+from bertcli.inference.compiled_cache import digest_of
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 
@@ -66,7 +67,7 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
 
 def weights_of(folder: Path) -> dict[str, str]:
     """Return the sha256 of the files that hold a folder's weights, by name."""
-    return {path.name: sha256(path) for path in find_weights(folder).all}
+    return {path.name: digest_of(path) for path in find_weights(folder).all}
 
 
 def tokenizer_of(folder: Path) -> dict[str, str]:

@@ -25,7 +25,7 @@ from bertcli.errors import InputError
 from bertcli.files.writers import format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Step
-from bertcli.inference.runtime import Warn
+from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.records.source import Source
@@ -158,7 +158,7 @@ class Search:
         compute: EmbedOptions,
         options: SearchOptions,
         reader: Reader | None,
-        warn: Warn = lambda message: None,
+        tell: Tell = SILENCE,
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
         path, known = str(options.vectors), True
@@ -167,10 +167,10 @@ class Search:
             compute = options_of(path, folder, compute) if known else compute
         elif reader is None:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
-        embedder = Embedder.open(folder, compute, warn)
+        embedder = Embedder.open(folder, compute, tell)
         if not known:
             refuse_other_width(path, embedder.nothing.shape[1:])
-            warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
+            tell.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
         return cls(prompted(embedder, DOCUMENT, options.corpus_prompt), options, reader)
 
     @property

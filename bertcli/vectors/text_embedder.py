@@ -27,6 +27,7 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.options import Compute
 from bertcli.inference.progress import Ran
+from bertcli.inference.tell import InLog
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, checked
 from bertcli.records.source import Source
@@ -75,7 +76,7 @@ class TextEmbedder(Embedder):
         chosen = embed_options(options)
         place = os.fspath(name)
         folder = find_model(place, files=MODEL_FILES, revision=revision, offline=offline)
-        opened = cls.open(folder, chosen, LOG.warning)
+        opened = cls.open(folder, chosen, InLog(LOG))
         return cls(folder, opened.runtime, opened.options, opened.sentence, options)
 
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
@@ -126,7 +127,7 @@ class TextEmbedder(Embedder):
         wanted = embed_options(asked)
         other = settled(wanted, self.sentence)
         if self._computes(other) != self._computes(self.options):
-            opened = self.open(self.folder, wanted, LOG.warning)
+            opened = self.open(self.folder, wanted, InLog(LOG))
             return replace(self, runtime=opened.runtime, options=opened.options, asked=asked)
         made = replace(self, options=other, asked=asked)
         if other.dim is not None:

@@ -1,9 +1,11 @@
 """The front door: call `main(argv)` with everything captured, or start a real process."""
 
+import atexit
 import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,8 @@ FOREIGN += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # users' programs ar
 # What `bertcli tokenize hello` writes.
 HELLO = '{"input_ids":[101,7592,102],"token_type_ids":[0,0,0],"attention_mask":[1,1,1]}\n'
 DEADLINE = 60  # seconds, against hanging only
+CACHE = tempfile.mkdtemp(prefix="bertcli-cache-")  # of digests and compiled models
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 # Of a process whose files may not grow: a module that it compiles would be stored truncated.
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -65,6 +69,7 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
     fixed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
+    fixed["BERTCLI_CACHE"] = CACHE
     return kept | fixed | {"TERM": "dumb"} | dict(more)
 
 

@@ -12,6 +12,7 @@ from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
 if TYPE_CHECKING:
+    from bertcli.cli.display.console import Console
     from bertcli.inference.compiled_cache import CacheEntry
 
 
@@ -47,7 +48,7 @@ def models(cache: CacheOptions, messages: ConsoleOptions) -> None:
 
     match cache.action:
         case "prepare":
-            console.note(_prepared(cache.model or DEFAULT_MODEL))
+            _prepare(cache.model or DEFAULT_MODEL, console)
         case "clean":
             console.note(f"removed {_size(clean())}")
         case _:
@@ -57,13 +58,13 @@ def models(cache: CacheOptions, messages: ConsoleOptions) -> None:
             console.note(_size(found))
 
 
-def _prepared(model: str) -> str:
+def _prepare(model: str, console: "Console") -> None:
     folder = find_model(model, files=MODEL_FILES)
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.options import EmbedOptions
 
-    embedder = Embedder.open(folder, EmbedOptions(backend="openvino"))
-    return embedder.runtime.note or f"{model} is prepared already"
+    Embedder.open(folder, EmbedOptions(backend="openvino"), console)
+    console.note(f"{model} is prepared")
 
 
 def _size(found: list["CacheEntry"]) -> str:

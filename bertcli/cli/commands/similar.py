@@ -175,8 +175,7 @@ def similar(
 
     options = record(SearchOptions, query, corpus)
     how = record(EmbedOptions, compute)
-    search = Search.open(folder, how, options, texts, console.warn)
-    console.note(search.embedder.runtime.note)
+    search = Search.open(folder, how, options, texts, console)
     if typed:
         _prompt(search, console)
         return

@@ -24,8 +24,7 @@ def open_head(
     from bertcli.tasks.head import Head, Settings
 
     settings = record(Settings, length, compute)
-    head = Head.open(folder, kind, settings, console.warn)
-    console.note(head.runtime.note)
+    head = Head.open(folder, kind, settings, console)
     device, threads = head.runtime.devices[0], head.runtime.threads
     console.detail(
         f"model: {folder.path} ({folder.source}); {kind}, {head.runtime.facts['backend']}, "
