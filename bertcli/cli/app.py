@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated, Any
 
 import typer
 
 from bertcli.cli.display.console import say
+from bertcli.cli.display.help import GROUP_HELP
+from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
+from bertcli.cli.usage_errors import USAGE, explained
 from bertcli.errors import BertcliError, out_of_memory
 
 # A command is the function of its own name in the module of its own name: "pretrain vocab" is
@@ -39,7 +41,7 @@ COMMANDS = (
 )
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
-USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typer refuses
+JSON = {"-fjson": "-fjsonl", "--format=json": "--format=jsonl"}
 
 # Options that may be given without a value, and the value that they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
@@ -47,15 +49,15 @@ BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
 
 def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     """Return the command line with these commands; each costs the import of its module."""
-    app = _group("bertcli")
-    app.callback()(bertcli)
+    app = _group("bertcli", bertcli)
     groups: dict[str, typer.Typer] = {}
     for name in names:
         group, _, last = name.rpartition(" ")
         if group and group not in groups:
-            groups[group] = _group(group)
+            groups[group] = _group(group, lambda: None)
             app.add_typer(groups[group], help=GROUPS[group])
-        (groups[group] if group else app).command(last)(command(function_of(name)))
+        place = groups[group] if group else app
+        place.command(last, add_help_option=False)(command(function_of(name)))
     return app
 
 
@@ -66,53 +68,35 @@ def function_of(name: str) -> Callable[..., None]:
     return function
 
 
-def _group(name: str) -> typer.Typer:
-    return typer.Typer(
-        name=name,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+def _group(name: str, callback: Callable[..., None]) -> typer.Typer:
+    app = typer.Typer(name=name, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.callback(add_help_option=False)(command(callback, GROUP_HELP))
+    return app
 
 
-def show_versions(wanted: bool) -> None:
-    """Print the versions that decide the numbers, read from metadata: nothing is imported."""
-    if not wanted:
-        return
-    from bertcli.files.versions import __version__, versions
-
-    found = [f"{name} {number}" for name, number in versions("torch", "tokenizers").items()]
-    typer.echo(f"bertcli {__version__}, {', '.join(found)}")
-    raise typer.Exit
-
-
-def bertcli(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Show versions and exit.", is_eager=True, callback=show_versions
-        ),
-    ] = False,
-) -> None:
+def bertcli(version: VersionOptions) -> None:
     """Tokenize, embed, search and inspect text with BERT."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong usage or 130 interrupted."""
     given = with_values(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["help"]:
+        given = [*given[1:], "-h"]
     asked = [name for name in COMMANDS if name.split()[:1] == given[:1]]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # of an ASCII terminal: no character is an error
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = build(asked or COMMANDS)(args=given, prog_name="bertcli", standalone_mode=False)
+        bare = given in ([], *([group] for group in GROUPS))  # which shows the help
+        args = [*given, "-h"] if bare else given
+        code = build(asked or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
             raise
         return _failed(str(error), error.hint, error.exit_code)
     except USAGE as wrong:
-        return _misused(wrong)
+        return _failed(*explained(wrong), 2)
     except typer.Abort:
         return _failed("unexpected end of input", "", 1)
     except OSError as failed:  # one that nothing explained where it arose
@@ -130,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_stdout()
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    return code or 0
+    return 2 if bare else code or 0
 
 
 def _of_the_system(failed: OSError) -> tuple[str, str]:
@@ -168,21 +152,18 @@ def _failed(message: str, hint: str, code: int) -> int:
     return code
 
 
-def _misused(wrong: Any) -> int:
-    """Show an error of Typer's parser in a line; without arguments it has shown the help."""
-    message = " ".join(wrong.format_message().split())
-    if not message:
-        return 2
-    place = wrong.ctx.command_path if wrong.ctx else "bertcli"
-    return _failed(message, f"see {place} --help", 2)
-
-
 def with_values(argv: Sequence[str]) -> list[str]:
-    """Add the default value of options given without one, when an option follows."""
+    """Add the default value of options given without one, when an option follows.
+
+    What other tools call json is jsonl here.
+    """
     found: list[str] = []
     for at, argument in enumerate(argv):
         if argument == "--":
             return [*found, *argv[at:]]
+        argument = JSON.get(argument, argument)
+        if argument == "json" and found and found[-1] in ("-f", "--format"):
+            argument = "jsonl"
         found.append(argument)
         following = argv[at + 1] if at + 1 < len(argv) else "-"
         if argument in BARE and following.startswith("-"):

@@ -1,8 +1,8 @@
 """What is read: where it comes from, records, and how files become records.
 
-`source` has `Source` (what the user named; `input_files` are its files), `records` has `Record` (a
-text or a pair), `reader` has `Reader` (an iterator over a source that counts what it skips).
-`formats` turns lines and rows of files into records and counts them in `read_progress`, `windows`
-groups them. `examples` are records with what a model is to say of them. Imports `errors` and
-`files`. Begin with `reader`.
+`source` has `Source` (what the user named), `records` has `Record` (a text or a pair), `reader` has
+`Reader` (an iterator over a source that counts what it skips). `input_files` finds the files that
+were named, `stdin_format` what stdin holds; `formats` turns lines and rows of files into records
+and counts them in `read_progress`, `windows` groups them. `examples` are records with what a model
+is to say of them. Imports `errors` and `files`. Begin with `reader`.
 """

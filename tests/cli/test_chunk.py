@@ -131,10 +131,10 @@ def test_special_tokens_in_the_text_are_told():
     ("argv", "message"),
     [
         (("--max-length", 2), "--max-length 2 leaves no room for text"),
-        (("--max-length", 0), "Invalid value for '--max-length'"),
+        (("--max-length", 0), "invalid value for --max-length: "),
         (("--max-length", 9, "--overlap", 7), "--overlap 7 must be less than the 7 tokens"),
-        (("--at", "page"), "Invalid value for '--at'"),
-        (("--overlap", -1), "Invalid value for '--overlap'"),
+        (("--at", "page"), "invalid value for --at: "),
+        (("--overlap", -1), "invalid value for --overlap: "),
     ],
 )
 def test_wrong_usage(argv, message):

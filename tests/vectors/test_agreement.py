@@ -235,7 +235,7 @@ def test_names_that_are_no_text(write, run, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (("a.npy",), 2, "Missing argument"),
+        (("a.npy",), 2, "missing argument B"),
         (("a.npy", "nowhere.npy"), 1, "nowhere.npy: file not found"),
         (("a.npy", "b.txt"), 1, "unknown format"),
         (("a.npy", "a.npy", "--tolerance", "-1"), 2, "--tolerance"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import flag, number
 from bertcli.cli.options.task import QuestionOptions, StrideOptions, TaskFileOptions, TopK
@@ -29,16 +29,14 @@ def answer(
     model: ModelOptions,
     length: StrideOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Find the answer to a question in a context; long contexts are split into windows.
 
-    [bold]bertcli answer --question "Who?" --context "He said so." --model M[/bold]
-
-    [bold]bertcli answer -i questions.jsonl --no-answer --model M[/bold]
-
-    [bold]bertcli answer --question "Who?" -i contexts.txt --model M[/bold]
+    $ bertcli answer --question 'Who?' --context 'He said so.' -m M
+    $ bertcli answer -i questions.jsonl --no-answer -m M
+    $ bertcli answer --question 'Who?' -i contexts.txt -m M
 
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """

@@ -1,7 +1,7 @@
 """`bertcli choose`: the continuation that fits a prompt best."""
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.task import ChoiceOptions, CutOptions, TaskFileOptions
 
@@ -12,14 +12,13 @@ def choose(
     model: ModelOptions,
     length: CutOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Choose the continuation that fits a prompt best.
 
-    [bold]bertcli choose "She opened the door." "She went in." "It was a fish." --model M[/bold]
-
-    [bold]bertcli choose -i prompts.jsonl --model M[/bold]
+    $ bertcli choose 'She opened the door.' 'She went in.' 'It was a fish.' -m M
+    $ bertcli choose -i prompts.jsonl -m M
 
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """

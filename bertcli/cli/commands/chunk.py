@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import special_tokens
 from bertcli.cli.options.chunk import ChunkOptions, ChunkTextOptions
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions, OutputOptions
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.task import TaskFileOptions
 from bertcli.errors import UsageError
@@ -26,14 +26,13 @@ def chunk(
     files: TaskFileOptions,
     model: ModelOptions,
     chunks: ChunkOptions,
-    output: OutputOptions,
+    output: LineOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Divide texts into chunks of at most N tokens, in their original characters.
 
-    [bold]bertcli chunk -i docs.jsonl --max-length 256 --overlap 32 --at sentence[/bold]
-
-    [bold]bertcli chunk --first -f txt < lines.txt[/bold]
+    $ bertcli chunk -i docs.jsonl --max-length 256 --overlap 32 --at sentence
+    $ bertcli chunk --first -f txt < lines.txt
 
     White space belongs to the chunk before it: without --overlap, the chunks of a text put together
     are the text. -f txt writes the chunks alone, one a line; with -0 they end with NUL.

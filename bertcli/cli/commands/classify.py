@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import flag, number
 from bertcli.cli.options.inputs import InputOptions
@@ -49,14 +49,14 @@ def classify(
     labels: LabelOptions,
     length: CutOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Classify texts or pairs, or score how relevant one text is to another.
 
-    [bold]bertcli classify "A wonderful film." --model textattack/bert-base-uncased-imdb[/bold]
-
-    [bold]bertcli classify --pairs pairs.tsv --model cross-encoder/ms-marco-TinyBERT-L2-v2[/bold]
+    $ bertcli classify 'A wonderful film.' -m textattack/bert-base-uncased-imdb
+    $ bertcli classify --pairs pairs.tsv -m cross-encoder/ms-marco-TinyBERT-L2-v2
+    $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
     """
     console = messages.console()
     form, reader = output.form(ROWS), source.reader(console)

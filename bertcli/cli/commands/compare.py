@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertcli.cli.options.common import ConsoleOptions, OutputOptions
+from bertcli.cli.options.common import ConsoleOptions, ReportOutput
 from bertcli.cli.options.groups import number
 
 
@@ -35,12 +35,13 @@ class PairOptions:
     ] = 5
 
 
-def compare(pair: PairOptions, output: OutputOptions, messages: ConsoleOptions) -> None:
+def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -> None:
     """Compare two files of vectors: largest difference, cosines, worst rows.
 
     Exit code 0, or 1 when the shapes differ or --tolerance is exceeded. Rows are numbered from 0.
 
-    [bold]bertcli compare before.npy after.npy --tolerance 1e-5[/bold]
+    $ bertcli compare before.npy after.npy --tolerance 1e-5
+    $ bertcli compare before.npy after.npy -f jsonl
     """
     from bertcli.vectors.agreement import compare as measure
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, TextOutput
 from bertcli.cli.options.groups import INPUT, flag, record
 from bertcli.cli.options.inputs import (
     Files,
@@ -87,14 +87,14 @@ def decode(
     source: IdOptions,
     model: ModelOptions,
     how: DecodeOptions,
-    output: OutputOptions,
+    output: TextOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Turn token ids back into text.
 
-    [bold]bertcli decode 101 1045 2293 17953 2361 999 102[/bold]
-
-    [bold]bertcli tokenize "I love NLP!" | bertcli decode --skip-special-tokens[/bold]
+    $ bertcli decode 101 1045 2293 17953 2361 999 102
+    $ bertcli tokenize 'I love NLP!' | bertcli decode --skip-special-tokens
+    $ bertcli decode -i ids.npy -o texts.txt
     """
     console = messages.console()
     form = output.form(FORMATS, piped="txt", terminal="txt")

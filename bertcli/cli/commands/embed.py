@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bertcli.cli.commands.on_ray import on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import computing, empty, pooling, special_tokens, truncated
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions, VectorOutput
 from bertcli.cli.options.embed import (
     ComputeOptions,
     LengthOptions,
@@ -45,16 +45,16 @@ def embed(
     vector: VectorOptions,
     length: LengthOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: VectorOutput,
     file: VectorFileOptions,
     engine: EmbedEngineOptions,
     messages: ConsoleOptions,
 ) -> None:
     """Turn texts into vectors.
 
-    [bold]bertcli embed "I love NLP!"[/bold]
-
-    [bold]cat texts.txt | bertcli embed -o vectors.npy[/bold]
+    $ bertcli embed 'I love NLP!'
+    $ cat texts.txt | bertcli embed -o vectors.npy
+    $ bertcli embed -i reviews.csv --text-field body -o vectors.parquet
     """
     console = messages.console()
     options = chosen(vector, length, compute)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import MaskOptions, TopK
@@ -38,14 +38,13 @@ def fill_mask(
     words: WordOptions,
     length: MaskOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
-    r"""Predict the words at \[MASK].
+    """Predict the words at [MASK].
 
-    [bold]bertcli fill-mask "Paris is the \[MASK] of France." --model bert-base-uncased[/bold]
-
-    [bold]bertcli fill-mask "He \[MASK] her." --targets saw,heard --model bert-base-uncased[/bold]
+    $ bertcli fill-mask 'Paris is the [MASK] of France.' -m bert-base-uncased
+    $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
     """
     console = messages.console()
     form, reader = output.form(ROWS), source.reader(console)

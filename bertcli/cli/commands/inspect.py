@@ -26,9 +26,9 @@ def inspect(
 ) -> None:
     """Show what is in a model, or in a file of vectors.
 
-    [bold]bertcli inspect bert-base-uncased[/bold]
-
-    [bold]bertcli inspect --attention "I love NLP!" -o attention.html[/bold]
+    $ bertcli inspect bert-base-uncased
+    $ bertcli inspect --attention 'I love NLP!' -o attention.html
+    $ bertcli inspect vectors.npy
     """
     console = messages.console()
     path = target.file()

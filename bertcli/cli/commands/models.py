@@ -37,9 +37,8 @@ class CacheOptions:
 def models(cache: CacheOptions, messages: ConsoleOptions) -> None:
     """List, prepare or remove compiled models (--backend openvino).
 
-    [bold]bertcli models[/bold]
-
-    [bold]bertcli models prepare sentence-transformers/all-MiniLM-L6-v2[/bold]
+    $ bertcli models
+    $ bertcli models prepare sentence-transformers/all-MiniLM-L6-v2
     """
     console = messages.console()
     if cache.model is not None and cache.action != "prepare":

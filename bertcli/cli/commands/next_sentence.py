@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.inputs import InputOptions, source_paths
 from bertcli.cli.options.task import CutOptions
@@ -15,14 +15,13 @@ def next_sentence(
     model: ModelOptions,
     length: CutOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Score how likely the second of two sentences follows the first.
 
-    [bold]bertcli next-sentence "How old are you?" "I am six." --model bert-base-uncased[/bold]
-
-    [bold]bertcli next-sentence --pairs pairs.tsv --model bert-base-uncased[/bold]
+    $ bertcli next-sentence 'How old are you?' 'I am six.' -m bert-base-uncased
+    $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
     console = messages.console()
     form, reader = output.form(ROWS), paired(source).reader(console)

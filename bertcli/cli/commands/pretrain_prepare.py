@@ -86,7 +86,7 @@ def pretrain_prepare(
 
     A text file has one sentence per line and a blank line between documents.
 
-    [bold]bertcli pretrain prepare corpus.txt.gz --model tokenizer -o instances[/bold]
+    $ bertcli pretrain prepare corpus.txt.gz -m tokenizer -o instances
     """
     from bertcli.training.prepare import InstanceTokenizer, PrepareRun
 

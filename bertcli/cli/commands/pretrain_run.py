@@ -33,9 +33,8 @@ def pretrain_run(
     The result is a folder that bertcli and transformers both load. --resume continues an
     interrupted run, with the same numbers. Use torchrun for several processes.
 
-    [bold]bertcli pretrain run instances --config mini -o bert-mini --epochs 10[/bold]
-
-    [bold]torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine[/bold]
+    $ bertcli pretrain run instances --config mini -o bert-mini --epochs 10
+    $ torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine
     """
     console = messages.console()
     from bertcli.training.options import PretrainingJob, RunFolder, TrainingOptions

@@ -64,7 +64,7 @@ def pretrain_vocab(
     Writes vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers. The
     same text gives the same bytes.
 
-    [bold]bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer[/bold]
+    $ bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer
     """
     from bertcli.files.atomic import whole_folder
     from bertcli.records.records import texts_of

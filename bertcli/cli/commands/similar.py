@@ -11,7 +11,7 @@ import typer
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import counted, truncated
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, record
 from bertcli.cli.options.inputs import (
@@ -154,14 +154,14 @@ def similar(
     corpus: CorpusOptions,
     model: ModelOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Find the texts of a corpus most similar to a query, by cosine.
 
-    [bold]bertcli similar "late delivery" --corpus reviews.txt --top-k 3[/bold]
-
-    [bold]bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy[/bold]
+    $ bertcli similar 'late delivery' --corpus reviews.txt --top-k 3
+    $ bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy
+    $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     """
     console = messages.console()
     form = output.form(ROWS)

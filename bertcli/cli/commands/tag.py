@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import StrideOptions
@@ -35,14 +35,13 @@ def tag(
     entities: EntityOptions,
     length: StrideOptions,
     compute: ComputeOptions,
-    output: OutputOptions,
+    output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
     """Find the entities in texts, with label, score and characters.
 
-    [bold]bertcli tag "Angela lives in Berlin." --model dslim/bert-base-NER[/bold]
-
-    [bold]bertcli tag -i articles.jsonl --stride 32 --model dslim/bert-base-NER -o tags.jsonl[/bold]
+    $ bertcli tag 'Angela lives in Berlin.' -m dslim/bert-base-NER
+    $ bertcli tag -i articles.jsonl --stride 32 -m dslim/bert-base-NER -o tags.jsonl
 
     Entities are those of the text. Its pair, if any, is context.
     """

@@ -41,9 +41,9 @@ def tokenize(
 ) -> None:
     """Turn texts into token ids.
 
-    [bold]bertcli tokenize "I love NLP!"[/bold]
-
-    [bold]cat texts.txt | bertcli tokenize --max-length 128 -o ids.jsonl.gz[/bold]
+    $ bertcli tokenize 'I love NLP!'
+    $ cat texts.txt | bertcli tokenize --max-length 128 -o ids.jsonl.gz
+    $ bertcli tokenize --count -i 'docs/**/*.md'
     """
     console = messages.console()
     if engine.engine == "ray":

@@ -41,9 +41,8 @@ def train(
     The fields of the examples decide the task. The result is a folder for --model, and for
     transformers. --resume continues an interrupted run, with the same numbers.
 
-    [bold]bertcli train reviews.jsonl -o sentiment[/bold]
-
-    [bold]bertcli train pairs.csv --full --epochs 2 -o relevance[/bold]
+    $ bertcli train reviews.jsonl -o sentiment
+    $ bertcli train pairs.csv --full --epochs 2 -o relevance
     """
     console = messages.console()
     from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions

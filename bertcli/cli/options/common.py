@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.display.console import Console, stdout_is_terminal
+from bertcli.cli.display.help import MESSAGES
 from bertcli.cli.options.groups import MODEL, OUTPUT, flag
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
@@ -72,9 +73,17 @@ class ModelOptions:
         return tokenizer
 
 
+_FORMAT = typer.Option(
+    "--format",
+    "-f",
+    help="Output format. auto: by the suffix of --output; without one, for people on a "
+    "terminal, and JSONL in a pipe.",
+)
+
+
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where the result is written, and in which format."""
+    """Where the result is written, and how; commands of fewer formats have a kind of their own."""
 
     PANEL: ClassVar = OUTPUT
 
@@ -84,7 +93,7 @@ class OutputOptions:
             "--output",
             "-o",
             metavar="PATH",
-            help="Output file (default, and -: stdout); the suffix sets the format. Written "
+            help="Output file; the suffix sets the format. Default, and -: stdout. Written "
             "completely or not at all.",
         ),
     ] = None
@@ -92,12 +101,7 @@ class OutputOptions:
         Literal[
             "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
         ],
-        typer.Option(
-            "--format",
-            "-f",
-            help="auto: by the suffix of --output; without one, a table on a terminal and "
-            "JSONL in a pipe.",
-        ),
+        _FORMAT,
     ] = "auto"
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
@@ -142,6 +146,45 @@ class OutputOptions:
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 
 
+@dataclass(frozen=True)
+class RowOutput(OutputOptions):
+    """The output of commands that write rows."""
+
+    format: Annotated[Literal["auto", "table", "jsonl", "csv", "tsv", "parquet"], _FORMAT] = "auto"
+
+
+@dataclass(frozen=True)
+class LineOutput(OutputOptions):
+    """The output of commands that write rows, or their text alone."""
+
+    format: Annotated[
+        Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"], _FORMAT
+    ] = "auto"
+
+
+@dataclass(frozen=True)
+class TextOutput(OutputOptions):
+    """The output of commands that write texts, and rows of them."""
+
+    format: Annotated[Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"], _FORMAT] = "auto"
+
+
+@dataclass(frozen=True)
+class VectorOutput(OutputOptions):
+    """The output of commands that write vectors."""
+
+    format: Annotated[
+        Literal["auto", "table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet"], _FORMAT
+    ] = "auto"
+
+
+@dataclass(frozen=True)
+class ReportOutput(OutputOptions):
+    """The output of commands that write one report."""
+
+    format: Annotated[Literal["auto", "table", "jsonl"], _FORMAT] = "auto"
+
+
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
     """Return the format. Raises UsageError when the command cannot write it."""
     if form not in allowed:
@@ -154,6 +197,8 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
 @dataclass(frozen=True)
 class ConsoleOptions:
     """Messages on stderr."""
+
+    PANEL: ClassVar = MESSAGES
 
     quiet: Annotated[
         bool,
@@ -168,3 +213,30 @@ class ConsoleOptions:
     def console(self) -> Console:
         """Return the console that writes messages to stderr."""
         return Console(quiet=self.quiet, verbose=self.verbose)
+
+
+def _show_versions(wanted: bool) -> None:
+    """Print the versions that decide the numbers, read from metadata: nothing is imported."""
+    if not wanted:
+        return
+    from bertcli.files.versions import __version__, versions
+
+    found = [f"{name} {number}" for name, number in versions("torch", "tokenizers").items()]
+    typer.echo(f"bertcli {__version__}, {', '.join(found)}")
+    raise typer.Exit
+
+
+@dataclass(frozen=True)
+class VersionOptions:
+    """The versions."""
+
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            help="Show versions and exit.",
+            is_eager=True,
+            callback=_show_versions,
+        ),
+    ] = False

@@ -26,10 +26,10 @@ class VectorOptions:
     pooling: Annotated[
         str,
         typer.Option(
-            metavar="MODE[+MODE...]",
-            help="cls, mean, max, mean_sqrt_len, weightedmean or lasttoken; several, as in "
-            "mean+max, are concatenated. Or pooler; none (--token-vectors); auto: as the "
-            "model specifies, else mean.",
+            metavar="MODE",
+            help="cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, "
+            "mean_sqrt_len, weightedmean and lasttoken; several, as in mean+max, are concatenated. "
+            "Or pooler; none (--token-vectors).",
             envvar="BERTCLI_POOLING",
             autocompletion=_complete_pooling,
         ),
@@ -41,27 +41,28 @@ class VectorOptions:
     word_vectors: Annotated[
         Literal["first", "last", "mean", "max"] | None,
         typer.Option(
-            help="One vector per word: that of its first or last token, or the mean or max of all."
+            metavar="HOW",
+            help="One vector per word: that of its first or last token, or the mean or max of all.",
         ),
     ] = None
     layers: Annotated[
         str,
         typer.Option(
-            metavar="L[,L...]",
+            metavar="L,...",
             help="-1 is the last layer, 0 the embedding output; layers above the highest one "
             "are not computed.",
         ),
     ] = "-1"
     layer_combine: Annotated[
         Literal["mean", "sum", "concat", "stack"],
-        typer.Option(help="How to combine several layers."),
+        typer.Option(metavar="HOW", help="How to combine several layers."),
     ] = "mean"
     normalize: Annotated[
         bool | None,
         flag(
             "--normalize/--no-normalize",
-            "Scale vectors to length 1 (default: as the model specifies; off for tokens and "
-            "words).",
+            "Scale vectors to length 1 (default: the model's). For tokens and words, off by "
+            "default.",
         ),
     ] = None
     dim: Annotated[
@@ -101,7 +102,7 @@ class LengthOptions:
     max_length: Annotated[
         int | None,
         number(
-            "Truncate texts to N tokens (default: the model's limit).",
+            "Truncate to N tokens (default: the model's limit).",
             low=2,
             envvar="BERTCLI_MAX_LENGTH",
         ),
@@ -109,7 +110,8 @@ class LengthOptions:
     on_truncate: Annotated[
         Literal["warn", "error", "ignore", "window"],
         typer.Option(
-            help="What to do with longer texts; window: encode all of the text in overlapping "
+            metavar="WHAT",
+            help="What to do with longer texts. window: encode all of the text in overlapping "
             "windows.",
             envvar="BERTCLI_ON_TRUNCATE",
         ),
@@ -136,8 +138,8 @@ class ComputeOptions:
     device: Annotated[
         str,
         typer.Option(
-            metavar="NAME[,NAME...]",
-            help="auto (the best available), cpu, cuda, cuda:N, mps or xpu; cuda:0,cuda:1 or "
+            metavar="NAME",
+            help="auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
             "cuda:all: one process per device.",
             envvar="BERTCLI_DEVICE",
         ),
@@ -145,7 +147,7 @@ class ComputeOptions:
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         typer.Option(
-            help="Compute precision; auto: float32. int8: CPU only, faster, approximate.",
+            help="Compute precision. auto: float32. int8: CPU only, faster, approximate.",
             envvar="BERTCLI_DTYPE",
         ),
     ] = "auto"

@@ -13,7 +13,7 @@ of them. Annotations of groups stay real objects, since Typer reads them at each
 
 import gc
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.models import OptionInfo
+
+from bertcli.cli.display.help import HELP
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -51,8 +53,10 @@ def flag(name: str, about: str) -> Any:
     return typer.Option(name, help=about)
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function with its parameters, groups of options all, spread out."""
+def command(
+    function: Callable[..., None], help_options: Mapping[str, Any] = HELP
+) -> Callable[..., None]:
+    """Return the function with its parameters, groups of options all, spread out; and its help."""
     hints = get_type_hints(function, include_extras=True)
     hints.pop("return", None)
     spread = {name: [field.name for field in fields(group)] for name, group in hints.items()}
@@ -69,9 +73,17 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         )
 
     parameters = [parameter for hint in hints.values() for parameter in _parameters(hint)]
+    parameters += [_parameter(name, bool, option) for name, option in help_options.items()]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
+    annotation = Annotated[kind, option]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
+    )
 
 
 def _parameters(group: Any) -> Iterator[inspect.Parameter]:

@@ -60,6 +60,7 @@ Encoding = Annotated[str, typer.Option(help="Encoding of the input.", envvar="BE
 EncodingErrors = Annotated[
     Literal["strict", "replace"],
     typer.Option(
+        metavar="HOW",
         help="Bad bytes are an error, or are replaced by U+FFFD and counted.",
         envvar="BERTCLI_ENCODING_ERRORS",
     ),
@@ -71,8 +72,8 @@ Files = Annotated[
         "--input",
         "-i",
         metavar="PATH",
-        help="Input file, folder (its files with known suffixes) or quoted glob, repeatable; - is "
-        "stdin. .gz and .zst are decompressed.",
+        help="File, folder or quoted glob, repeatable; - is stdin. A folder stands for its files "
+        "with known suffixes, at any depth. .gz and .zst are decompressed.",
     ),
 ]
 FilesFrom = Annotated[
@@ -158,8 +159,8 @@ class InputOptions:
         str | None,
         typer.Option(
             metavar="PATH",
-            help="File of sentence pairs: TSV with two columns and no header, or .csv, .jsonl, "
-            ".parquet; - is stdin.",
+            help="File of sentence pairs; - is stdin. TSV with two columns and no header, or "
+            ".csv, .jsonl, .parquet.",
         ),
     ] = None
     text_field: TextField = None

@@ -96,14 +96,14 @@ class AttentionOptions:
     layers: Annotated[
         str | None,
         typer.Option(
-            metavar="L[,L...]",
+            metavar="L,...",
             help="Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.",
         ),
     ] = None
     heads: Annotated[
         str | None,
         typer.Option(
-            metavar="H[,H...]",
+            metavar="H,...",
             help="Heads, counted from 0; all. Several are averaged on the terminal.",
         ),
     ] = None

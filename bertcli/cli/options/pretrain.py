@@ -41,9 +41,9 @@ class PretrainCorpusOptions:
     input_format: Annotated[
         InputFormat,
         typer.Option(
-            help="auto: by the suffix; stdin is txt, or JSONL if it begins with an object. In other "
-            "formats than txt, a record is a document: text with one sentence per line, or a list "
-            "of sentences."
+            help="auto: by the suffix; stdin is txt, or JSONL if it begins with an object. A "
+            "record of another format than txt is a document: text with one sentence per line, or "
+            "a list of sentences."
         ),
     ] = "auto"
     text_field: TextField = None

@@ -83,8 +83,7 @@ class LayoutOptions:
     max_length: Annotated[
         int | None,
         number(
-            "Truncate or pad to N tokens; alone, it turns on truncation. Default: the model's "
-            "limit.",
+            "Truncate or pad to N tokens; alone, it truncates. Default: the model's limit.",
             envvar="BERTCLI_MAX_LENGTH",
         ),
     ] = None
@@ -92,8 +91,8 @@ class LayoutOptions:
         Truncation | None,
         typer.Option(
             metavar="WHAT",
-            help="Truncate: longest_first (or true), only_first, only_second, do_not_truncate (or "
-            "false). Default: do not.",
+            help="Truncate longer texts (default: do not). true is longest_first, false "
+            "do_not_truncate.",
             envvar="BERTCLI_TRUNCATION",
         ),
     ] = None
@@ -104,8 +103,7 @@ class LayoutOptions:
         Padding | None,
         typer.Option(
             metavar="HOW",
-            help="Pad with [PAD]: longest (or true), max_length, do_not_pad (or false). "
-            "Default: do not.",
+            help="Pad shorter texts (default: do not). true is longest, false do_not_pad.",
             envvar="BERTCLI_PADDING",
         ),
     ] = None
@@ -143,7 +141,9 @@ class ModeOptions:
     stats: Annotated[
         bool,
         flag(
-            "--stats", "Print one summary: lengths, unknown words, texts that would be truncated."
+            "--stats",
+            "Print one summary of all texts. Lengths, unknown words, texts that would be "
+            "truncated.",
         ),
     ] = False
 

@@ -1,0 +1,229 @@
+"""Help as plain text: `-h` has what most people need on one screen, `--help` has everything.
+
+A docstring is read as: a summary, notes, and examples, which are lines that begin with $.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from textwrap import wrap
+from typing import Any
+
+import typer
+
+MESSAGES = "Messages and help"  # the last panel
+WIDEST = 100  # columns: longer lines are hard to read
+LEFT = 28  # columns of names, at most
+ROOM = 39  # columns of what is said of them, at least: the longest word fits
+JOINED = "\u00a0"  # a space where no line ends
+WORD = re.compile(r"(?:'[^']*'|\S)+")  # of a line of shell
+SENTENCE = re.compile(r"(?<=[a-z0-9)\]])\.(?= |$)")
+
+# The options that -h shows, of any command that has them; required ones come with them.
+COMMON = frozenset(
+    """
+    input pairs question context corpus vectors text_field
+    model max_length truncation padding overlap at first on_truncate
+    tokens count stats skip_special_tokens as_ clean_up
+    pooling normalize top_k threshold targets aggregation no_answer tolerance worst
+    tree tensors attention verify json
+    size lower_case dupe_factor config epochs batch_size learning_rate eval_dir
+    task frozen eval queries qrels
+    device dtype output format resume
+    """.split()  # noqa: SIM905 - a list that is read downwards
+)
+
+
+def _show_common(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        show_help(ctx, everything=False)
+
+
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        show_help(ctx, everything=True)
+
+
+def _option(about: str, show: Callable[..., None], *names: str) -> Any:
+    return typer.Option(*names, help=about, is_eager=True, callback=show, rich_help_panel=MESSAGES)
+
+
+# The parameters of every command, and of groups of commands, whose help is short as it is.
+HELP = {
+    "help_short": _option("Show the common options.", _show_common, "-h"),
+    "help_all": _option("Show all options.", _show_all, "--help"),
+}
+GROUP_HELP = {"help_all": _option("Show this help.", _show_all, "--help", "-h")}
+
+
+def show_help(ctx: typer.Context, *, everything: bool) -> None:
+    """Print the help of a command, and exit."""
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    typer.echo("\n".join(_Page(ctx, width, everything).lines()), color=_coloured())
+    raise typer.Exit
+
+
+def _coloured() -> bool:
+    """Whether headings are bold: on a terminal, unless the environment has another wish."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+class _Page:
+    """The help of one command, in lines of a width."""
+
+    def __init__(self, ctx: typer.Context, width: int, everything: bool) -> None:
+        self.ctx, self.width, self.everything = ctx, width, everything
+        self.left = min(LEFT, max(8, width - ROOM))
+        command: Any = ctx.command
+        self.params = [one for one in command.params if not one.hidden]
+
+    def lines(self) -> Iterator[str]:
+        about, notes, examples = parts_of(self.ctx.command.help or "")
+        yield from wrap(about, self.width)
+        for note in notes if self.everything else ():
+            yield from ("", *wrap(note, self.width))
+        yield from ("", *self._usage())
+        if examples:
+            yield from ("", self._title("Examples"))
+            for example in examples:
+                yield from _folded(example, self.width)
+        for title, rows in self._panels().items():
+            yield from ("", self._title(title))
+            yield from (line for row in rows for line in self._row(*row))
+        yield from self._end()
+
+    def _title(self, text: str) -> str:
+        return typer.style(f"{text}:", bold=True)
+
+    def _usage(self) -> Iterable[str]:
+        arguments = [_in_usage(one) for one in self.params if one.param_type_name == "argument"]
+        more = ["COMMAND"] if self._commands() else arguments
+        line = " ".join([f"Usage: {self.ctx.command_path} [OPTIONS]", *more])
+        return wrap(line, self.width, subsequent_indent="  ", break_on_hyphens=False)
+
+    def _commands(self) -> dict[str, Any]:
+        return getattr(self.ctx.command, "commands", {})
+
+    def _panels(self) -> dict[str, list[tuple[str, str]]]:
+        """Return the rows of each panel: names, and what is said of them."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self._commands().items():
+            about = first_sentence(parts_of(command.help or "")[0])
+            found.setdefault("Commands", []).append((f"  {name}", about))
+        for one in self.params:
+            is_argument = one.param_type_name == "argument"
+            if self.everything:
+                panel = "Arguments" if is_argument else one.rich_help_panel or "Options"
+                found.setdefault(panel, []).append((_names(one), _described(one)))
+            elif self._commands() or is_argument or one.required or one.name in COMMON:
+                about = " ".join(filter(None, (first_sentence(one.help or ""), _listed(one))))
+                title = "Options" if self._commands() else "Common options"
+                found.setdefault(title, []).append((_names(one), about))
+        return found
+
+    def _row(self, names: str, about: str) -> Iterator[str]:
+        indent = " " * self.left
+        room = self.width - self.left
+        if max(map(len, about.split(" ")), default=0) > room:
+            about = about.replace(JOINED, " ")
+        texts = wrap(about, room, break_on_hyphens=False) or [""]
+        texts = [text.replace(JOINED, " ") for text in texts]
+        if len(names) >= self.left:
+            yield names
+        else:
+            yield names.ljust(self.left) + texts.pop(0)
+        yield from (indent + text for text in texts)
+
+    def _end(self) -> Iterator[str]:
+        path = self.ctx.command_path
+        if self._commands():
+            yield from ("", f"{path} COMMAND -h shows the options of a command.")
+        elif not self.everything:
+            count = sum(one.param_type_name == "option" for one in self.params)
+            yield from ("", f"{path} --help shows all {count} options.")
+
+
+def parts_of(docstring: str) -> tuple[str, list[str], list[str]]:
+    """Return the summary, the notes and the examples of a docstring."""
+    texts: list[str] = []
+    examples: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", docstring.strip("\n")):
+        lines = paragraph.splitlines()
+        if lines[0].startswith("$ "):
+            examples += [line.strip()[2:] for line in lines]
+        else:
+            texts.append(" ".join(" ".join(lines).split()))
+    return texts[0], texts[1:], examples
+
+
+def _folded(example: str, width: int) -> Iterator[str]:
+    """Yield a line of shell; where it is too long, it goes on after a backslash."""
+    line = " "
+    for word in WORD.findall(example):
+        if len(line) + len(word) + 3 > width and line.strip():
+            yield f"{line} \\"
+            line = "     "
+        line += f" {word}"
+    yield line
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, with its full stop."""
+    end = SENTENCE.search(text)
+    return text[: end.end()] if end else text
+
+
+def _in_usage(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _names(one: Any) -> str:
+    """Return the names of an option or argument, and what stands for its value."""
+    if one.param_type_name == "argument":
+        return f"  {one.metavar or one.name.upper()}"
+    short = [name for name in one.opts if not name.startswith("--")]
+    long = [name for name in one.opts if name.startswith("--")]
+    if one.secondary_opts and one.secondary_opts[0] == f"--no-{long[0][2:]}":
+        long = [f"--[no-]{long[0][2:]}"]
+    else:
+        long += one.secondary_opts
+    names = f"{'  ' if short else '      '}{', '.join([*short, *long])}"
+    return names if one.is_flag else f"{names} {_value(one, LEFT - 2 - len(names))}"
+
+
+def _value(one: Any, room: int) -> str:
+    """Return what stands for a value: its choices where there is room, else a word."""
+    choices = "|".join(_choices(one))
+    if one.metavar or (choices and len(choices) <= room):
+        return str(one.metavar or choices)
+    known = {"integer": "N", "integer range": "N", "float": "X", "float range": "X"}
+    return known.get(str(one.type.name), str(one.name).upper().rpartition("_")[2])
+
+
+def _choices(one: Any) -> Sequence[str]:
+    return getattr(one.type, "choices", ())
+
+
+def _listed(one: Any) -> str:
+    """Return the choices of an option, where its name does not show them."""
+    choices = _choices(one)
+    return f"[{', '.join(choices)}]" if choices and "|" not in _names(one) else ""
+
+
+def _described(one: Any) -> str:
+    """Return the help of an option with what else there is to know of it."""
+    found = [one.help or "", *filter(None, [_listed(one)])]
+    if one.envvar:
+        found.append(f"[env:{JOINED}{one.envvar}]")
+    if one.default is True and one.secondary_opts:
+        found.append(f"[default:{JOINED}on]")
+    elif one.default not in (None, False, "", ()) and not getattr(one, "is_flag", False):
+        found.append(f"[default:{JOINED}{one.default}]")
+    return " ".join(found)

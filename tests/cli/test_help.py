@@ -1,0 +1,146 @@
+"""Help, short and whole; what is refused by the parser, and what it understands all the same."""
+
+import json
+import re
+
+import pytest
+from front import bad, call, good
+from test_architecture import GOLDEN, options
+from typer.models import OptionInfo
+
+from bertcli.cli.app import COMMANDS, GROUPS, function_of
+from bertcli.cli.display.help import first_sentence, parts_of
+
+ALL = ["", *COMMANDS, *GROUPS]
+
+
+def page(command, option, width, **more):
+    done = good(*command.split(), option, COLUMNS=str(width), **more)
+    return done.out.splitlines()
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("command", ALL)
+def test_help_is_readable_at_every_width(command, option):
+    pages = [" ".join(page(command, option, width)) for width in (60, 80, 120, 300)]
+    words = [re.sub(r"[\s\\]+", " ", text).strip() for text in pages]
+    assert len({*words}) == 1  # nothing is cut, and nothing hidden
+    assert "[bold]" not in words[0]
+    for width in (60, 80, 120):
+        lines = page(command, option, width)
+        assert max(map(len, lines)) <= min(width, 100), max(lines, key=len)
+        assert not [line for line in lines if line != line.rstrip()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_short_help_is_a_screen_with_examples_and_what_people_use(command):
+    short, whole = page(command, "-h", 80), page(command, "--help", 80)
+    assert len(short) <= 36
+    assert re.fullmatch(rf"bertcli {command} --help shows all [0-9]+ options\.", short[-1])
+    assert f"Usage: bertcli {command} [OPTIONS]" in " ".join(short)
+    assert f"bertcli {command}" in short[short.index("Examples:") + 1]
+    text = " ".join(whole)
+    for name in ("-i, --input", "-o, --output", "--max-length", "-m, --model"):
+        assert (f" {name} " in " ".join(short)) == (f" {name} " in text), name
+    names = [line.split()[:2] for line in short if line.startswith(("  -", "      --"))]
+    assert 1 <= len(names) <= 16 or command == "models"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whole_help_has_every_option_and_its_variable(command):
+    text = " ".join(page(command, "--help", 300))
+    for of, name, option in options():
+        if of == command and isinstance(option, OptionInfo):
+            names = (str(option.default), *(option.param_decls or ()))
+            flag = next((one for one in names if one.startswith("--")), name)
+            flag = flag.partition("/")[0].strip("-_").replace("_", "-")
+            assert re.search(rf"--(\[no-\])?{flag}\b", text), flag
+            assert option.envvar is None or f"[env: {option.envvar}]" in " ".join(text.split())
+
+
+def test_help_is_a_command_too():
+    assert good("help").out == good("-h").out
+    assert good("help", "embed").out == good("embed", "-h").out
+    assert good("help", "pretrain", "run").out == good("pretrain", "run", "-h").out
+    assert bad("help", "embd", code=2).hint == "did you mean embed?"
+    assert good("-V").out == good("--version").out
+
+
+@pytest.mark.parametrize("argv", [[], ["pretrain"]])
+def test_without_a_command_the_help_is_shown(argv):
+    done = call(*argv)
+    assert (done.code, done.err) == (2, "")
+    assert done.out == good(*argv, "-h").out
+
+
+def test_headings_are_bold_on_request_only():
+    assert "\x1b" not in good("-h").out
+    assert "\x1b[1mCommands:\x1b[0m" in good("-h", FORCE_COLOR="1", TERM="xterm").out
+    assert "\x1b" not in good("-h", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm").out
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "hint"),
+    [
+        ("embed --max-lenght 3 a", "no such option: --max-lenght", "did you mean --max-length?"),
+        ("embed -Z", "no such option: -Z", "see bertcli embed --help"),
+        ("--hlep", "no such option: --hlep", "did you mean --help?"),
+        ("embd", "no such command: embd", "did you mean embed?"),
+        ("xyzzy", "no such command: xyzzy", "bertcli -h lists the commands"),
+        ("pretrain rn", "no such command: rn", "did you mean run?"),
+        ("embed --dtype flot16 a", "invalid value for --dtype: flot16", "did you mean float16? "),
+        ("embed --dim x a", "invalid value for --dim: 'x' is not a whole number", "see bertcli"),
+        ("embed --dim 0 a", "invalid value for --dim: 0 is not in the range x>=1", "see bertcli"),
+        ("compare a", "missing argument B", "bertcli compare -h shows how it is used"),
+        ("pretrain vocab a", "missing option --output", "bertcli pretrain vocab -h"),
+        ("compare a b c", "got unexpected extra argument(s) (c)", "see bertcli compare --help"),
+        ("embed --dtype", "option '--dtype' requires an argument", "see bertcli"),
+        ("embed -f tsv a", "this command cannot write tsv", "--format can be: auto, table, jsonl"),
+        ("compare -f csv a b", "this command cannot write csv", "--format can be: auto, table,"),
+    ],
+)
+def test_wrong_usage_is_a_line_and_a_hint(argv, error, hint):
+    done = bad(*argv.split(), code=2)
+    assert done.error == error
+    assert done.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "argv", [["-f", "json"], ["-fjson"], ["--format", "json"], ["--format=json"]]
+)
+def test_json_is_jsonl(argv):
+    (row,) = good("tokenize", "json", *argv).rows
+    assert row == json.loads(good("tokenize", "json", "-f", "jsonl").out)
+    assert good("tokenize", "--count", "--", "-f", "json").out == "4\n4\n"
+
+
+def test_the_format_that_is_offered_is_taken():
+    """What --help lists for --format is what the command writes."""
+    for command in COMMANDS:
+        text = (GOLDEN / f"{command.replace(' ', '-')}.txt").read_text("utf-8")
+        if "Output format." in text:
+            said = " ".join(text.partition("Output format.")[2].split())
+            offered = said.partition("[")[2].partition("]")[0].split(", ")
+            assert offered[0] == "auto"
+            assert len(offered) < 10 or command == "tokenize", command
+
+
+def test_sentences_and_parts():
+    assert first_sentence("A b, c, ... (d). And e.") == "A b, c, ... (d)."
+    assert first_sentence("No end") == "No end"
+    assert first_sentence("Version 1.5 is x.") == "Version 1.5 is x."
+    assert parts_of("Sum.\n\nNote\nmore.\n\n$ a b\n$ c\n") == ("Sum.", ["Note more."], ["a b", "c"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_name_options_that_there_are(command):
+    _, _, examples = parts_of(
+        re.sub(r"^    ", "", function_of(command).__doc__, flags=re.MULTILINE)
+    )
+    text = " ".join(page(command, "--help", 80))
+    assert examples
+    for example in examples:
+        own = re.split(r"[|]", example)[-1] if f"| bertcli {command}" in example else example
+        assert '!"' not in own
+        for option in re.findall(r"(?<= )--?[a-z][a-z-]*", own.split("bertcli", 1)[1]):
+            assert f"{option}" in text, (example, option)
