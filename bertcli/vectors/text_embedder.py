@@ -83,11 +83,11 @@ class TextEmbedder(Embedder):
         """Return the vectors of texts in their order, [n, D], or of a single text, [D].
 
         ``texts`` is any iterable, read as it is needed: of strings, of pairs (two strings), of
-        records; with ``pre_split``, of lists of words. With a vector for each token or word, it is a list of
-        arrays [L, D]. ``options`` replace those that the model was loaded with; what it computes
-        (pooling, layers, device, dtype) is better given there, as it has to be opened again. What
-        truncation dropped is reported through `logging`. Raises InputError for what is no text,
-        or too long with ``on_truncate="error"``.
+        records; with ``pre_split``, of lists of words. With a vector for each token or word, the
+        result is a list of arrays [L, D]. ``options`` replace those that the model was loaded
+        with; what it computes (pooling, layers, device, dtype) is better given there, as it has to
+        be opened again. What truncation dropped is reported through `logging`. Raises InputError
+        for what is no text, or too long with ``on_truncate="error"``.
         """
         if options:
             return self._with(options).encode(texts)
