@@ -360,7 +360,7 @@ def test_a_table_shows_tokens():
     assert "[CLS]" in done.out
     assert "shape 4 x 32, float32" in done.out
     done = good("embed", "-q", "-m", TINY, "--word-vectors", "max", "a " * 50, "-f", "table")
-    assert "shape 50 x 32, float32; 10 more words" in done.out
+    assert "... 10 more words; -f jsonl for all\nshape 50 x 32, float32" in done.out
 
 
 def test_a_search_refuses_changed_texts_and_vectors_of_tokens(tmp_path):

@@ -48,12 +48,10 @@ def chunk(
     _warn(chunker, tokenizer, console)
     run = ChunkRun(reader, chunker)
     if form == "table":
-        from bertcli.cli.display.screen import drawing
-        from bertcli.cli.display.tables import chunk_table
+        from bertcli.cli.display.fitted import DrawnTexts
+        from bertcli.cli.display.tables import chunk_table, show_batches
 
-        with drawing() as draw:
-            for some in run:
-                draw(chunk_table(some))
+        show_batches(run, chunk_table, DrawnTexts.of(reader.source.paths))
     else:
         with output.open("finished" if form == "txt" else form, reader.source.paths) as put:
             _write(run, form, put, files, output, console)

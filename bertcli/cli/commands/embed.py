@@ -200,12 +200,14 @@ def _to_stream(
     from bertcli.vectors.run import EmbedStream, stdout_writer
 
     if form == "table":
+        from bertcli.cli.display.fitted import DrawnTexts
         from bertcli.cli.display.tables import show_vectors
 
         items: list[Embedded] = []
-        run = EmbedStream(embedder, reader, items.extend)
+        drawn = DrawnTexts()
+        run = EmbedStream(embedder, reader, lambda some: items.extend(drawn.take(some)))
         console.follow(run, beside_output=output.on_terminal)
-        show_vectors(items)
+        show_vectors(items, drawn)
     else:
         with stdout_writer(form, precision) as write:
             run = EmbedStream(embedder, reader, write)

@@ -52,12 +52,10 @@ def write(
         truncated=lambda: stream.tally.truncated,
     )
     if form == "table":
-        from bertcli.cli.display.screen import drawing
-        from bertcli.cli.display.tables import results_table
+        from bertcli.cli.display.fitted import DrawnTexts
+        from bertcli.cli.display.tables import results_table, show_batches
 
-        with drawing() as draw:
-            for batch in batches:
-                draw(results_table(batch))
+        show_batches(batches, results_table, DrawnTexts.of(stream.reader.source.paths))
     else:
         lines = form == "jsonl"
         told = stream.blank, stream.reader, stream.consumed

@@ -26,7 +26,9 @@ PARTS = {  # colour, and the character without colours
     "pooler": ("magenta", "▓"),
     "head": ("yellow", "░"),
 }
+BAR = 48  # characters of the longest bar of parameters
 COLOURED = 100_000  # characters of a config up to which it has colours, which take time
+WIDE = 1000  # characters of a line that a terminal wraps and Rich would cut
 NAMES = 12  # characters, at least, of the names beside facts
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
@@ -67,7 +69,8 @@ def summary(screen: Console, report: FolderReport) -> None:
     screen.print(plain(where, "dim"), soft_wrap=True)
     screen.print()
     bare = not screen.color_system or screen.no_color
-    screen.print(pairs(_facts(report, plain=bare), width=NAMES))
+    wide = min(BAR, screen.width - NAMES - 4)
+    screen.print(pairs(_facts(report, plain=bare, wide=wide), width=NAMES))
     warnings(screen, report.warnings)
 
 
@@ -77,7 +80,7 @@ def warnings(screen: Console, found: Iterable[str]) -> None:
         screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))], width=NAMES))
 
 
-def _facts(report: FolderReport, *, plain: bool) -> Iterator[tuple[str, Any]]:
+def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[str, Any]]:
     config, fit = report.config, report.fit
     heads = config.num_attention_heads
     kind = "decoder" if config.is_decoder else "encoder"
@@ -97,7 +100,7 @@ def _facts(report: FolderReport, *, plain: bool) -> Iterator[tuple[str, Any]]:
     elif report.tensors:
         yield "heads", "none"
     yield "parameters", _parameters(report)
-    yield "", _bar(report.parameters["parts"], plain=plain)
+    yield "", _bar(report.parameters["parts"], plain=plain, width=wide)
     yield "weights", _weights(report)
     yield from _tokenizer(report)
     yield from _sentence(report)
@@ -115,9 +118,9 @@ def _parameters(report: FolderReport) -> Text:
     )
 
 
-def _bar(parts: Mapping[str, int], *, plain: bool) -> Group:
+def _bar(parts: Mapping[str, int], *, plain: bool, width: int) -> Group:
     """Draw the parts of a model as one bar, with names below."""
-    total, width = sum(parts.values()), 48
+    total = sum(parts.values())
     bar, names = Text(), Text()
     for part, numbers in parts.items():
         share = numbers / total
@@ -215,7 +218,9 @@ def tree(screen: Console, root: Node) -> None:
 
     drawn = Tree(_module(root), guide_style="dim")
     _branch(drawn, root)
-    screen.print(drawn, soft_wrap=True)
+    width, screen.width = screen.width, WIDE
+    screen.print(drawn)
+    screen.width = width
 
 
 def _branch(drawn: Any, node: Node) -> None:

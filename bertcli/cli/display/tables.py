@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bertcli.cli.display.fitted import NARROWEST, Bar, DrawnTexts, FittedTable
 from bertcli.cli.display.screen import drawing, plain
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from bertcli.vectors.agreement import Agreement
     from bertcli.vectors.search import Answer, Hit
 
+T = TypeVar("T")
+
 TABLE_COLUMNS = (
     "input_ids",
     "token_type_ids",
@@ -34,26 +37,24 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
-MOST_ROWS = 1000  # tokens of a text that have a row of their own
 SHORT = 160  # characters of a text among numbered results
 MOST = 40  # tokens or words of a text that are drawn
+PREVIEW = 4  # numbers of a vector
 HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
 HEADED: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
 
 
-def table(*names: str, right: Iterable[str] = (), wrap: bool = True, **look: Any) -> Table:
-    """Return a table with these columns; those in ``right`` are aligned right.
+def table(
+    *names: str, figures: Iterable[str] = (), right: Iterable[str] = (), **look: Any
+) -> Table:
+    """Return a table with these columns; ``figures`` stay in one line, other long cells are folded.
 
-    Long cells are folded, or cut off without ``wrap``.
+    Figures are aligned right, and so are the columns in ``right``.
     """
     drawn = Table(box=SIMPLE_HEAD, **look)
     for name in names:
-        drawn.add_column(
-            name,
-            justify="right" if name in right else "left",
-            overflow="fold" if wrap else "ellipsis",
-            no_wrap=not wrap,
-        )
+        side: Any = "right" if name in figures or name in right else "left"
+        drawn.add_column(name, justify=side, overflow="fold", no_wrap=name in figures)
     return drawn
 
 
@@ -69,23 +70,27 @@ def pairs(
     return drawn
 
 
-def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer) -> None:
-    """Draw records, each once it is read."""
+def show_tokens(
+    windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer, drawn: DrawnTexts
+) -> None:
+    """Draw the first records, each once it is read."""
     with drawing() as draw:
         for window in windows:
-            for encoded in window:
+            for encoded in drawn.take(window, lambda one: min(one.length, MOST)):
                 draw(token_table(encoded, tokenizer))
+        if drawn.more:
+            draw(drawn.rest())
 
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
     """Draw one record, a token a row."""
     columns = ("#", "id", "token", "type", "mask", "span", "special")
     drawn = table(
-        *columns, right=("#", "id", "type", "mask", "span"), title=shown(encoded), **HEADED
+        *columns, figures=("#", "id", "type", "mask", "span"), title=shown(encoded), **HEADED
     )
     names = {token: role.removesuffix("_token") for role, token in tokenizer.roles.items()}
     rows = zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
-    for at, (index, kind, mask, special, token, span) in enumerate(islice(rows, MOST_ROWS)):
+    for at, (index, kind, mask, special, token, span) in enumerate(islice(rows, MOST)):
         known = token in names and (special or index in tokenizer.special_ids().values())
         drawn.add_row(
             str(at),
@@ -98,8 +103,8 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
             style="" if mask else "dim",
         )
     said = [f"{encoded.cut} tokens dropped"] if encoded.cut else []
-    if encoded.length > MOST_ROWS:
-        said.append(f"the first {MOST_ROWS} of {encoded.length} tokens: -f jsonl has all")
+    if encoded.length > MOST:
+        said.append(f"... {encoded.length - MOST:,} more tokens; -f jsonl for all")
     drawn.caption = "\n".join(said) or None
     return drawn
 
@@ -107,7 +112,7 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
 def chunk_table(chunks: Sequence[Chunk]) -> Table:
     """Draw pieces of texts, a piece a row."""
     names = ("id", "chunk", "start", "end", "tokens")
-    drawn = table(*names, "text", right=names)
+    drawn = table(*names, "text", figures=names[1:], right=("id",))
     for chunk in chunks:
         key = chunk.sample if chunk.record.id is None else chunk.record.id
         numbers = (chunk.number, chunk.start, chunk.end, chunk.n_tokens)
@@ -117,7 +122,7 @@ def chunk_table(chunks: Sequence[Chunk]) -> Table:
 
 def ids_table(tokens: Sequence[str], ids: Sequence[int]) -> Table:
     """Draw tokens beside their ids."""
-    drawn = table("token", "id", right=("id",))
+    drawn = table("token", "id", figures=("id",))
     for token, index in zip(tokens, ids, strict=True):
         drawn.add_row(token, str(index))
     return drawn
@@ -142,54 +147,79 @@ def stats_view(summary: dict[str, Any]) -> Group:
 
 def _histogram(bars: Sequence[dict[str, int]]) -> Table:
     drawn = Table.grid(padding=(0, 1))
-    drawn.add_column(justify="right", style="dim")
+    drawn.add_column(justify="right", style="dim", no_wrap=True)
     drawn.add_column()
-    drawn.add_column(justify="right")
+    drawn.add_column(justify="right", no_wrap=True)
     most = max(bar["texts"] for bar in bars)
     for bar in bars:
-        width = round(BAR * bar["texts"] / most)
         low, high = bar["from"], bar["to"]
         label = str(low) if low == high else f"{low}-{high}"
-        drawn.add_row(label, Text("█" * width, style="cyan"), f"{bar['texts']:,}")
+        drawn.add_row(label, Bar(bar["texts"] / most, BAR, "cyan"), f"{bar['texts']:,}")
     return drawn
 
 
-def vector_view(items: Sequence[Embedded]) -> Group:
+def vector_view(items: Sequence[Embedded], drawn: DrawnTexts) -> Group:
     """Draw shapes, norms and first values of vectors, and the similarity of a few texts."""
-    import numpy as np
-
-    drawn = table("text", "tokens", "norm", "", right=("tokens", "norm"), wrap=False)
+    found = FittedTable(("text", "tokens", "norm"), text_at=0)
     for encoded, vector, _ in items:
-        flat = vector.reshape(-1)
-        first = " ".join(f"{value:+.4f}" for value in flat[:4])
-        norm = f"{np.linalg.norm(flat):.4f}"
-        drawn.add_row(_short(encoded), str(encoded.length), norm, f"{first} ...")
-    shape = " x ".join(map(str, (len(items), *items[0].vector.shape)))
-    alike = [_similarity(items)] if 2 <= len(items) <= 10 else []
-    return Group(drawn, Text(f"shape {shape}, float32", style="dim"), *alike)
+        norm, preview = _numbers(vector)
+        found.add_row([shown(encoded), str(encoded.length), norm], preview)
+    shape = " x ".join(f"{size:,}" for size in (len(items) + drawn.more, *items[0].vector.shape))
+    rest = [drawn.rest()] if drawn.more else []
+    alike = [SimilarityMatrix(items)] if 2 <= len(items) <= 10 and not rest else []
+    return Group(found, *rest, Text(f"shape {shape}, float32", style="dim"), *alike)
 
 
-def _similarity(items: Sequence[Embedded]) -> Table:
+def _numbers(vector: np.ndarray) -> tuple[str, list[str]]:
+    """Return the norm of a vector and its first values."""
     import numpy as np
 
-    vectors = np.stack([item.vector.reshape(-1) for item in items])
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    numbers = [str(number) for number in range(1, len(items) + 1)]
-    drawn = table("", *numbers, right=numbers, title="cosine similarity", title_justify="left")
-    for number, (item, row) in enumerate(zip(items, vectors @ vectors.T, strict=True), 1):
-        cells = [Text(f"{value:.2f}", style=_warmth(value)) for value in row]
-        drawn.add_row(plain(f"{number} {_short(item.encoded)}"), *cells)
-    return drawn
+    flat = vector.reshape(-1)
+    return f"{np.linalg.norm(flat):.4f}", [f"{value:+.4f}" for value in flat[:PREVIEW]]
+
+
+class SimilarityMatrix:
+    """The cosines of a few texts; where they do not fit, without "0" before the point."""
+
+    def __init__(self, items: Sequence[Embedded]) -> None:
+        import numpy as np
+
+        vectors = np.stack([item.vector.reshape(-1) for item in items])
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        self.items, self.cosines = items, (vectors @ vectors.T).tolist()
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Draw the matrix for the width there is."""
+        cells = [[f"{value:.2f}" for value in row] for row in self.cosines]
+        number = len(str(len(self.items)))
+        room = options.max_width - number - 4
+        if sum(_widest(cells)) + len(cells) > room:
+            cells = [[text.replace("0.", ".", 1) for text in row] for row in cells]
+        left = room - sum(_widest(cells)) - len(cells)
+        drawn = Table(
+            box=None, title="cosine similarity", title_justify="left", padding=(0, 0, 0, 1)
+        )
+        drawn.add_column(justify="right", no_wrap=True, style="dim")
+        if left >= NARROWEST:
+            drawn.add_column(no_wrap=True, max_width=min(left, 40))
+        for at in range(len(cells)):
+            drawn.add_column(str(at + 1), justify="right", no_wrap=True, header_style="dim")
+        for at, (item, row) in enumerate(zip(self.items, cells, strict=True)):
+            text = [shown(item.encoded)] if left >= NARROWEST else []
+            warm = [_warmth(value) for value in self.cosines[at]]
+            figures = [Text(cell, style=style) for cell, style in zip(row, warm, strict=True)]
+            drawn.add_row(str(at + 1), *text, *figures)
+        yield drawn
+
+
+def _widest(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
 def _warmth(cosine: float) -> str:
     return "bold" if cosine > 0.7 else "" if cosine > 0.3 else "dim"
-
-
-def _short(encoded: Encoded) -> Text:
-    text = shown(encoded)
-    text.truncate(40, overflow="ellipsis")
-    return text
 
 
 def shown(encoded: Encoded) -> Text:
@@ -198,14 +228,16 @@ def shown(encoded: Encoded) -> Text:
     return plain(" | ".join(str(part) for part in parts if part is not None))
 
 
-def show_vectors(items: Sequence[Embedded]) -> None:
+def show_vectors(items: Sequence[Embedded], drawn: DrawnTexts) -> None:
     """Draw the vectors of texts, or of their tokens or words."""
     with drawing() as draw:
         if items and items[0].pieces is None:
-            draw(vector_view(items))
-        else:
-            for picture in token_vector_views(items):
-                draw(picture)
+            draw(vector_view(items, drawn))
+            return
+        for picture in token_vector_views(items):
+            draw(picture)
+        if drawn.more:
+            draw(drawn.rest())
 
 
 def token_vector_views(items: Sequence[Embedded]) -> Iterator[Group]:
@@ -215,25 +247,19 @@ def token_vector_views(items: Sequence[Embedded]) -> Iterator[Group]:
             continue
         drawn = _token_table(pieces, vectors)
         drawn.title = shown(encoded)
-        more = len(vectors) - drawn.row_count
+        more = len(vectors) - len(drawn.rows)
         shape = " x ".join(map(str, vectors.shape))
-        said = f"shape {shape}, float32" + (f"; {more} more {pieces.name}" if more else "")
-        yield Group(drawn, Text(said, style="dim"))
+        rest = [f"... {more:,} more {pieces.name}; -f jsonl for all"] if more else []
+        yield Group(drawn, Text("\n".join([*rest, f"shape {shape}, float32"]), style="dim"))
 
 
-def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> Table:
-    import numpy as np
-
-    columns = ("#", pieces.name[:-1], "span", "norm", "")
-    drawn = table(*columns, right=("#", "span", "norm"), wrap=False, **HEADED)
+def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> FittedTable:
+    drawn = FittedTable(("#", pieces.name[:-1], "span", "norm"), text_at=1)
     rows = zip(pieces.texts, pieces.offsets, pieces.sequences, vectors, strict=True)
-    for number, (text, (start, stop), sequence, vector) in enumerate(rows):
-        if number == MOST:
-            break
-        flat = vector.reshape(-1)
-        first = " ".join(f"{value:+.4f}" for value in flat[:4])
+    for number, (text, (start, stop), sequence, vector) in enumerate(islice(rows, MOST)):
+        norm, preview = _numbers(vector)
         span = "" if sequence is None else f"{start}-{stop}"
-        drawn.add_row(str(number), text, span, f"{np.linalg.norm(flat):.4f}", f"{first} ...")
+        drawn.add_row([str(number), text, span, norm], preview)
     return drawn
 
 
@@ -245,7 +271,7 @@ def results_table(results: Sequence[Result]) -> Table:
     names = dict.fromkeys(name for some in rows for line in some for name in line)
     columns = [name for name in names if name not in HIDDEN]
     numbers = {name for some in rows for line in some for name in line if _number(line[name])}
-    drawn = table("text", *columns, right=numbers)
+    drawn = table("text", *columns, figures=numbers)
     for result, some in zip(results, rows, strict=True):
         text = _text(result)
         for line in some or [{}]:
@@ -278,12 +304,26 @@ def show_comparison(found: Agreement) -> None:
             draw(picture)
 
 
-def show_answers(found: Iterable[Sequence[Answer]]) -> None:
+def show_batches(
+    batches: Iterable[Sequence[T]], view: Callable[[Sequence[T]], Table], drawn: DrawnTexts
+) -> None:
+    """Draw the first rows of batches, as they come."""
+    with drawing() as draw:
+        for batch in batches:
+            if first := drawn.take(batch):
+                draw(view(first))
+        if drawn.more:
+            draw(drawn.rest())
+
+
+def show_answers(found: Iterable[Sequence[Answer]], drawn: DrawnTexts) -> None:
     """Draw the results of a search, each query as it is answered."""
     with drawing() as draw:
         for answers in found:
-            for answer in answers:
+            for answer in drawn.take(answers, lambda one: len(one.hits)):
                 draw(answer_view(answer))
+        if drawn.more:
+            draw(drawn.rest())
 
 
 def comparison_view(found: Agreement) -> Iterator[RenderableType]:
@@ -300,7 +340,8 @@ def comparison_view(found: Agreement) -> Iterator[RenderableType]:
         numbers.add_row("NaN or infinite", f"{found.not_finite:,} rows", style="red")
     yield numbers
     if found.worst and not found.identical:
-        worst = Table("row", "max abs", "cosine", box=SIMPLE_HEAD, title="worst rows")
+        names = ("row", "max abs", "cosine")
+        worst = table(*names, figures=names, title="worst rows")
         for row in found.worst:
             worst.add_row(
                 f"{row.row}", _shown("max_abs", row.max_abs), _shown("cosine", row.cosine)
@@ -312,9 +353,9 @@ def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1, and shortened."""
     with_text = any(hit.text for hit in answer.hits)
     names = [*(["#"] if numbered else []), "score", "row", "id", *(["text"] if with_text else [])]
-    right = {"#", "score", "row", "id"}
     title = None if numbered else plain(str(answer.query.text))
-    drawn = table(*names, right=right, title=title, **HEADED)
+    figures = {"#", "score", "row"}
+    drawn = table(*names, figures=figures, right={"id"}, title=title, **HEADED)
     for rank, hit in enumerate(answer.hits, 1):
         cells = [f"{hit.match.score:.4f}", str(hit.match.row), str(hit.id)]
         text = [str(hit.text.text)] if hit.text else []

@@ -1,0 +1,102 @@
+"""Tables for people: whole figures at any width, and the first rows of many."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+from front import PACKAGE, good
+from rich.cells import cell_len
+
+from bertcli.cli.display.fitted import DrawnTexts
+
+MODEL = PACKAGE / "samples" / "tiny-bert"
+LONG = "The quick brown fox jumps over the lazy dog and says something about it"
+FIVE = [f"{LONG} {number}" for number in range(5)]
+TEN = [f"{number} {LONG} \u6771\u4eac" for number in range(10)]
+FIGURE = re.compile(r"[+-]?\d+(?:,\d{3})*(?:\.\d+)?")
+WIDTHS = (60, 80, 120)
+COMMANDS = [
+    ("tokenize", LONG),
+    ("tokenize", "--stats", *TEN),
+    ("chunk", "--max-length", "12", LONG),
+    ("tokenize", "--from-tokens", "love", "##p"),
+    ("embed", *FIVE),
+    ("embed", *TEN),
+    ("embed", "--layers", "0,-1", "--layer-combine", "stack", *FIVE),
+    ("embed", "--token-vectors", LONG),
+    ("embed", "--word-vectors", "mean", LONG, "--pair", LONG),
+]
+
+
+def drawn(width, *argv):
+    """Return the lines of a table in a terminal of this width, after a check that they fit."""
+    done = good(*argv, "-q", "-m", MODEL, "-f", "table", COLUMNS=str(width))
+    lines = done.out.splitlines()
+    assert [line for line in lines if cell_len(line) > width] == []
+    return lines
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: " ".join(argv)[:30])
+def test_a_figure_is_whole_or_not_there(argv, width):
+    """The figures of a narrow table are some of those of a very wide one."""
+    wide = {*FIGURE.findall("\n".join(drawn(400, *argv)))}
+    wide |= {figure.replace("0.", ".", 1) for figure in wide}
+    lines = drawn(width, *argv)
+    assert [line for line in lines if re.search(r"\d\u2026", line.replace(LONG[:4], ""))] == []
+    text = "\n".join(line.split("\u2026")[-1] for line in lines)
+    assert {*FIGURE.findall(text)} <= wide | {figure.lstrip("0") for figure in wide}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms_and_lengths_are_there_at_every_width(width):
+    text = "\n".join(drawn(width, "embed", *TEN))
+    rows = good("embed", "-q", "-m", MODEL, *TEN, "-f", "jsonl").rows
+    for row in rows:
+        norm = sum(value * value for value in row["embedding"]) ** 0.5
+        assert f"{norm:.3f}" in text or f"{norm - 5e-4:.3f}" in text
+        assert f" {row['n_tokens']} " in text
+
+
+def test_previews_go_before_the_text_is_cut(tmp_path):
+    narrow, wide = (drawn(width, "embed", *FIVE)[3] for width in (60, 120))
+    assert len(re.findall(r"[+-]\d\.\d{4}", narrow)) < len(re.findall(r"[+-]\d\.\d{4}", wide)) == 4
+    assert narrow.rstrip().endswith("...")
+
+
+@pytest.mark.parametrize("command", ["embed", "tokenize", "chunk"])
+def test_many_texts_are_counted(tmp_path, command):
+    file = tmp_path / "many.txt"
+    file.write_text("".join(f"word {number}\n" for number in range(2345)))
+    lines = drawn(80, command, "-i", file)
+    assert any(line.startswith("... 2,3") and "more; -f jsonl for all" in line for line in lines)
+    assert sum(bool(re.match(r" *word \d", line)) for line in lines) <= 20
+    assert len(lines) < 250
+    if command == "embed":
+        assert "... 2,325 more; -f jsonl for all" in [line.rstrip() for line in lines]
+        assert any(line.startswith("shape 2,345 x 32") for line in lines)
+
+
+@pytest.mark.parametrize("more", [[], ["--token-vectors"]])
+def test_the_tokens_of_a_long_text_are_counted(more):
+    lines = drawn(80, *(["embed", *more] if more else ["tokenize"]), "love " * 60)
+    assert sum(bool(re.match(r" +\d+ .* love ", line)) for line in lines) == 39
+    assert any("... 22 more tokens; -f jsonl for all" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_tree_of_modules_is_not_cut(width):
+    done = good("inspect", MODEL, "--tree", COLUMNS=str(width))
+    assert "query: Linear  weight 32 x 32  bias 32  1,056" in done.out
+    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
+
+
+def test_what_is_typed_is_answered_however_long(monkeypatch):
+    texts = list(range(50))
+    for terminal, shown in ((True, 50), (False, 20)):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda there=terminal: there))
+        limit = DrawnTexts.of(["-"])
+        assert limit.take(texts) == texts[:shown]
+        assert limit.more == 50 - shown
+    assert DrawnTexts.of(["file.txt"]).texts == 20
