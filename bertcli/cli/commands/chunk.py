@@ -48,10 +48,9 @@ def chunk(
     _warn(chunker, tokenizer, console)
     run = ChunkRun(reader, chunker)
     if form == "table":
-        from bertcli.cli.display.fitted import DrawnTexts
         from bertcli.cli.display.tables import chunk_table, show_batches
 
-        show_batches(run, chunk_table, DrawnTexts.of(reader.source.paths))
+        show_batches(run, chunk_table, reader.source.paths)
     else:
         with output.open("finished" if form == "txt" else form, reader.source.paths) as put:
             _write(run, form, put, files, output, console)

@@ -249,10 +249,9 @@ def _write(
 ) -> None:
     """Write answers: an object each as JSONL, else a row for each hit."""
     if form == "table":
-        from bertcli.cli.display.fitted import DrawnTexts
         from bertcli.cli.display.tables import show_answers
 
-        show_answers(found, DrawnTexts.of(reading))
+        show_answers(found, reading)
         return
     with output.open(form, reading) as write:
         header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}

@@ -52,10 +52,9 @@ def write(
         truncated=lambda: stream.tally.truncated,
     )
     if form == "table":
-        from bertcli.cli.display.fitted import DrawnTexts
         from bertcli.cli.display.tables import results_table, show_batches
 
-        show_batches(batches, results_table, DrawnTexts.of(stream.reader.source.paths))
+        show_batches(batches, results_table, stream.reader.source.paths)
     else:
         lines = form == "jsonl"
         told = stream.blank, stream.reader, stream.consumed

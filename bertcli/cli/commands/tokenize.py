@@ -72,10 +72,9 @@ def tokenize(
     if mode.stats:
         _stats(run, windows, output, form, layout.max_length)
     elif form == "table":
-        from bertcli.cli.display.fitted import DrawnTexts
         from bertcli.cli.display.tables import show_tokens
 
-        show_tokens(windows, tokenizer, DrawnTexts.of(reader.source.paths))
+        show_tokens(windows, tokenizer, reader.source.paths)
     else:
         with output.open(made.form, reader.source.paths) as put:
             made.write(windows, put)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -18,6 +18,7 @@ from rich.text import Text
 from bertcli.cli.display.screen import plain
 
 T = TypeVar("T")
+Inputs: TypeAlias = Sequence[str | Path]  # files that are read, "-" for stdin
 
 MOST_TEXTS = 20  # that are drawn of a run
 MOST_ROWS = 100  # and the rows after which no other text is begun
@@ -110,7 +111,7 @@ class DrawnTexts:
     more: int = 0
 
     @classmethod
-    def of(cls, paths: Sequence[str | Path]) -> DrawnTexts:
+    def of(cls, paths: Inputs) -> DrawnTexts:
         """Return the limit for inputs; what is typed is answered, however long that goes on."""
         typed = "-" in paths and sys.stdin is not None and sys.stdin.isatty()
         return cls(None if typed else MOST_TEXTS)

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.fitted import NARROWEST, Bar, DrawnTexts, FittedTable
+from bertcli.cli.display.fitted import NARROWEST, Bar, DrawnTexts, FittedTable, Inputs
 from bertcli.cli.display.screen import drawing, plain
 
 if TYPE_CHECKING:
@@ -70,10 +70,9 @@ def pairs(
     return drawn
 
 
-def show_tokens(
-    windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer, drawn: DrawnTexts
-) -> None:
-    """Draw the first records, each once it is read."""
+def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer, inputs: Inputs) -> None:
+    """Draw the first records of these inputs, each once it is read."""
+    drawn = DrawnTexts.of(inputs)
     with drawing() as draw:
         for window in windows:
             for encoded in drawn.take(window, lambda one: min(one.length, MOST)):
@@ -305,9 +304,10 @@ def show_comparison(found: Agreement) -> None:
 
 
 def show_batches(
-    batches: Iterable[Sequence[T]], view: Callable[[Sequence[T]], Table], drawn: DrawnTexts
+    batches: Iterable[Sequence[T]], view: Callable[[Sequence[T]], Table], inputs: Inputs
 ) -> None:
-    """Draw the first rows of batches, as they come."""
+    """Draw the first rows that come of these inputs."""
+    drawn = DrawnTexts.of(inputs)
     with drawing() as draw:
         for batch in batches:
             if first := drawn.take(batch):
@@ -316,8 +316,9 @@ def show_batches(
             draw(drawn.rest())
 
 
-def show_answers(found: Iterable[Sequence[Answer]], drawn: DrawnTexts) -> None:
+def show_answers(found: Iterable[Sequence[Answer]], inputs: Inputs) -> None:
     """Draw the results of a search, each query as it is answered."""
+    drawn = DrawnTexts.of(inputs)
     with drawing() as draw:
         for answers in found:
             for answer in drawn.take(answers, lambda one: len(one.hits)):
