@@ -1,21 +1,23 @@
 """How far apart the vectors of two files are, in one pass and the memory of a block.
 
     compare("a.npy", "b.parquet").max_abs
+    compare("minilm.npy", "mpnet.npy").similarity.neighbour_overlap   # of other widths
 
 Rows are numbered from 0. A row with NaN or infinity in either file is counted, and left out of the
-other numbers.
+other numbers. Vectors of different widths have no difference: what they agree on is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import BertcliError, InputError
 from bertcli.vectors.reading import floats, precision_of, stored
+from bertcli.vectors.similarity_agreement import RowSample, SimilarityAgreement, agreement_of
 
 if TYPE_CHECKING:
     from bertcli.vectors.reading import Array
@@ -46,13 +48,24 @@ class Agreement:
     cosine_mean: float | None = None
     not_finite: int = 0  # rows
     worst: list[Row] = field(default_factory=list)
+    widths: list[int] | None = None  # of vectors of different widths, and what they agree on
+    similarity: SimilarityAgreement | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return what is written."""
-        return {**asdict(self), "worst": [row._asdict() for row in self.worst]}
+        found = {**asdict(self), "worst": [row._asdict() for row in self.worst]}
+        widths, similarity = found.pop("widths"), self.similarity
+        del found["similarity"]
+        return found if similarity is None else {**found, "widths": widths, **similarity._asdict()}
 
     def check(self, tolerance: float) -> None:
         """Raise BertcliError when a difference is greater than this, or cannot be measured."""
+        if self.widths:
+            widths = " and ".join(map(str, self.widths))
+            raise BertcliError(
+                f"--tolerance needs vectors of one width, and these have {widths} dimensions",
+                "neighbour_overlap and similarity_correlation say how far they agree",
+            )
         if self.not_finite and not self.identical:
             raise BertcliError(
                 f"{self.not_finite} rows contain NaN or infinity, and the files differ",
@@ -70,20 +83,41 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     """Compare two files of vectors row by row, and keep the ``worst`` rows.
 
     Vectors of a lower precision are restored first when their manifest says how. Raises InputError
-    when a file cannot be read, or their shapes differ.
+    when a file cannot be read, or their rows are not as many.
     """
     import numpy as np
 
     with np.errstate(all="ignore"):  # of numbers from files, NaN and infinity are counted
-        return _compare(Agreement(a, b), worst)
+        sides = [_peeked(_readable(path)) for path in (a, b)]
+        widths = [() if first is None or not len(first) else first.shape[1:] for first, _ in sides]
+        blocks = [rest for _, rest in sides]
+        if all(len(width) == 1 for width in widths) and widths[0] != widths[1]:
+            return _compare_widths(Agreement(a, b), *blocks)
+        return _compare(Agreement(a, b), blocks, worst)
 
 
-def _compare(found: Agreement, worst: int) -> Agreement:
+def _peeked(blocks: Iterator[Array]) -> tuple[Array | None, Iterator[Array]]:
+    """Return the first block, None without one, and all of them."""
+    first = next(blocks, None)
+    return first, blocks if first is None else chain([first], blocks)
+
+
+def _compare_widths(found: Agreement, x: Iterator[Array], y: Iterator[Array]) -> Agreement:
+    a, b = RowSample(x), RowSample(y)
+    if a.count != b.count:
+        raise _differing(found, [a.count, b.count], [(), ()])
+    found.shape, found.widths, found.identical = [a.count], [a.width, b.width], False
+    found.dtype = [precision_of(found.a) or a.dtype, precision_of(found.b) or b.dtype]
+    found.similarity, found.not_finite = agreement_of(a, b)
+    return found
+
+
+def _compare(found: Agreement, blocks: Sequence[Iterator[Array]], worst: int) -> Agreement:
     import numpy as np
 
     total = np.zeros(2)  # of absolute differences, of cosines
     measured = 0
-    for start, x, y in _pairs(found):
+    for start, x, y in _pairs(found, blocks):
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         found.identical = found.identical and bool(same.all())
         finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
@@ -100,13 +134,15 @@ def _compare(found: Agreement, worst: int) -> Agreement:
     return found
 
 
-def _pairs(found: Agreement) -> Iterator[tuple[int, Array, Array]]:
+def _pairs(
+    found: Agreement, blocks: Sequence[Iterator[Array]]
+) -> Iterator[tuple[int, Array, Array]]:
     """Yield the number of the first row, and the same rows of both files, [n, D] in float64."""
     import numpy as np
 
     counts = [0, 0]
     shapes: list[tuple[int, ...]] = [(), ()]
-    for pair in zip_longest(_readable(found.a), _readable(found.b), fillvalue=None):
+    for pair in zip_longest(*blocks, fillvalue=None):
         for side, block in enumerate(pair):
             if block is not None:
                 counts[side] += len(block)

@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
 from bertcli.vectors import reading as stored
+from bertcli.vectors import similarity_agreement
 from bertcli.vectors.agreement import compare
 from bertcli.vectors.output import open_vectors
 from bertcli.vectors.sink import Target
@@ -174,7 +175,7 @@ def test_no_rows_have_a_width(tmp_path, run, one, other):
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ([(3, 4), (3, 5)], r"a\.npy has 4 dimensions, .*b\.npy has 5$"),
+        ([(3, 4), (2, 5)], r"a\.npy has 3 rows, .*b\.npy has 2$"),
         ([(3, 4), (5, 4)], r"a\.npy has 3 rows, .*b\.npy has 5$"),
         ([(3, 4), (3, 2, 4)], r"a\.npy has 4 dimensions, .*b\.npy has 2 x 4$"),
         ([(3, 4), (0, 4)], r"a\.npy has 3 rows, .*b\.npy has 0$"),
@@ -185,6 +186,84 @@ def test_other_shapes_cannot_be_compared(write, shapes, message):
     paths = [write(f"{name}.npy", normal(*s)) for name, s in zip("ab", shapes, strict=True)]
     with pytest.raises(InputError, match=f"nothing to compare: .*{message}"):
         compare(*paths)
+
+
+def by_hand(x, y, nearest):
+    """Return the correlation of the similarities of all pairs, and the overlap of neighbours."""
+    cosines = []
+    for vectors in (x, y):
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines.append(unit.astype(np.float64) @ unit.T)
+    upper = np.triu_indices(len(x), 1)
+    correlation = np.corrcoef(*(one[upper] for one in cosines))[0, 1]
+    for one in cosines:
+        np.fill_diagonal(one, -2)
+    sets = [[{*np.argsort(-row)[:nearest].tolist()} for row in one] for one in cosines]
+    overlap = np.mean([len(p & q) / nearest for p, q in zip(*sets, strict=True)])
+    return correlation, overlap
+
+
+@pytest.mark.parametrize(("rows", "nearest"), [(3, 2), (8, 7), (700, 10)])
+def test_vectors_of_different_widths_agree_on_similarities(write, rows, nearest):
+    x = normal(rows, 6)
+    y = np.hstack([x, normal(rows, 3, seed=1)])
+    found = compare(write("a.npy", x), write("b.jsonl", y))
+    correlation, overlap = by_hand(x, y, nearest)
+    assert found.similarity.similarity_correlation == pytest.approx(correlation, abs=1e-5)
+    assert found.similarity.neighbour_overlap == pytest.approx(overlap, abs=1e-3)
+    assert found.similarity[2:] == (nearest, rows, None)
+    assert (found.shape, found.widths, found.identical) == ([rows], [6, 9], False)
+
+
+def test_the_same_directions_in_another_width_agree(write):
+    x = normal(50, 5)
+    found = compare(write("a.npy", x), write("b.npy", np.hstack([3 * x, 0 * x])))
+    assert found.similarity.similarity_correlation == pytest.approx(1)
+    assert found.similarity.neighbour_overlap == 1
+    found = compare(write("a.npy", normal(300, 5)), write("b.npy", normal(300, 7, seed=3)))
+    assert abs(found.similarity.similarity_correlation) < 0.1
+    assert found.similarity.neighbour_overlap < 0.1
+
+
+def test_of_many_rows_a_sample_is_taken_the_same_in_both(write, monkeypatch):
+    x = normal(3 * stored.ROWS, 4)
+    whole = similarity_agreement.RowSample(iter([x]), 100)
+    parts = similarity_agreement.RowSample(np.split(x, [7, 2048, 5000]), 100)
+    assert np.array_equal(whole.numbers, parts.numbers)
+    assert np.array_equal(whole.vectors, x[whole.numbers])
+    assert len({*whole.numbers.tolist()}) == 100
+    found = compare(write("a.npy", x), write("b.npy", np.hstack([x, 0 * x])))
+    assert found.similarity[1:] == (1, 10, similarity_agreement.SAMPLE, 0)
+
+
+def test_rows_of_other_widths_with_nan_are_left_out(write):
+    x, y = normal(40, 4), np.hstack([normal(40, 4), normal(40, 1)])
+    x[3], y[7, 2], y[3, 0] = np.nan, np.inf, np.nan
+    found = compare(write("a.npy", x), write("b.npy", y))
+    assert (found.not_finite, found.similarity.rows_compared) == (2, 38)
+    left = np.delete(np.arange(40), [3, 7])
+    again = compare(write("c.npy", x[left]), write("d.npy", y[left]))
+    assert again.similarity == found.similarity
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_two_rows_of_other_widths_have_no_correlation(write, rows):
+    found = compare(write("a.npy", normal(rows, 4)), write("b.npy", normal(rows, 5)))
+    assert found.similarity[:2] == (None, None)
+
+
+def test_command_with_different_widths(write, run):
+    a, b = write("a.npy", normal(9, 4)), write("b.npy", normal(9, 5))
+    code, out, err = run(a, b)
+    row = json.loads(out)
+    assert (code, err, row["widths"], row["max_abs"], row["worst"]) == (0, "", [4, 5], None, [])
+    assert {"similarity_correlation", "neighbour_overlap", "neighbours", "seed"} < {*row}
+    assert "widths" not in json.loads(run(a, a)[1])
+    code, out, _ = run(a, b, "-f", "table")
+    assert (code, "neighbour overlap" in out, "4 and 5" in out) == (0, True, True)
+    code, _, err = run(a, b, "--tolerance", "1")
+    assert code == 1
+    assert "--tolerance needs vectors of one width" in err
 
 
 def test_command_in_a_pipe(write, run):

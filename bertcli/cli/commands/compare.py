@@ -38,7 +38,11 @@ class PairOptions:
 def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -> None:
     """Compare two files of vectors: largest difference, cosines, worst rows.
 
-    Exit code 0, or 1 when the shapes differ or --tolerance is exceeded. Rows are numbered from 0.
+    For vectors of different widths: the correlation of their similarity matrices, and the overlap
+    of nearest neighbours (above 4,096 rows, of a sample).
+
+    Exit code 0, or 1 when the files have other numbers of rows, or --tolerance is exceeded. Rows are
+    numbered from 0.
 
     $ bertcli compare before.npy after.npy --tolerance 1e-5
     $ bertcli compare before.npy after.npy -f jsonl

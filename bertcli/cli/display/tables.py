@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.agreement import Agreement
     from bertcli.vectors.search import Answer, Hit
+    from bertcli.vectors.similarity_agreement import SimilarityAgreement
 
 T = TypeVar("T")
 
@@ -331,6 +332,9 @@ def comparison_view(found: Agreement) -> Iterator[RenderableType]:
     """Draw the differences of two files, and their worst rows."""
     kinds = [*found.dtype, "", ""]
     rows = [("a", f"{found.a}  {kinds[0]}"), ("b", f"{found.b}  {kinds[1]}")]
+    if found.similarity is not None:
+        yield pairs([*rows, *_similarity_rows(found, found.similarity)])
+        return
     rows.append(("shape", " x ".join(map(str, found.shape))))
     rows.append(("identical", "yes" if found.identical else "no"))
     for name in ("max_abs", "mean_abs", "cosine_min", "cosine_mean"):
@@ -348,6 +352,22 @@ def comparison_view(found: Agreement) -> Iterator[RenderableType]:
                 f"{row.row}", _shown("max_abs", row.max_abs), _shown("cosine", row.cosine)
             )
         yield worst
+
+
+def _similarity_rows(
+    found: Agreement, similarity: SimilarityAgreement
+) -> Iterator[tuple[str, str]]:
+    """Yield what vectors of different widths agree on."""
+    yield "rows", f"{found.shape[0]:,}"
+    yield "widths", " and ".join(map(str, found.widths or ()))
+    if similarity.seed is not None:
+        yield "sample", f"{similarity.rows_compared:,} rows, seed {similarity.seed}"
+    for name in ("similarity_correlation", "neighbour_overlap"):
+        value = getattr(similarity, name)
+        yield name.replace("_", " "), "-" if value is None else f"{value:.4f}"
+    yield "neighbours", f"{similarity.neighbours} of each row, by cosine"
+    if found.not_finite:
+        yield "NaN or infinite", f"{found.not_finite:,} rows"
 
 
 def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
