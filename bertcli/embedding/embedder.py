@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -40,8 +41,9 @@ from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Encoded, Layout
-from bertcli.tokenizing.run import TokenCounts, TokenizeRun
+from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
 
 COLUMNS = ("input_ids", "token_type_ids")
 TRIED = (2, 19)  # tokens of the texts that `same_bits` compares
@@ -59,11 +61,52 @@ class Embedded(NamedTuple):
     pieces: TokenVectors | None = None
 
 
+class EmbeddedBlock(Sequence[Embedded]):
+    """Records with their vectors, as columns; an `Embedded` is made where somebody asks for one.
+
+    The vectors are an array [n, D...], or where tokens or words have one each, ``pieces`` says
+    which, and the vectors of each record are [L, D...].
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        vectors: np.ndarray | list[np.ndarray],
+        pieces: list[TokenVectors] | None = None,
+    ) -> None:
+        self.batch, self.vectors, self.pieces = batch, vectors, pieces
+        if isinstance(batch, RaggedBatch):
+            self.records, self.samples = batch.records, batch.samples
+            self.lengths: list[int] = batch.tokens.lengths.tolist()
+            self.cuts: list[int] = batch.tokens.cut.tolist()
+        else:
+            self.records = TextBlock.of([item.record for item in batch])
+            self.samples = [item.sample for item in batch]
+            self.lengths = [item.length for item in batch]
+            self.cuts = [item.cut for item in batch]
+
+    @cached_property
+    def items(self) -> list[Embedded]:
+        """The records one by one."""
+        pieces: Iterable[TokenVectors | None] = self.pieces or repeat(None)
+        return list(map(Embedded, each_of(self.batch, COLUMNS), self.vectors, pieces))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, at: int) -> Embedded: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Embedded]: ...
+    def __getitem__(self, at: int | slice) -> Embedded | list[Embedded]:
+        return self.items[at]
+
+
 class EmbedWindow(NamedTuple):
     """A window of records: its counts, and what comes of it, in order, once it is iterated."""
 
     counts: TokenCounts
-    parts: Iterator[Ran | list[Embedded]]
+    parts: Iterator[Ran | EmbeddedBlock]
 
 
 @dataclass(frozen=True)
@@ -184,12 +227,13 @@ class Embedder:
             self.layout,
             self.options.window,
             full=full,
-            prepare=self._text,
+            prepare=self._texts,
             blocks=blocks,
             start=start,
+            few=1,
         )
 
-    def embed(self, run: TokenizeRun) -> Iterator[list[Embedded]]:
+    def embed(self, run: TokenizeRun) -> Iterator[EmbeddedBlock]:
         """Yield the records with their vectors, in input order, as many as memory allows at a time.
 
         Raises InputError for a text that is too long with ``on_truncate="error"``, or has no token,
@@ -215,23 +259,21 @@ class Embedder:
                 yield begun.popleft()
         yield from begun
 
-    def embedded(
-        self, batch: Sequence[Encoded], work: Work | None = None
-    ) -> Iterator[Ran | list[Embedded]]:
+    def embedded(self, batch: Batch, work: Work | None = None) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records of one window with their vectors, and the batches on the way.
 
         How they are divided depends on the window alone. ``work`` is that of ``_begun``.
         """
-        if not batch:
+        if not len(batch):
             return
         self._refuse(batch)
-        if not self.options.per_token:
+        if self.options.per_token and not isinstance(batch, RaggedBatch):
+            for records in portions(windows_of(batch), HELD):
+                yield from self._pieces(records)
+        else:
             yield from self._vectors(batch, work or self._run(Tokens.of(batch)))
-            return
-        for records in portions(windows_of(batch), HELD):
-            yield from self._pieces(records)
 
-    def _begun(self, batch: Sequence[Encoded]) -> Work | None:
+    def _begun(self, batch: Batch) -> Work | None:
         """Hand a window out before its turn; one that is refused is refused when its turn comes."""
         try:
             self._refuse(batch)
@@ -239,43 +281,54 @@ class Embedder:
             return None
         return self._run(Tokens.of(batch))
 
-    def _refuse(self, batch: Sequence[Encoded]) -> None:
+    def _refuse(self, batch: Batch) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
+        if isinstance(batch, RaggedBatch):
+            tokens, refused = batch.tokens, self.options.on_truncate == "error"
+            if tokens.is_plain and tokens.lengths.all() and not (refused and tokens.cut.any()):
+                return
+            batch = each_of(batch, COLUMNS)
         refuse_pairs(batch, self.runtime.config.type_vocab_size)
         if self.options.on_truncate == "error":
             refuse_cut(batch, self.max_length)
         if not self.options.per_token:
             refuse_empty(batch)
 
-    def _vectors(self, batch: Sequence[Encoded], work: Work) -> Iterator[Ran | list[Embedded]]:
-        """Yield the items with a vector each; the windows of one record become one item."""
+    def _vectors(self, batch: Batch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
+        """Yield the records with a vector each, that of all its windows."""
         pooled = np.asarray((yield from work), np.float32)
-        records = windows_of(batch)
-        special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
-        weights = [max(1.0, float(item.length - special)) for item in batch]
-        found = self._finished(pool_windows(pooled, [len(some) for some in records], weights))
-        items = [windows[0] for windows in records]
-        refuse_infinite(items, found)
-        yield [Embedded(item, vector) for item, vector in zip(items, found, strict=True)]
+        if not isinstance(batch, RaggedBatch):
+            records = windows_of(batch)
+            special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
+            weights = [max(1.0, float(item.length - special)) for item in batch]
+            pooled = pool_windows(pooled, [len(some) for some in records], weights)
+            batch = [windows[0] for windows in records]
+        vectors = self._finished(pooled)
+        found = EmbeddedBlock(batch, vectors)
+        refuse_infinite(found.records, vectors)
+        yield found
 
-    def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | list[Embedded]]:
+    def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | EmbeddedBlock]:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
         filled = [item for windows in records for item in windows if item.length]
         states = iter((yield from self._run(Tokens.of(filled))))
         nothing = np.zeros((0, *self._shape), np.float32)
-        found = []
+        items, found, owners = [], [], []
         for windows in records:
             vectors = [next(states) if item.length else nothing for item in windows]
             item, vector = joined(windows, vectors)
             pieces = TokenVectors.of_tokens(item)
             if self.options.words is not None:
-                words = words_of(item._replace(record=self._text(item.record)))
+                (read,) = self._texts([item.record])
+                words = words_of(item._replace(record=read))
                 vector = pool_words(vector, words, self.options.words)
                 pieces = TokenVectors.of_words(words)
             vector = self._finished(vector)
-            refuse_infinite([item], vector[None])
-            found.append(Embedded(item, vector, pieces))
-        yield found
+            refuse_infinite([item.record], vector[None])
+            items.append(item)
+            found.append(vector)
+            owners.append(pieces)
+        yield EmbeddedBlock(items, found, owners)
 
     def _run(self, texts: Tokens, budget: int | None = None) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
@@ -306,9 +359,9 @@ class Embedder:
             "window": options.window,
         }
 
-    def _text(self, record: Record) -> Record:
-        """Return a record as it is tokenized: with the prompt, in lower case where it has to be."""
-        return prepared(record, self.options.prompt or "", lower=self.sentence.lower_case)
+    def _texts(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
+        return prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
 
     @cached_property
     def _pooling(self) -> Pooling:
@@ -345,11 +398,11 @@ def refuse_empty(batch: Sequence[Encoded]) -> None:
             )
 
 
-def refuse_infinite(items: Sequence[Encoded], vectors: np.ndarray) -> None:
+def refuse_infinite(records: Sequence[Record], vectors: np.ndarray) -> None:
     """Raise ModelError for a record whose vectors [n, ...] hold NaN or infinity."""
-    finite = np.isfinite(vectors).reshape(len(items), -1).all(axis=1)
+    finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
     if not finite.all():
-        record = items[int(finite.argmin())].record
+        record = records[int(finite.argmin())]
         raise ModelError(
             f"{record.where}: its vector contains NaN or infinity",
             "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",

@@ -9,6 +9,7 @@ Nothing here needs torch, so a wrong choice is told before a model is looked for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bertcli.embedding.sentence_config import MODES, Sentence
@@ -16,6 +17,7 @@ from bertcli.embedding.word_pooling import WORD_POOLINGS
 from bertcli.errors import UsageError
 from bertcli.inference.options import Compute
 from bertcli.records.records import Record, Text
+from bertcli.records.text_block import TextBlock
 
 POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
@@ -108,15 +110,16 @@ def reads_first(options: EmbedOptions, sentence: Sentence) -> bool:
     return options.pooling in ("cls", "pooler") and not skips
 
 
-def prepared(record: Record, prompt: str, *, lower: bool) -> Record:
-    """Return a record with the prompt before its text, all of it in lower case if asked for."""
+def prepared(records: Sequence[Record], prompt: str, *, lower: bool) -> Sequence[Record]:
+    """Return records with the prompt before each text, all of it in lower case if asked for."""
     if not (prompt or lower):
-        return record
-    text, pair = record.text, record.pair
-    text = [*prompt.split(), *text] if isinstance(text, list) else prompt + text
-    if lower:
-        text, pair = _lower(text), None if pair is None else _lower(pair)
-    return record._replace(text=text, pair=pair)
+        return records
+    block, words = TextBlock.of(records), prompt.split()
+    texts = [[*words, *text] if isinstance(text, list) else prompt + text for text in block.texts]
+    if not lower:
+        return block.with_texts(texts, block.pairs)
+    pairs = block.pairs and [None if pair is None else _lower(pair) for pair in block.pairs]
+    return block.with_texts(list(map(_lower, texts)), pairs)
 
 
 def _lower(text: Text) -> Text:

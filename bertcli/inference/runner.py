@@ -18,8 +18,8 @@ import numpy as np
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.progress import Ran
-from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.ragged import offsets_of, spans
+from bertcli.tokenizing.run import Batch, RaggedBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,9 +36,12 @@ class Tokens:
     offsets: Places  # [B + 1]
 
     @classmethod
-    def of(cls, items: Sequence[Encoded]) -> Tokens:
+    def of(cls, batch: Batch) -> Tokens:
         """Return encoded texts without what the model does not need."""
-        columns = [item.columns for item in items]
+        if isinstance(batch, RaggedBatch):
+            tokens = batch.tokens
+            return cls(tokens.ids, tokens.column("token_type_ids").astype(np.uint8), tokens.offsets)
+        columns = [item.columns for item in batch]
         return cls.listed(
             [row["input_ids"] for row in columns], [row["token_type_ids"] for row in columns]
         )

@@ -31,13 +31,13 @@ from bertcli.records.read_progress import ReadProgress
 from bertcli.records.records import (
     Record,
     RecordFields,
-    TextBlock,
     checked,
     fields_of,
     too_many_columns,
 )
 from bertcli.records.source import Source
 from bertcli.records.stdin_format import begins_with_object
+from bertcli.records.text_block import TextBlock
 
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
@@ -110,7 +110,7 @@ def lines(
         if texts is None:
             yield reader.collect(_numbered(block), partial(parse, block))
         else:
-            yield TextBlock(texts, name, block.number)
+            yield TextBlock.of_lines(texts, name, block.number)
 
 
 def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[list[Record]]:

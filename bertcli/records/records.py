@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError
 from bertcli.files.typed_json import BadJsonError, TooDeepError, parse
@@ -30,32 +30,6 @@ class Record(NamedTuple):
     def where(self) -> str:
         """The place to name in messages: ``reviews.txt:12``, or ``text 2`` for arguments."""
         return f"{self.file}:{self.line}" if self.file else f"text {self.line}"
-
-
-class TextBlock(Sequence[Record]):
-    """Records that are nothing but texts, the first of them on line ``number`` of ``file``."""
-
-    def __init__(self, texts: list[str], file: str, number: int) -> None:
-        self.texts, self.file, self.number = texts, file, number
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    @overload
-    def __getitem__(self, at: int) -> Record: ...
-    @overload
-    def __getitem__(self, at: slice) -> TextBlock: ...
-    def __getitem__(self, at: int | slice) -> Record | TextBlock:
-        lines = range(self.number, self.number + len(self.texts))
-        if isinstance(at, int):
-            return Record(self.texts[at], file=self.file, line=lines[at])
-        start = at.indices(len(self.texts))[0]
-        return TextBlock(self.texts[at], self.file, self.number + start)
-
-    def __iter__(self) -> Iterator[Record]:
-        file = self.file
-        for line, text in enumerate(self.texts, self.number):
-            yield Record(text, None, None, None, file, line)
 
 
 def checked(record: Record, source: Source) -> Record:
@@ -112,16 +86,6 @@ def _valid(text: str, record: Record, source: Source) -> str:
             ) from None
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-def texts_of(records: Iterable[Record]) -> Iterator[str]:
-    """Yield all strings of records: texts, pairs, or their words if they are split."""
-    for text, pair, *_ in records:
-        for part in (text, pair):
-            if isinstance(part, list):
-                yield from part
-            elif part:
-                yield part
 
 
 def words(text: str) -> list[str]:

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
+
+from bertcli.records.text_block import TextBlock
 
 T = TypeVar("T")
 
 DONE = object()
 
 
-def windows(blocks: Iterable[Sequence[T]], size: int, *, full: bool = False) -> Iterator[list[T]]:
-    """Split blocks into lists of at most ``size`` items.
+def windows(
+    blocks: Iterable[Sequence[T]], size: int, *, full: bool = False
+) -> Iterator[Sequence[T]]:
+    """Split blocks into sequences of at most ``size`` items.
 
     A block that is short because its source is slow is passed on at once, unless ``full`` asks for
     windows that do not depend on the blocks.
     """
-    held: list[T] = []
+    held: list[Sequence[T]] = []
+    missing = size
     for block in blocks:
-        held += block
-        while len(held) >= size:
-            yield held[:size]
-            held = held[size:]
+        at = 0
+        while at < len(block):
+            held.append(block[at : at + missing])
+            at += missing
+            missing -= len(held[-1])
+            if not missing:
+                yield _joined(held)
+                held, missing = [], size
         if held and not full:
-            yield held
-            held = []
+            yield _joined(held)
+            held, missing = [], size
     if held:
-        yield held
+        yield _joined(held)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, TextBlock) for part in parts):
+        return TextBlock.joined(parts)
+    return list(chain.from_iterable(parts))
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:

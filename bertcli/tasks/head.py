@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,8 +187,13 @@ def streamed(
     head: Head, reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
 ) -> Stream:
     """Return the pass that tokenizes records and gives ``judge`` windows of them."""
-    run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=prepare)
+    each = None if prepare is None else partial(_each, prepare)
+    run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=each)
     return Stream(reader, run.tally, map(judge, growing(run)), head.max_length)
+
+
+def _each(prepare: Prepare, records: Sequence[Record]) -> list[Record]:
+    return list(map(prepare, records))
 
 
 def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.records.records import Record, Text, TextBlock
+from bertcli.records.records import Record, Text
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Column, Encoded, Layout
 from bertcli.tokenizing.frame import frame_of
 
@@ -156,13 +157,9 @@ class RaggedMaker:
         self, records: Sequence[Record]
     ) -> tuple[tuple[Ids, Counts], tuple[Ids, Counts], NDArray[np.bool_]]:
         """Return the ids of first and of second texts, and which records have a second."""
-        count = len(records)
-        if isinstance(records, TextBlock):
-            first, seconds = self._ids(records.texts), None
-        else:
-            first = self._ids([record.text for record in records])
-            seconds = [record.pair for record in records]
-        if seconds is None or all(text is None for text in seconds):
+        count, block = len(records), TextBlock.of(records)
+        first, seconds = self._ids(block.texts), block.pairs
+        if seconds is None:
             nothing = np.zeros(0, np.uint32), np.zeros(count + 1, np.int64)
             return first, nothing, np.zeros(count, np.bool_)
         there = np.array([text is not None for text in seconds], np.bool_)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.files.jsonl import to_json
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.ragged import ATTENDED, SPECIAL, Ragged
 from bertcli.tokenizing.run import RaggedBatch, count_row, row
@@ -52,7 +52,7 @@ class RaggedLines:
         return b"".join(parts)
 
     def _one_by_one(self, batch: RaggedBatch) -> bytes:
-        if self.only_count and isinstance(batch.records, TextBlock):
+        if self.only_count and batch.records.is_plain:
             return b"".join([b'{"length":%d}\n' % size for size in batch.tokens.lengths.tolist()])
         items = batch.encoded(self.layout.columns)
         if self.only_count:
@@ -109,10 +109,10 @@ class RaggedLines:
             tail += b',"length":%d' % parts.sum()
         return tail
 
-    def _around(self, tokens: Ragged, records: Sequence[Record]) -> tuple[list[bytes], list[bytes]]:
+    def _around(self, tokens: Ragged, records: TextBlock) -> tuple[list[bytes], list[bytes]]:
         """Return what comes before the ids of every text, and what ends its line."""
         first, last = b'"input_ids":[', b"}\n"
-        if isinstance(records, TextBlock) and "text" not in self.extra:
+        if records.is_plain and "text" not in self.extra:
             heads, ends = [b"{" + first] * len(tokens), [last] * len(tokens)
             for at in np.flatnonzero(tokens.cut).tolist():
                 ends[at] = b',"truncated":%d}\n' % tokens.cut[at]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.files.tables import Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock, carried
+from bertcli.records.records import Record, carried
+from bertcli.records.text_block import TextBlock
 from bertcli.records.windows import ahead, windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import FEW, RAGGED, Tokenizer
@@ -18,26 +19,33 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.ragged import Ragged, RaggedMaker
 
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
+Prepare = Callable[[Sequence[Record]], Sequence[Record]]
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
 
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """Records and their tokens as arrays."""
+    """Records and their tokens as arrays, and the numbers of the records in the run."""
 
-    records: Sequence[Record]
+    records: TextBlock
     tokens: Ragged
+    samples: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.records)
 
     def encoded(self, columns: Sequence[str]) -> list[Encoded]:
         """Return the records one by one."""
-        return self.tokens.encoded(self.records, columns, range(len(self)))
+        return self.tokens.encoded(self.records, columns, self.samples)
 
 
-Batch = list[Encoded] | RaggedBatch
-Counted = tuple["TokenCounts", list[Encoded]]  # a window
+Batch = Sequence[Encoded] | RaggedBatch
+Counted = tuple["TokenCounts", Batch]  # a window
+
+
+def each_of(batch: Batch, columns: Sequence[str]) -> Sequence[Encoded]:
+    """Return the records of a batch one by one."""
+    return batch.encoded(columns) if isinstance(batch, RaggedBatch) else batch
 
 
 @dataclass
@@ -68,16 +76,16 @@ class TokenCounts:
 
     def add_ragged(self, batch: RaggedBatch, limit: int | None) -> None:
         """Count the records of a flat batch."""
-        tokens, records = batch.tokens, batch.records
+        tokens, texts, pairs = batch.tokens, batch.records.texts, batch.records.pairs
         self.records += len(tokens)
         self.tokens += len(tokens.ids)
         self.longest = max(self.longest, int(tokens.lengths.max(initial=0)))
         self.truncated += int((tokens.cut > 0).sum())
         self.cut += int(tokens.cut.sum())
-        if isinstance(records, TextBlock):
-            self.empty += records.texts.count("")
+        if pairs is None:
+            self.empty += texts.count("") + texts.count([])
         else:
-            self.empty += sum(not record.text and not record.pair for record in records)
+            self.empty += sum(not (text or pair) for text, pair in zip(texts, pairs, strict=True))
         if limit is not None and self.longest > limit:
             self.too_long += int((tokens.lengths > limit).sum())
 
@@ -98,22 +106,23 @@ class TokenizeRun:
     layout: Layout
     window: int = WINDOW
     full: bool = False  # whether every window has that many records, however slowly they come
-    prepare: Callable[[Record], Record] | None = None  # what is done to each text before
+    prepare: Prepare | None = None  # what is done to records before
     blocks: Iterable[Sequence[Record]] | None = None  # what is left of the reader's
     start: int = 0  # the number of the first record in them
+    few: int = FEW  # fewer records are not worth arrays
     tally: TokenCounts = field(default_factory=TokenCounts)
 
     def __iter__(self) -> Iterator[list[Encoded]]:
         """Yield windows of encoded records in input order."""
         for counts, batch in self.counted():
             self.tally.merge(counts)
-            if batch:
-                yield batch
+            if len(batch):
+                yield list(each_of(batch, self.layout.columns))
 
     def counted(self) -> Iterator[Counted]:
         """Yield the windows with their counts, for whoever keeps the tally; some may be empty."""
-        groups = windows(self.blocks or self.reader.blocks(), self.window, full=self.full)
-        yield from ahead(self._encoded(groups))
+        blocks = self.blocks or self.reader.blocks()
+        yield from ahead(self._counted(windows(blocks, self.window, full=self.full)))
 
     @property
     def is_flat(self) -> bool:
@@ -125,28 +134,30 @@ class TokenizeRun:
 
         A window of a certain size is kept where it has to be ``full``.
         """
-        for counts, batch in ahead(self._batches()):
+        found = self.counted() if self.full else ahead(self._counted(self.reader.blocks()))
+        for counts, batch in found:
             self.tally.merge(counts)
             if len(batch):
                 yield batch
 
-    def _batches(self) -> Iterator[tuple[TokenCounts, Batch]]:
-        blocks = iter(self.reader.blocks())
-        if self.full:
-            blocks = windows(blocks, self.window, full=True)
-        first, skip, limit = 0, self.reader.skip, self.tokenizer.limit
-        for records in blocks:
-            counts = TokenCounts(literals=self.tokenizer.count_literals(records))
-            if len(records) < FEW or not self._maker.fits:
-                items = self.tokenizer.encode_each(records, self.layout, skip=skip, first=first)
-                counts.add(items, limit)
-                yield counts, items
-            else:
-                tokens, rows = self._maker(records, skip)
-                kept = records if len(rows) == len(records) else [records[at] for at in rows]
-                batch = RaggedBatch(kept, tokens)
+    def _counted(self, groups: Iterator[Sequence[Record]]) -> Iterator[Counted]:
+        first, skip, limit = self.start, self.reader.skip, self.tokenizer.limit
+        for records in groups:
+            texts = self.prepare(records) if self.prepare else records
+            counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
+            if self.is_flat and len(records) >= self.few and self._maker.fits:
+                tokens, rows = self._maker(texts, skip)
+                block, samples = TextBlock.of(records), range(first, first + len(records))
+                kept = block if len(rows) == len(records) else block.take(rows)
+                batch = RaggedBatch(kept, tokens, [samples[at] for at in rows])
                 counts.add_ragged(batch, limit)
                 yield counts, batch
+            else:
+                items = self.tokenizer.encode_each(texts, self.layout, skip=skip, first=first)
+                if self.prepare:  # what was read is what is spoken of from here on
+                    items = [item._replace(record=records[item.sample - first]) for item in items]
+                counts.add(items, limit)
+                yield counts, items
             first += len(records)
 
     @cached_property
@@ -154,18 +165,6 @@ class TokenizeRun:
         from bertcli.tokenizing.ragged import RaggedMaker
 
         return RaggedMaker(self.tokenizer, self.layout)
-
-    def _encoded(self, groups: Iterator[list[Record]]) -> Iterator[Counted]:
-        first = self.start
-        for records in groups:
-            texts = [self.prepare(record) for record in records] if self.prepare else records
-            items = self.tokenizer.encode(texts, self.layout, skip=self.reader.skip, first=first)
-            if self.prepare:  # what was read is what is spoken of from here on
-                items = [item._replace(record=records[item.sample - first]) for item in items]
-            counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
-            counts.add(items, self.tokenizer.limit)
-            yield counts, items
-            first += len(records)
 
 
 def row(

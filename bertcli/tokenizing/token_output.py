@@ -20,7 +20,7 @@ from bertcli.files.jsonl import to_json
 from bertcli.files.tables import ColumnTable, FlatLists
 from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
-from bertcli.records.records import TextBlock, carried
+from bertcli.records.records import carried
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import (
     WINDOW,
@@ -96,7 +96,7 @@ class TokenOutput:
         if isinstance(batch, RaggedBatch):
             if form == "jsonl":
                 return [self._lines(batch)]
-            if form == "txt" and isinstance(batch.records, TextBlock):
+            if form == "txt" and batch.records.is_plain:
                 return [b"".join([b"%d\n" % length for length in batch.tokens.lengths.tolist()])]
             if form in (*TENSORS, "parquet") and not self.task.only_count:
                 return self._table(batch)
@@ -131,7 +131,7 @@ class TokenOutput:
             columns["pair"] = [record.pair for record in records]
         if layout.truncation != "do_not_truncate":
             columns["truncated"] = tokens.cut
-        if isinstance(records, TextBlock):
+        if records.is_plain:
             return ColumnTable(columns, len(tokens))
         rows = [
             ({} if record.id is None else {"id": record.id}, carried(columns, record))

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertcli.errors import BertcliError, InputError
 from bertcli.hub import find_model
-from bertcli.records.records import Record, TextBlock, texts_of
+from bertcli.records.records import Record
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.call import Call, Texts
 from bertcli.tokenizing.columns import (
     COLUMNS,
@@ -96,8 +97,7 @@ class Tokenizer(TokenConverter):
         if self.core.encode_special_tokens:
             return 0
         self.notice_changes()
-        texts = records.texts if isinstance(records, TextBlock) else texts_of(records)
-        return self.literals.count(texts)
+        return self.literals.count(TextBlock.of(records).strings)
 
     def encode(
         self,

@@ -53,7 +53,7 @@ def tokenized(reader: Reader, tokenizer: Tokenizer) -> Iterator[list[Sequence[in
     """Yield windows of sentences as ids, without special tokens; None ends a document."""
     layout = Layout(columns=("input_ids",), special_tokens=False)
 
-    def run(records: list[Record]) -> list[Sequence[int] | None]:
+    def run(records: Sequence[Record]) -> list[Sequence[int] | None]:
         found = tokenizer.encode(records, layout)
         return [_ids(encoded) if str(encoded.record.text).strip() else None for encoded in found]
 

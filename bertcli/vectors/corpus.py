@@ -7,7 +7,6 @@ texts that they were made of. Without texts, a row has the id that was kept with
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,7 +126,7 @@ class CorpusTexts:
             return
         digest = InputDigest()
         for block in self.reader.blocks():
-            deque(digest.watch(block), maxlen=0)
+            digest.add(block)
             if self.keeps:
                 self.kept.append(block)
             yield block

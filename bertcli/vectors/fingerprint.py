@@ -6,8 +6,9 @@ A run is resumed, and a corpus searched, only where all of these are as they wer
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bertcli.hub import sha256
 from bertcli.inference.compiled_cache import digest_of
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
+from bertcli.records.text_block import TextBlock
 
 # Keys of config.json that change the numbers of the same weights; what else does is an option.
 NUMBERS = (
@@ -40,17 +42,14 @@ class InputDigest:
     texts: Any = field(default_factory=hashlib.sha256)
     records: int = 0
 
-    def add(self, record: Record) -> None:
-        """Take in one record, as it was read."""
-        self.sha.update(repr((record.id, record.text, record.pair, record.extra)).encode())
-        self.texts.update(repr((record.text, record.pair)).encode())
-        self.records += 1
-
-    def watch(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the same records, each once it is taken in."""
-        for record in records:
-            self.add(record)
-            yield record
+    def add(self, records: Sequence[Record]) -> None:
+        """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
+        block, nothing = TextBlock.of(records), repeat(None)
+        texts, pairs = block.texts, block.pairs or nothing
+        rows = zip(block.ids or nothing, texts, pairs, block.extras or nothing, strict=False)
+        self.sha.update("".join(map(repr, rows)).encode())
+        self.texts.update("".join(map(repr, zip(texts, pairs, strict=False))).encode())
+        self.records += len(block)
 
 
 def made_by(embedder: Embedder) -> dict[str, Any]:

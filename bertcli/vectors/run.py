@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.embedding.embedder import Embedded, Embedder
+from bertcli.embedding.embedder import EmbeddedBlock, Embedder
 from bertcli.errors import OutputError
 from bertcli.files.versions import versions
 from bertcli.files.writers import open_output
@@ -30,42 +30,44 @@ if TYPE_CHECKING:
 LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
 
 
-def metas(items: Sequence[Embedded]) -> list[dict[str, Any]]:
+def metas(block: EmbeddedBlock) -> list[dict[str, Any]]:
     """Return what is written of each record beside its vector.
 
     Raises InputError when a record carries a field of a name that is written.
     """
-    found = []
-    also = WRITTEN if not items or items[0].pieces is None else WRITTEN_OF_MANY
-    for encoded, _, pieces in items:
-        record = encoded.record
-        row = {"id": encoded.sample if record.id is None else record.id}
-        if pieces is not None:
-            row |= pieces.fields(pair=record.pair is not None)
-        row["n_tokens"] = encoded.length
-        if encoded.cut:
-            row["truncated"] = encoded.cut
-        found.append(row | carried(row, record, also))
+    records, found = block.records, []
+    rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
+    for at, (sample, key, length, cut) in enumerate(rows):
+        row: dict[str, Any] = {"id": sample if key is None else key}
+        if block.pieces:
+            row |= block.pieces[at].fields(pair=records[at].pair is not None)
+        row["n_tokens"] = length
+        if cut:
+            row["truncated"] = cut
+        found.append(row)
+    if records.extras:
+        also = WRITTEN_OF_MANY if block.pieces else WRITTEN
+        return [row | carried(row, one, also) for row, one in zip(found, records, strict=True)]
     return found
 
 
-def own_ids(items: Sequence[Embedded]) -> list[dict[str, Any]]:
+def own_ids(block: EmbeddedBlock) -> list[dict[str, Any]]:
     """Return the ids of those records that have one."""
-    records = [item.encoded.record for item in items]
-    return [{} if record.id is None else {"id": record.id} for record in records]
+    ids = block.records.ids or [None] * len(block)
+    return [{} if key is None else {"id": key} for key in ids]
 
 
-def stacked(items: Sequence[Embedded]) -> np.ndarray:
+def stacked(block: EmbeddedBlock) -> np.ndarray:
     """Return the vectors of some records as one array, [n, D]: one each, or those of all pieces."""
     import numpy as np
 
-    vectors = [item.vector for item in items]
-    return np.stack(vectors) if items[0].pieces is None else np.concatenate(vectors)
+    vectors = block.vectors
+    return np.concatenate(vectors) if isinstance(vectors, list) else vectors
 
 
-def counts(items: Sequence[Embedded]) -> list[int]:
+def counts(block: EmbeddedBlock) -> list[int]:
     """Return how many rows of the array each record has."""
-    return [1 if item.pieces is None else len(item.vector) for item in items]
+    return list(map(len, block.vectors)) if block.pieces else [1] * len(block)
 
 
 @dataclass
@@ -74,7 +76,7 @@ class EmbedStream:
 
     embedder: Embedder
     reader: Reader
-    write: Callable[[list[Embedded]], None]
+    write: Callable[[EmbeddedBlock], None]
     tally: TokenCounts = field(default_factory=TokenCounts)
 
     def __iter__(self) -> Iterator[Step]:
@@ -89,15 +91,10 @@ class EmbedStream:
 
 
 @contextmanager
-def stdout_writer(form: str, precision: str) -> Iterator[Callable[[list[Embedded]], None]]:
+def stdout_writer(form: str, precision: str) -> Iterator[Callable[[EmbeddedBlock], None]]:
     """Yield a function that writes records to stdout, as JSONL or CSV."""
     with open_output(None) as out, vector_writer(out.file, form, precision) as write:
-
-        def put(items: list[Embedded]) -> None:
-            several = items and items[0].pieces is not None
-            write(metas(items), [one.vector for one in items] if several else stacked(items))
-
-        yield put
+        yield lambda block: write(metas(block), block.vectors)
 
 
 @dataclass
@@ -159,8 +156,7 @@ class EmbedRun:
         blocks, left = self.reader.blocks(), state.get("records", 0)
         rest: Sequence[Record] = ()
         while left and (block := next(blocks, None)) is not None:
-            for record in block[:left]:
-                digest.add(record)
+            digest.add(block[:left])
             left, rest = left - len(block[:left]), block[left:]
         if state and digest.sha.hexdigest() != state["input"]:
             raise OutputError(
@@ -178,13 +174,12 @@ class EmbedRun:
         needed = model_files(folder, self.embedder.runtime.spec.folder)
         return Inputs(source.paths, texts, needed)
 
-    def _write(self, sink: Sink, items: Sequence[Embedded], digest: InputDigest) -> None:
-        for item in items:
-            digest.add(item.encoded.record)
+    def _write(self, sink: Sink, block: EmbeddedBlock, digest: InputDigest) -> None:
+        digest.add(block.records)
         rows = (
-            own_ids(items) if self.target.lists_ids and not self.target.every_id else metas(items)
+            own_ids(block) if self.target.lists_ids and not self.target.every_id else metas(block)
         )
-        sink.write(rows, stacked(items), counts(items) if self.target.many else None)
+        sink.write(rows, stacked(block), counts(block) if self.target.many else None)
 
     def _commit(self, sink: Sink, digest: InputDigest) -> None:
         sink.commit(

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bertcli.checkpoints.scan import bert_folder, read_config
-from bertcli.embedding.embedder import Embedded, Embedder
+from bertcli.embedding.embedder import EmbeddedBlock, Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import InputError
 from bertcli.files.writers import format_of
@@ -204,14 +206,11 @@ class Search:
     def asking(self, queries: Sequence[Record]) -> tuple[list[Record], Nearest]:
         """Return the queries that have a vector, and what collects the rows nearest to them."""
         asking = prompted(self.embedder, QUERY, self.options.query_prompt)
-        items: list[Embedded] = []
-        if queries:
-            run = asking.run(Reader(Source()), blocks=[queries])
-            items = [item for window in asking.embed(run) for item in window]
-            self.asked.add([item.encoded for item in items], None)
-        vectors = stacked(items) if items else asking.nothing
+        blocks = list(asking.embed(asking.run(Reader(Source()), blocks=[queries])))
+        self.asked.add([item.encoded for block in blocks for item in block], None)
+        vectors = np.concatenate([asking.nothing, *map(stacked, blocks)])
         nearest = Nearest(vectors, self.options.top_k, self.options.threshold)
-        return [item.encoded.record for item in items], nearest
+        return [record for block in blocks for record in block.records], nearest
 
 
 class PassingSearch:
@@ -234,12 +233,12 @@ class PassingSearch:
         """Return the answers, once all texts were seen."""
         return answers_of(self.queries, self.nearest, self.texts)
 
-    def _see(self, window: list[Embedded]) -> None:
+    def _see(self, block: EmbeddedBlock) -> None:
         """Keep the texts of the rows that are nearest so far."""
         first = self.nearest.rows
-        self.nearest.add(stacked(window))
+        self.nearest.add(stacked(block))
         near = self.nearest.found
-        fresh = {first + at: item.encoded.record for at, item in enumerate(window)}
+        fresh = {row: block.records[row - first] for row in near if row >= first}
         self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, pre_tokenizers, processors
 
 from bertcli.errors import BertcliError, InputError
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.records import Record
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.ragged import COLUMNS, RaggedMaker
@@ -141,7 +142,7 @@ def test_no_records(default):
 
 def test_lines_need_no_record(default):
     texts = hostile.composed(6, 300)
-    lines = default.ragged(TextBlock(texts, "x.txt", 1), Layout())
+    lines = default.ragged(TextBlock.of_lines(texts, "x.txt", 1), Layout())
     assert lines.ids.tolist() == default.ragged([*map(Record, texts)], Layout()).ids.tolist()
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pyarrow.parquet import read_table
 
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.records import Record
 from bertcli.records.source import Source
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.token_output import Task, TokenOutput
@@ -82,14 +83,14 @@ def test_any_records(default, fields, task):
 
 @given(st.lists(lines, max_size=20), tasks)
 def test_any_lines(default, texts, task):
-    block = TextBlock(texts, "x.txt", 1)
+    block = TextBlock.of_lines(texts, "x.txt", 1)
     assert written(default, block, task, 0) == written(default, list(block), task, 100)
 
 
 @pytest.mark.parametrize("name", hostile.VOCABULARIES)
 def test_many_lines(tmp_path, name):
     tokenizer = Tokenizer.load(hostile.copy_vocabulary(name, tmp_path))
-    block = TextBlock(TEXTS, "x.txt", 1)
+    block = TextBlock.of_lines(TEXTS, "x.txt", 1)
     for length, special, only_count in product([None, 2, 40], [True, False], [True, False]):
         cut = "longest_first" if length else "do_not_truncate"
         layout = Layout(special_tokens=special, max_length=length, truncation=cut)
@@ -155,7 +156,7 @@ def test_ids_of_eight_digits(default, monkeypatch):
 
 
 def test_lines_are_records():
-    lines = TextBlock(["a", "b", "c"], "x.txt", 7)
+    lines = TextBlock.of_lines(["a", "b", "c"], "x.txt", 7)
     assert [record.where for record in lines] == ["x.txt:7", "x.txt:8", "x.txt:9"]
     assert list(lines) == [lines[at] for at in range(3)]
     assert list(lines[1:]) == list(lines)[1:] == [lines[-2], lines[-1]]

@@ -1,7 +1,6 @@
 """`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from bertcli.cli.options.common import ConsoleOptions
@@ -67,7 +66,7 @@ def pretrain_vocab(
     $ bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer
     """
     from bertcli.files.atomic import whole_folder
-    from bertcli.records.records import texts_of
+    from bertcli.records.text_block import TextBlock
     from bertcli.training.vocabulary import OURS, WordCounts, train, write
 
     console = messages.console()
@@ -76,7 +75,7 @@ def pretrain_vocab(
     reading = reader.source.paths
     with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
         blocks = console.track(reader.blocks(), reader, beside_output=False)
-        words.add(texts_of(chain.from_iterable(blocks)))
+        words.add(text for block in blocks for text in TextBlock.of(block).strings)
         tokens = train(words)
         write(tokens, words.options, place)
     console.note(words.said(tokens))
