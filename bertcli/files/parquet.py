@@ -1,7 +1,7 @@
 """Parquet: rows in and out, as values that JSON holds; arrays in and out, as lists of numbers.
 
     with opened("reviews.parquet", "reviews.parquet") as table:
-        for number, row in table.rows(["text", "when"], limit=32 << 20, skip=print): ...
+        for first, columns in table.columns(["text", "when"], 32 << 20, print): ...
     with rows_writer(file) as write:
         write([{"id": "a", "input_ids": [101, 102]}])
 
@@ -96,10 +96,13 @@ class Table:
                 "name another with --text-field, or cast it to string",
             )
 
-    def rows(
+    def columns(
         self, names: Sequence[str], limit: int, large: Large, errors: str = "strict"
-    ) -> Iterator[list[tuple[int, Row]]]:
-        """Yield numbered rows in lists of no fixed length, without those that are too large."""
+    ) -> Iterator[tuple[int, dict[str, list[Any]]]]:
+        """Yield the number of a row and the values of columns from there, any number of rows.
+
+        Rows that are too large are left out.
+        """
         number = 1
         repeated = self._repeated(names)
         with arrow.ParquetFile(
@@ -113,7 +116,8 @@ class Table:
                         arrow.sizes_of(columns, len(batch)), limit, number, large
                     ):
                         some = {name: column[start:stop] for name, column in columns.items()}
-                        yield _listed(some, number + start, errors)
+                        found = {name: arrow.values(one, errors) for name, one in some.items()}
+                        yield number + start, found
                     number += len(batch)
 
     def group(self, number: int) -> dict[str, Array]:
@@ -212,11 +216,6 @@ def _slices(
             total += size
     if start < len(sizes):
         yield start, len(sizes)
-
-
-def _listed(columns: Mapping[str, Any], number: int, errors: str) -> list[tuple[int, Row]]:
-    found = zip(*(arrow.values(column, errors) for column in columns.values()), strict=True)
-    return [(at, dict(zip(columns, row, strict=True))) for at, row in enumerate(found, number)]
 
 
 # --- writing ---

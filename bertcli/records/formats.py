@@ -25,7 +25,7 @@ from bertcli.files.streams import (
     recoded,
     too_large,
 )
-from bertcli.files.typed_json import parse
+from bertcli.files.typed_json import parse, parse_lines
 from bertcli.files.writers import TENSORS
 from bertcli.records.read_progress import ReadProgress
 from bertcli.records.records import (
@@ -40,6 +40,7 @@ from bertcli.records.stdin_format import begins_with_object
 from bertcli.records.text_block import TextBlock
 
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
+FEW = 16  # lines that are not worth a look at all of them together
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
@@ -66,7 +67,7 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
         reader.replaced += decode.replaced
 
 
-def _of_file(place: str, form: str, name: str, reader: ReadProgress) -> Iterator[list[Record]]:
+def _of_file(place: str, form: str, name: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     """Yield the records of a file that needs random access."""
     if form == "parquet":
         return parquet(place, name, reader)
@@ -113,7 +114,9 @@ def lines(
             yield TextBlock.of_lines(texts, name, block.number)
 
 
-def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[list[Record]]:
+def jsonl(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
+) -> Iterator[Sequence[Record]]:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
@@ -121,8 +124,10 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Itera
         return objects(decode(block, index), number)
 
     for block in _blocks(stream, decode, reader):
-        filled = ((number, i) for number, i in _numbered(block) if block.lines[i].strip())
-        yield reader.collect(filled, partial(parse, block))
+        filled = [(number, i) for number, i in _numbered(block) if block.lines[i].strip()]
+        texts = decode.lines(block) if len(filled) >= FEW else None
+        together = texts and objects.together(texts, filled)
+        yield together or reader.collect(iter(filled), partial(parse, block))
 
 
 def delimited(
@@ -181,7 +186,7 @@ def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:
     return checked(Record(row[0], row[1], file=name, line=number), source)
 
 
-def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
+def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 
@@ -206,8 +211,13 @@ def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[list[Record
             reader.skip(too_large(f"{path}:{line}", source.max_record_bytes))
 
         errors = source.encoding_errors
-        for rows in table.rows(fields.needed, source.max_record_bytes, large, errors):
-            yield reader.collect(rows, parse)
+        for first, columns in table.columns(fields.needed, source.max_record_bytes, large, errors):
+            lines = range(first, first + len(columns[fields.text]))
+            together = reader.block(fields, columns, path, lines)
+            rows = (
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            )
+            yield together or reader.collect(zip(lines, rows, strict=True), parse)
 
 
 def _blocks(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[Block]:
@@ -240,6 +250,21 @@ class _Objects:
             return record
         key, extra = _whole([record.id, record.extra], f"{name}:{number}", source)
         return record._replace(id=key, extra=extra)
+
+    def together(self, texts: list[str], filled: Sequence[tuple[int, int]]) -> TextBlock | None:
+        """Return the records of a block of lines; None where one of them needs a closer look."""
+        values = parse_lines([texts[index] for _, index in filled])
+        if values is None or {*map(type, values)} != {dict}:
+            return None
+        try:
+            found = [self._fields(keys, 0) for keys in dict.fromkeys(map(tuple, values))]
+        except InputError:  # a closer look says of which line
+            return None
+        fields = found[0]
+        if any(other != fields for other in found):
+            return None
+        columns = {name: [value[name] for value in values] for name in fields.needed}
+        return self.reader.block(fields, columns, self.name, [number for number, _ in filled])
 
     def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
         found = self.known.get(keys)

@@ -12,8 +12,11 @@ from bertcli.files.typed_json import kind_of
 from bertcli.records.records import Record, RecordFields, checked, fields_of, is_finite, not_finite
 from bertcli.records.source import Source
 from bertcli.records.stdin_format import READ_AS_JSONL
+from bertcli.records.text_block import TextBlock
 
 T = TypeVar("T")
+Lines = Sequence[int]
+PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
 Say = Callable[[str], None]  # shows a message
 
 
@@ -117,6 +120,35 @@ class ReadProgress:
                 if not is_finite(value):
                     raise not_finite(name, found.where)
         return checked(found, self.source)
+
+    def block(
+        self, fields: RecordFields, columns: Mapping[str, list[Any]], file: str, lines: Lines
+    ) -> TextBlock | None:
+        """Return the records of columns, and count ids; None where one needs a closer look.
+
+        Such a one `record` refuses, or makes another of it. No text is half a surrogate pair.
+        """
+        texts, pairs, ids = (columns[name] if name else None for name in fields[:3])
+        rest = [columns[name] for name in fields.rest]
+        plain = not (self.source.ids or self.source.pre_split)
+        if not (plain and texts and {*map(type, texts)} == {str}):
+            return None
+        for column, kinds in ((pairs, PAIRS), (ids, IDS)):
+            if column is not None and not kinds.issuperset(map(type, column)):
+                return None
+        if any(bytes in map(type, column) or not is_finite(column) for column in rest):
+            return None
+        without = len(texts) if ids is None else ids.count(None)
+        self.without_id += without
+        self.with_id += len(texts) - without
+        return TextBlock(
+            texts,
+            [file] * len(texts),
+            lines,
+            None if pairs is None or pairs.count(None) == len(pairs) else pairs,
+            None if without == len(texts) else ids,
+            [dict(zip(fields.rest, row, strict=True)) for row in zip(*rest, strict=True)] or None,
+        )
 
     def table_fields(self, there: Sequence[str], where: str) -> RecordFields:
         """Return the fields of a table, and keep them for the header of the output.

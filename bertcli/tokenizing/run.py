@@ -109,7 +109,7 @@ class TokenizeRun:
     prepare: Prepare | None = None  # what is done to records before
     blocks: Iterable[Sequence[Record]] | None = None  # what is left of the reader's
     start: int = 0  # the number of the first record in them
-    few: int = FEW  # fewer records are not worth arrays
+    few: int = field(default_factory=lambda: FEW)  # fewer records are not worth arrays
     tally: TokenCounts = field(default_factory=TokenCounts)
 
     def __iter__(self) -> Iterator[list[Encoded]]:

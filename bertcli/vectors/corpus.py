@@ -213,5 +213,5 @@ def _of_parquet(path: str) -> Iterator[Any]:
 
     with opened(path, path) as table:
         if "id" in table.names:
-            for some in table.rows(["id"], LARGEST_RECORD, lambda row: None):
-                yield from (row["id"] for _, row in some)
+            for _, some in table.columns(["id"], LARGEST_RECORD, lambda row: None):
+                yield from some["id"]
