@@ -3,6 +3,7 @@
 `source` has `Source` (what the user named), `records` has `Record` (a text or a pair), `reader` has
 `Reader` (an iterator over a source that counts what it skips). `input_files` finds the files that
 were named, `stdin_format` what stdin holds; `formats` turns lines and rows of files into records
-and counts them in `read_progress`, `windows` groups them. `examples` are records with what a model
+and counts them in `read_progress`, `windows` groups them; of many records, `text_block` has the
+columns. `examples` are records with what a model
 is to say of them. Imports `errors` and `files`. Begin with `reader`.
 """

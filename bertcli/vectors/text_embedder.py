@@ -29,8 +29,9 @@ from bertcli.inference.options import Compute
 from bertcli.inference.progress import Ran
 from bertcli.inference.tell import InLog
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock, checked
+from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.precision import PRECISIONS, Calibration, quantize
 from bertcli.vectors.precision import RANGED as CALIBRATED
@@ -103,7 +104,7 @@ class TextEmbedder(Embedder):
             tally.merge(window.counts)
             for part in window.parts:
                 if not isinstance(part, Ran):
-                    vectors += [item.vector for item in part]
+                    vectors += list(part.vectors)
                 elif part.warning:
                     LOG.warning(part.warning)
         if tally.truncated and self.options.on_truncate == "warn":
@@ -180,7 +181,7 @@ def _blocks(texts: Iterable[Any], source: Source) -> Iterator[Sequence[Record]]:
     while some := list(islice(left, BLOCK)):
         plain = not source.pre_split and all(type(text) is str for text in some)
         if plain and "".join(some).isascii():
-            yield TextBlock(some, "", number)
+            yield TextBlock.of_lines(some, "", number)
         else:
             records = (_record(one, line, source) for line, one in enumerate(some, number))
             yield [checked(record, source) for record in records]
