@@ -25,6 +25,7 @@ COMMANDS = (
     "chunk",
     "embed",
     "similar",
+    "duplicates",
     "compare",
     "inspect",
     "fill-mask",

@@ -4,6 +4,7 @@
 a run starts (`fingerprint` and `input_hashes`: whether it is the same run), `sink` takes its rows,
 `journal` and `spool` keep them through a kill; `formats` and `rows` are how each format is written,
 `precision` in which numbers, `reading` how it is read; `nearest` and `search` find rows, `corpus`
-whose they are; `agreement` compares files (`similarity_agreement` those of different widths).
+whose they are; `components` and `duplicates` find rows that are alike; `agreement` compares files
+(`similarity_agreement` those of different widths).
 `text_embedder` makes arrays of texts from Python. Begin with `run`.
 """

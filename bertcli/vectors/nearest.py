@@ -44,7 +44,7 @@ class Nearest:
     def __init__(self, queries: Array, k: int, threshold: float | None = None) -> None:
         import numpy as np
 
-        self.queries, self.k, self.threshold = _unit(queries), k, threshold
+        self.queries, self.k, self.threshold = unit(queries), k, threshold
         self.rows = 0
         self._narrow = self.queries.astype(np.float32)
         self._best: list[list[Match]] = [[] for _ in queries]
@@ -62,8 +62,8 @@ class Nearest:
         squares = np.einsum("nd,nd->n", narrow, narrow)
         usual = bool(((squares > SQUARES[0]) & (squares < SQUARES[1])).all())
         if not usual:
-            _refuse_infinite(vectors, self.rows)
-            vectors = _unit(vectors)
+            refuse_infinite(vectors, self.rows)
+            vectors = unit(vectors)
             narrow, squares = vectors.astype(np.float32), np.ones(len(vectors), np.float32)
         lengths = np.sqrt(squares)
         for at in range(0, len(self._best), AT_ONCE):
@@ -83,7 +83,7 @@ class Nearest:
         if len(fresh) > self.k:
             last = np.partition(near[fresh], -self.k)[-self.k]
             fresh = fresh[near[fresh] >= last - 2 * slack]
-        scores = (_unit(vectors[fresh]) @ self.queries[number]).round(DIGITS)
+        scores = (unit(vectors[fresh]) @ self.queries[number]).round(DIGITS)
         better = scores > least  # a tie goes to the row that was first
         fresh, scores = fresh[better], scores[better]
         order = np.lexsort((fresh, -scores))[: self.k]
@@ -118,7 +118,8 @@ def _other_width(vectors: Array, queries: Array) -> InputError:
     )
 
 
-def _refuse_infinite(vectors: Array, before: int) -> None:
+def refuse_infinite(vectors: Array, before: int) -> None:
+    """Raise InputError for a row [n, D] with NaN or infinity, of which so many come before."""
     import numpy as np
 
     finite = np.isfinite(vectors).all(axis=1)
@@ -137,7 +138,7 @@ def _products(queries: Array, vectors: Array) -> Array:
     return np.stack([np.einsum("d,nd->n", query, vectors) for query in queries])
 
 
-def _unit(vectors: Array) -> Array:
+def unit(vectors: Array) -> Array:
     """Return vectors of length 1 in float64; one of zeros stays as it is."""
     import numpy as np
 

@@ -2,15 +2,15 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import counted, truncated
+from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, record
@@ -33,8 +33,6 @@ from bertcli.records.source import Source
 if TYPE_CHECKING:
     from bertcli.vectors.search import Answer, Search
 
-WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
-MANY = 1000  # texts whose vectors are worth keeping
 TAKEN = frozenset({"query", "rank", "score", "row", "id", "text"})  # fields of a hit
 
 
@@ -177,9 +175,12 @@ def similar(
     how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, texts, console)
     if typed:
-        _prompt(search, console)
+        from bertcli.cli.display.prompt import USAGE, search_at_prompt
+
+        with stored_vectors(search, console) as search:
+            console.note(USAGE)
+            search_at_prompt(search)
         return
-    _write_vectors(search, console)
     found = _answers(search, queries, console)
     reading = [*queries.source.paths, *(corpus.corpus or ()), *filter(None, [corpus.vectors])]
     _write(found, form, output, reading, with_text=texts is not None)
@@ -189,53 +190,18 @@ def similar(
         console.close(texts.records, texts, numbered=True)
 
 
-def _prompt(search: "Search", console: Console) -> None:
-    """Answer what is typed; vectors without a place are kept until the end."""
-    from bertcli.cli.display.prompt import USAGE, search_at_prompt
-
-    with TemporaryDirectory() as folder:
-        scratch = search.options.vectors is None
-        if scratch:
-            place = Path(folder, "vectors.npy")
-            search = replace(search, options=replace(search.options, vectors=place))
-        _write_vectors(search, console, scratch=scratch)
-        console.note(USAGE)
-        search_at_prompt(search)
-
-
-def _write_vectors(search: "Search", console: Console, *, scratch: bool = False) -> None:
-    """Compute the vectors of the corpus where they have a place, and are not there yet.
-
-    A place that is ``scratch`` is not kept.
-    """
-    if search.stored or search.options.vectors is None:
-        return
-    run = search.writing()
-    console.follow(run)
-    console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
-    if scratch:
-        _not_kept(run.tally.records, console)
-        return
-    texts = counted(run.tally.records, "text", "texts")
-    console.note(f"vectors of {texts} kept in {search.options.vectors} for the next search")
-
-
-def _not_kept(texts: int, console: Console) -> None:
-    if texts > MANY:
-        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
-
-
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
-    """Yield the answers as queries come, or after a pass over texts without stored vectors."""
-    if search.stored:
-        yield from search.answering(queries.blocks())
+    """Yield the answers as queries come, or after a pass over texts whose vectors are not kept."""
+    if search.options.vectors is not None:
+        with stored_vectors(search, console):
+            yield from search.answering(queries.blocks())
         return
     from bertcli.vectors.search import PassingSearch
 
     run = PassingSearch(search, list(queries))
     console.follow(run)
     console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
-    _not_kept(run.tally.records, console)
+    say_not_kept(run.tally.records, console)
     yield run.answers()
 
 

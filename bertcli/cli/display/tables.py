@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.columns import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.agreement import Agreement
+    from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.search import Answer, Hit
     from bertcli.vectors.similarity_agreement import SimilarityAgreement
 
@@ -38,6 +39,7 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
+MOST_GROUPS = 1000  # of near-duplicates that are drawn, and texts of each
 SHORT = 160  # characters of a text among numbered results
 MOST = 40  # tokens or words of a text that are drawn
 PREVIEW = 4  # numbers of a vector
@@ -386,6 +388,23 @@ def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     if not answer.hits:
         drawn.caption = "no results"
     return drawn
+
+
+def show_duplicates(run: Duplicates) -> None:
+    """Draw groups of near-duplicates, each below the text that is kept."""
+    with drawing() as draw:
+        for group in run.groups[:MOST_GROUPS]:
+            drawn = table("score", "row", "id", "text", right=("score", "row", "id"))
+            rows = [(group.keep, "kept"), *zip(group.rows, group.scores, strict=True)]
+            for row, score in rows[: MOST_GROUPS + 1]:
+                shown_score = score if isinstance(score, str) else f"{score:.4f}"
+                text = str(run.texts[row].text)
+                drawn.add_row(shown_score, str(row), str(run.id_of(row)), text)
+            draw(drawn)
+        if len(run.groups) > MOST_GROUPS:
+            draw(
+                plain(f"the first {MOST_GROUPS:,} of {len(run.groups):,} groups: -f jsonl has all")
+            )
 
 
 def hit_view(hit: Hit) -> RenderableType:

@@ -1,0 +1,124 @@
+"""`bertcli duplicates`: texts that say nearly the same."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import typer
+
+from bertcli.cli.commands.corpus_vectors import stored_vectors
+from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import counted
+from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions, OutputOptions
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.groups import INPUT, record
+from bertcli.cli.options.inputs import IdField, InputFormat, MaxRecordBytes, TextField
+from bertcli.errors import UsageError
+from bertcli.files.streams import LARGEST_RECORD
+from bertcli.files.tables import TableHeader
+from bertcli.hub import MODEL_FILES
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
+
+if TYPE_CHECKING:
+    from bertcli.vectors.duplicates import Duplicates
+
+
+@dataclass(frozen=True)
+class AlikeOptions:
+    """Which texts are duplicates, and which of them is kept."""
+
+    threshold: Annotated[
+        float,
+        typer.Option(metavar="SCORE", help="Least cosine of two duplicates, above 0 and up to 1."),
+    ] = 0.95
+    keep: Annotated[
+        Literal["first", "longest"], typer.Option(help="Text of each group that is kept.")
+    ] = "first"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise UsageError(
+                f"--threshold {self.threshold:g} is not above 0 and up to 1", "for example 0.95"
+            )
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The texts to compare."""
+
+    PANEL: ClassVar = INPUT
+
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files of texts.")]
+    vectors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Vectors of the texts: read if the file exists, else written."
+        ),
+    ] = None
+    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
+    text_field: TextField = None
+    id_field: IdField = None
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def reader(self, console: Console) -> Reader:
+        """Return the reader of the texts. Raises UsageError for stdin, which is read once."""
+        if "-" in self.files:
+            raise UsageError("duplicates cannot read stdin, as it reads twice", "give a file")
+        changes: dict[str, Any] = {"paths": tuple(self.files), "format": self.input_format}
+        return Reader(record(Source, self, **changes), console.warn)
+
+
+def duplicates(
+    texts: FileOptions,
+    alike: AlikeOptions,
+    model: ModelOptions,
+    compute: ComputeOptions,
+    output: LineOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Find groups of texts that say nearly the same, or write a file without them.
+
+    [bold]bertcli duplicates reviews.txt --threshold 0.95[/bold]
+
+    [bold]bertcli duplicates reviews.txt --keep longest -o fewer.txt[/bold]
+    """
+    console = messages.console()
+    form = output.form((*ROWS, "txt"))
+    reader = texts.reader(console)
+    folder = model.folder(MODEL_FILES)
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.vectors.duplicates import DuplicateOptions, Duplicates
+    from bertcli.vectors.search import Search, SearchOptions
+
+    options = SearchOptions(vectors=texts.vectors)
+    how = record(EmbedOptions, compute)
+    search = Search.open(folder, how, options, reader, console)
+    with stored_vectors(search, console) as search:
+        run = Duplicates(search, record(DuplicateOptions, alike))
+        console.watch(run)
+    _write(run, form, output, [*texts.files, *filter(None, [texts.vectors])])
+    dropped = counted(len(run.dropped), "duplicate", "duplicates")
+    groups = counted(len(run.groups), "group", "groups")
+    if run.records:
+        console.note(f"{groups}: {dropped} among {counted(run.records, 'text', 'texts')}")
+    console.close(reader.records, reader)
+
+
+def _write(run: "Duplicates", form: str, output: OutputOptions, reading: list[str | Path]) -> None:
+    """Write groups, or the texts without duplicates."""
+    if form == "table":
+        from bertcli.cli.display.tables import show_duplicates
+
+        show_duplicates(run)
+        return
+    with output.open(form, reading) as write:
+        if form == "txt":
+            for lines in run.kept():
+                write(lines)
+        elif form == "jsonl":
+            write([run.fields(group) for group in run.groups])
+        else:
+            rows = [row for group in run.groups for row in run.rows(group)]
+            header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
+            write(rows or [TableHeader(header)])
