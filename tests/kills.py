@@ -37,6 +37,8 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {  # suffix and options
     "csv": ("csv", ()),
     "tokens npy": ("npy", ("--token-vectors",)),
     "words parquet": ("parquet", ("--word-vectors", "mean")),
+    "chunks npy": ("npy", ("--on-truncate", "chunk", "--max-length", "8", "--overlap", "2")),
+    "chunks jsonl": ("jsonl", ("--on-truncate", "chunk", "--max-length", "8")),
     "empty": ("npy", ()),
 }
 STRIKES = ("open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir")

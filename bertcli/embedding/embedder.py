@@ -42,6 +42,7 @@ from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
+from bertcli.tokenizing.chunks import Chunker, Chunking
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
 
@@ -193,6 +194,23 @@ class Embedder:
             return COLUMNS
         words = ("word_ids",) if self.options.words else ()
         return (*COLUMNS, *TOKEN_COLUMNS, *words, PLACES)
+
+    @property
+    def chunks(self) -> bool:
+        """Whether long texts are divided, so that each of their pieces has a vector."""
+        return self.options.on_truncate == "chunk"
+
+    def chunker(self) -> Chunker:
+        """Return what divides texts, so that a piece with its prompt is not too long."""
+        options = self.options
+        settings = Chunking(
+            self.max_length, options.overlap, options.at, special_tokens=options.special_tokens
+        )
+        return Chunker(
+            self.runtime.tokenizer,
+            settings,
+            lambda texts: TextBlock.of(self._texts(TextBlock.of_lines(texts, "", 1))).texts,
+        )
 
     @property
     def layout(self) -> Layout:
@@ -350,6 +368,7 @@ class Embedder:
             "max_length": self.max_length,
             "on_truncate": options.on_truncate,
             "stride": options.stride,
+            **({"overlap": options.overlap, "at": options.at} if self.chunks else {}),
             "prompt": options.prompt,
             "include_prompt": self.sentence.include_prompt,
             "lower_case": self.sentence.lower_case,

@@ -36,6 +36,8 @@ class EmbedOptions(Compute):
     max_length: int | None = None
     on_truncate: str = "warn"
     stride: int = 0
+    overlap: int = 0  # of chunks
+    at: str = "token"  # where chunks end
     prompt: str | None = None
     prompt_name: str | None = None
     special_tokens: bool = True
@@ -47,6 +49,11 @@ class EmbedOptions(Compute):
         if self.pooling == "pooler" and len(self.layers) > 1:
             raise UsageError(
                 "--pooling pooler takes one layer", "it was trained on the last one, --layers -1"
+            )
+        if self.per_token and self.on_truncate == "chunk":
+            raise UsageError(
+                "--on-truncate chunk makes one vector per chunk, not per token or word",
+                "use bertcli chunk, and embed the chunks",
             )
         if self.words is None:
             return

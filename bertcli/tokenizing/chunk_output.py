@@ -15,6 +15,7 @@ from bertcli.errors import OutputError
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.chunks import Chunk, Chunker
 from bertcli.tokenizing.run import TokenCounts
 
@@ -90,9 +91,26 @@ class ChunkRun:
             put([self.header()])
 
 
-def record_of(chunk: Chunk) -> Record:
-    """Return a piece as a record of its own, which carries its place in the text."""
+class ChunkReader(Reader):
+    """Reads the pieces of texts as records of their own, which carry their places in the texts.
+
+    A text without an id has its number.
+    """
+
+    def __init__(self, reader: Reader, chunker: Chunker) -> None:
+        super().__init__(reader.source, reader.warn, reader.note)
+        self.chunker = chunker
+
+    def blocks(self) -> Iterator[Sequence[Record]]:
+        """Yield pieces as they become available, in lists of no fixed length."""
+        for records in super().blocks():
+            first = self.records - len(records)
+            for chunks in self.chunker.chunks(records, self.skip, first):
+                yield TextBlock.of([_record_of(chunk) for chunk in chunks])
+
+
+def _record_of(chunk: Chunk) -> Record:
     record = chunk.record
-    place = {"chunk": chunk.number, "start": chunk.start, "end": chunk.end}
+    place = dict(zip(PLACE, (chunk.number, chunk.start, chunk.end), strict=True))
     key = chunk.sample if record.id is None else record.id
     return record._replace(text=chunk.text, id=key, extra=place | (record.extra or {}))

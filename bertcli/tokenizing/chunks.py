@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertcli.errors import InputError, UsageError
 from bertcli.records.records import Record
@@ -60,6 +60,9 @@ _BREAK = re.compile(
     r"|[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f]"
     r"|[!-/:-@\[-`{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff01-\uff0f\uff1a-\uff20]"
 )
+
+
+Prepare = Callable[[Sequence[str]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,9 @@ class Chunk(NamedTuple):
 
 
 class TokenMeasure:
-    """Counts the tokens of texts, special ones left out. ``prepare`` makes a text what is read."""
+    """Counts the tokens of texts, special ones left out. ``prepare`` makes them what is read."""
 
-    def __init__(self, tokenizer: Tokenizer, prepare: Callable[[str], str] | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, prepare: Prepare | None = None) -> None:
         tokenizer.notice_changes()
         self.tokenizer, self.prepare = tokenizer, prepare
         added = tokenizer.core.get_added_tokens_decoder().values()
@@ -109,7 +112,7 @@ class TokenMeasure:
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text."""
-        texts = [self.prepare(text) for text in texts] if self.prepare else list(texts)
+        texts = list(self.prepare(texts) if self.prepare else texts)
         self.seen += sum(map(len, texts))
         if self.seen < FEW_CHARACTERS:
             encodings = self.tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
@@ -395,13 +398,13 @@ class ChunkPlan:
 
 
 class Chunker:
-    """Divides texts. ``prepare`` makes a text what is tokenized: it puts a prompt before it."""
+    """Divides texts. ``prepare`` makes them what is tokenized, as with a prompt before each."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         settings: Chunking,
-        prepare: Callable[[str], str] | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         layout = Layout(special_tokens=settings.special_tokens, max_length=settings.max_length)
         self.settings, self.limit = settings, tokenizer.max_length(layout)
@@ -427,11 +430,15 @@ class Chunker:
         """Yield the pieces of texts in their order, as many as memory allows at a time.
 
         ``first`` is the number of the first record in the run. A text that cannot be divided goes
-        to ``skip``.
+        to ``skip``, as does a pair.
         """
         some: list[tuple[int, Record]] = []
         size = 0
         for sample, record in enumerate(records, first):
+            if record.pair is not None:
+                where = record.where
+                skip(InputError(f"{where}: a pair of texts cannot be divided into chunks"))
+                continue
             if some and size + len(record.text) > SLICE:
                 yield from self._divided(self._begun(some), skip)
                 some, size = [], 0

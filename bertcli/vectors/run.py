@@ -51,10 +51,17 @@ def metas(block: EmbeddedBlock) -> list[dict[str, Any]]:
     return found
 
 
-def own_ids(block: EmbeddedBlock) -> list[dict[str, Any]]:
-    """Return the ids of those records that have one."""
+def own_ids(block: EmbeddedBlock, places: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the ids of those records that have one, and the fields that place them in a text."""
     ids = block.records.ids or [None] * len(block)
-    return [{} if key is None else {"id": key} for key in ids]
+    found = [{} if key is None else {"id": key} for key in ids]
+    if not places:
+        return found
+    extras = [extra or {} for extra in block.records.extras or ()]
+    return [
+        row | {name: extra[name] for name in places}
+        for row, extra in zip(found, extras, strict=True)
+    ]
 
 
 def stacked(block: EmbeddedBlock) -> np.ndarray:
@@ -177,7 +184,9 @@ class EmbedRun:
     def _write(self, sink: Sink, block: EmbeddedBlock, digest: InputDigest) -> None:
         digest.add(block.records)
         rows = (
-            own_ids(block) if self.target.lists_ids and not self.target.every_id else metas(block)
+            own_ids(block, self.target.places)
+            if self.target.lists_ids and not self.target.every_id
+            else metas(block)
         )
         sink.write(rows, stacked(block), counts(block) if self.target.many else None)
 

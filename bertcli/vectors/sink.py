@@ -50,6 +50,7 @@ class Target:
     many: bool = False  # whether a record may have several rows
     ids: bool = False  # whether vectors alone have the ids of their records beside them,
     every_id: bool = False  # also where no record has one: then it is its number
+    places: tuple[str, ...] = ()  # carried fields that the index has beside the ids
 
     @property
     def lists_ids(self) -> bool:
@@ -63,7 +64,7 @@ class Target:
 
     @property
     def _with_ids(self) -> tuple[str, ...]:
-        return () if self.many else ("npz",)
+        return () if self.many or self.places else ("npz",)
 
     def check(self) -> None:
         """Raise OutputError or UsageError for what can never be written."""

@@ -103,7 +103,7 @@ class VectorSpool:
         if not self.meta_bytes and not any(ID in meta for meta in metas):
             return []  # no record has an id so far
         lines = self._lines(
-            [{ROW: row, ID: meta.get(ID)} for row, meta in enumerate(metas, self.rows)]
+            [{ROW: row, ID: None, **meta} for row, meta in enumerate(metas, self.rows)]
         )
         return chain(() if self.meta_bytes else _without_ids(self.rows), [lines])
 

@@ -282,7 +282,7 @@ def test_time_grows_with_the_text_and_not_with_its_square(default):
 
 def test_a_prompt_counts(default):
     prompt = "a prompt of tokens: "  # six
-    chunker = Chunker(default, Chunking(10), lambda text: prompt + text)
+    chunker = Chunker(default, Chunking(10), lambda texts: [prompt + text for text in texts])
     ((first, *_),) = chunker.chunks([Record("one two three four five")], stop)
     assert (first.text, first.n_tokens) == ("one two ", 10)
 

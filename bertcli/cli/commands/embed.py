@@ -23,6 +23,7 @@ from bertcli.cli.options.inputs import InputOptions
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
+from bertcli.tokenizing.chunk_output import PLACE, ChunkReader
 from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.precision import RANGED, too_few
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
 
+PAIR_OF_SENTENCE_MODEL = (
+    "a pair becomes one vector of both texts, which this sentence-embedding model was not trained "
+    "for; embed the texts one by one, or score pairs with classify"
+)
 FORMATS = ("table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet")
 
 
@@ -66,8 +71,14 @@ def embed(
     engine.refuse_ray_options()
     form = output.form(FORMATS)
     _check(source, output, form, file, vector.precision, options)
+    if length.overlap and options.on_truncate != "chunk":
+        console.warn("--overlap has no effect without --on-truncate chunk")
     reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
     embedder = _open(model, options, console)
+    if embedder.chunks:
+        reader = ChunkReader(reader, embedder.chunker())
+    if (source.pairs or source.pair) and embedder.sentence.pooling:
+        console.note(PAIR_OF_SENTENCE_MODEL)
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, output, form, console)
         return
@@ -80,6 +91,7 @@ def embed(
         form=form,
         many=options.per_token,
         ids=True,
+        places=PLACE if embedder.chunks else (),
     )
     _to_file(embedder, reader, target, console)
 
@@ -92,6 +104,11 @@ def _check_for_ray(
             "--no-manifest cannot be combined with --engine ray",
             "its manifests record which shards are done",
         )
+    if options.on_truncate == "chunk":
+        raise UsageError(
+            "--on-truncate chunk cannot be combined with --engine ray",
+            "use bertcli chunk, and embed the chunks",
+        )
     _refuse_kept(source, output.format, options)
 
 
@@ -99,6 +116,16 @@ def _refuse_kept(source: InputOptions, form: str, options: EmbedOptions) -> None
     """Raise UsageError for fields that would be lost; of tokens and words, the index has them."""
     if not options.per_token:
         source.refuse_kept_fields(form)
+
+
+def _refuse_no_texts(source: InputOptions) -> None:
+    """Raise UsageError for inputs that chunks cannot be made of."""
+    for name in ("pair", "pairs", "pre_split"):
+        if getattr(source, name):
+            raise UsageError(
+                f"--on-truncate chunk cannot be combined with --{name.replace('_', '-')}",
+                "chunks are made of single texts, in their original characters",
+            )
 
 
 def _check(
@@ -111,6 +138,8 @@ def _check(
 ) -> None:
     """Raise UsageError for an output that is not possible, before a model is loaded."""
     _refuse_kept(source, form, options)
+    if options.on_truncate == "chunk":
+        _refuse_no_texts(source)
     if form == "csv" and options.per_token:
         raise UsageError(
             "csv holds one vector per row, and each text has several",
@@ -157,7 +186,8 @@ def _job(
 
 def _taken(options: EmbedOptions) -> frozenset[str]:
     """Return the names that no carried field may have."""
-    return frozenset(WRITTEN_OF_MANY if options.per_token else WRITTEN)
+    names = WRITTEN_OF_MANY if options.per_token else WRITTEN
+    return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
 
 
 def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embedder:

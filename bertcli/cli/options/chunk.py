@@ -8,7 +8,7 @@ import typer
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ParseSpecial, SpecialTokens
 from bertcli.cli.options.groups import INPUT, LAYOUT, flag, number
-from bertcli.cli.options.inputs import TextField
+from bertcli.cli.options.inputs import TextField, fields_asked, note_files
 from bertcli.cli.options.task import TaskFileOptions
 from bertcli.records.reader import Reader
 
@@ -40,15 +40,18 @@ class ChunkTextOptions:
 
     def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
+        texts, asked = tuple(self.texts or ()), fields_asked(self, "text_field")
+        note_files(texts, console)
         source = files.source(
-            given=bool(self.texts),
+            given=bool(texts),
             objects=False,
-            texts=tuple(self.texts or ()),
+            texts=texts,
             text_field=self.text_field,
             single=True,
             taken=taken,
+            asked=(*asked, *fields_asked(files, "id_field", "keep_fields")),
         )
-        return Reader(source, console.warn)
+        return Reader(source, console.warn, console.note)
 
 
 @dataclass(frozen=True)

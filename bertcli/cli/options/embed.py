@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
+from bertcli.cli.options.chunk import At, Overlap
 from bertcli.cli.options.common import ParseSpecial, SpecialTokens
 from bertcli.cli.options.groups import COMPUTE, LAYOUT, OUTPUT, flag, number, record
 from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
@@ -108,15 +109,17 @@ class LengthOptions:
         ),
     ] = None
     on_truncate: Annotated[
-        Literal["warn", "error", "ignore", "window"],
+        Literal["warn", "error", "ignore", "window", "chunk"],
         typer.Option(
             metavar="WHAT",
             help="What to do with longer texts. window: encode all of the text in overlapping "
-            "windows.",
+            "windows. chunk: a vector for each chunk, as `bertcli chunk` makes them.",
             envvar="BERTCLI_ON_TRUNCATE",
         ),
     ] = "warn"
     stride: Annotated[int, number("Tokens shared by neighbouring windows.", low=0)] = 0
+    overlap: Overlap = 0
+    at: At = "token"
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
 
