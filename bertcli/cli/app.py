@@ -31,6 +31,7 @@ COMMANDS = (
     "fill-mask",
     "next-sentence",
     "classify",
+    "rerank",
     "tag",
     "answer",
     "choose",

@@ -60,9 +60,10 @@ class ClassifyTask:
         """Return the pass over the texts and pairs of a reader."""
         labels = len(self.head.labels)
         blank = {"labels": [BLANK]} if self.several else self._fields(np.zeros(labels))
-        return replace(streamed(self.head, reader, self.head.layout(), self._judge), blank=blank)
+        return replace(streamed(self.head, reader, self.head.layout(), self.judge), blank=blank)
 
-    def _judge(self, batch: list[Encoded]) -> list[Result]:
+    def judge(self, batch: list[Encoded]) -> list[Result]:
+        """Return what the model says of texts that are tokenized."""
         logits = self.head.outputs(batch, text_logits)
         return [
             Result(item.record, item.sample, self._fields(self._scores(one)), item.cut)

@@ -62,10 +62,11 @@ def write(
         with output.open(form, stream.reader.source.paths) as put:
             for rows in rows_of:
                 put(rows)
-    _report(stream, console, advice, numbered=form not in ("table", "jsonl"))
+    report(stream, console, advice, numbered=form not in ("table", "jsonl"))
 
 
-def _report(stream: Stream, console: Console, advice: str, *, numbered: bool) -> None:
+def report(stream: Stream, console: Console, advice: str = "", *, numbered: bool) -> None:
+    """Report warnings and counts of a pass."""
     tally = stream.tally
     console.warn(truncated(tally, stream.max_length, advice and f"; {advice}"))
     if not stream.masks:

@@ -390,11 +390,25 @@ def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     return drawn
 
 
+def show_ranking(results: Sequence[Result]) -> None:
+    """Draw texts with their scores, in the order of the results."""
+    drawn = table("score", "row", "id", "text", figures=("score", "row", "id"))
+    for result in results[:MOST_GROUPS]:
+        key = result.sample if result.record.id is None else result.record.id
+        score = _cell(result.fields["score"])
+        drawn.add_row(score, str(result.sample), str(key), _text(result))
+    with drawing() as draw:
+        if results:
+            draw(drawn)
+        if len(results) > MOST_GROUPS:
+            draw(plain(f"the first {MOST_GROUPS:,} of {len(results):,} texts: -f jsonl has all"))
+
+
 def show_duplicates(run: Duplicates) -> None:
     """Draw groups of near-duplicates, each below the text that is kept."""
     with drawing() as draw:
         for group in run.groups[:MOST_GROUPS]:
-            drawn = table("score", "row", "id", "text", right=("score", "row", "id"))
+            drawn = table("score", "row", "id", "text", figures=("score", "row", "id"))
             rows = [(group.keep, "kept"), *zip(group.rows, group.scores, strict=True)]
             for row, score in rows[: MOST_GROUPS + 1]:
                 shown_score = score if isinstance(score, str) else f"{score:.4f}"

@@ -1,0 +1,75 @@
+"""`bertcli rerank`: texts sorted by how relevant they are to a query."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from bertcli.cli.commands.task_run import open_head, report
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.groups import number
+from bertcli.cli.options.inputs import TextField, fields_asked
+from bertcli.cli.options.task import CutOptions, TaskFileOptions
+from bertcli.files.tables import TableHeader
+from bertcli.records.reader import Reader
+
+
+@dataclass(frozen=True)
+class RankedOptions:
+    """A query, and texts to sort."""
+
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Text to search for.")]
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT...", help="Texts to sort (default: read --input or stdin)."),
+    ] = None
+    top_k: Annotated[
+        int | None, number("Only the N best texts (default: all).", "--top-k", "-k")
+    ] = None
+    text_field: TextField = None
+
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+        """Return the reader of the texts: arguments, files or stdin."""
+        given = tuple(self.texts or ())
+        source = files.source(given=bool(given), objects=False, texts=given, single=True)
+        asked = (*fields_asked(self, "text_field"), *source.asked)
+        return Reader(replace(source, text_field=self.text_field, asked=asked), console.warn)
+
+
+def rerank(
+    asked: RankedOptions,
+    files: TaskFileOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Sort texts by how relevant they are to a query, as a cross-encoder scores them.
+
+    $ bertcli rerank 'late delivery' -i reviews.txt --top-k 5 -m CROSS_ENCODER
+    $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
+    """
+    console = messages.console()
+    form = output.form(ROWS)
+    reader = asked.reader(files, console)
+    head = open_head("BertForSequenceClassification", model, length, compute, console)
+    from bertcli.tasks.rerank import BLANK, Ranking, RerankTask, ranked_row
+
+    stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
+    reader.reserve(frozenset((*BLANK, "truncated")))
+    for window in console.track(
+        stream, reader, beside_output=False, truncated=lambda: stream.tally.truncated
+    ):
+        ranking.add(window)
+    if form == "table":
+        from bertcli.cli.display.tables import show_ranking
+
+        show_ranking(ranking.best())
+    else:
+        rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
+        with output.open(form, reader.source.paths) as write:
+            write(rows or ([TableHeader({**BLANK, "truncated": 0})] if form != "jsonl" else []))
+    report(stream, console, numbered=form not in ("table", "jsonl"))

@@ -1,0 +1,92 @@
+"""`bertcli rerank` against sentence-transformers' CrossEncoder.rank, and its manners."""
+
+import csv
+import io
+import json
+
+import pyarrow.parquet
+import pytest
+from front import bad, call, good
+from sentence_transformers import CrossEncoder
+from task_models import LENGTH, agree, labels, texts
+
+pytestmark = pytest.mark.parity
+
+CLASSIFIER = "BertForSequenceClassification"
+TEXTS = [text for text in texts() if text]
+QUERY = "what is love"
+
+
+@pytest.fixture
+def model(models):
+    return models(CLASSIFIER, num_labels=1)
+
+
+@pytest.fixture
+def file(tmp_path):
+    lines = [{"id": f"n{at}", "text": text, "kind": at % 3} for at, text in enumerate(TEXTS)]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_the_order_and_scores_are_those_of_a_cross_encoder(model):
+    rows = good("rerank", QUERY, *TEXTS, "-m", model, "-q").rows
+    theirs = CrossEncoder(str(model), max_length=LENGTH, device="cpu").rank(QUERY, TEXTS)
+    assert [list(row)[:4] for row in rows] == [["row", "id", "score", "text"]] * len(TEXTS)
+    agree([row["score"] for row in rows], [float(one["score"]) for one in theirs])
+    scores = {one["corpus_id"]: float(one["score"]) for one in theirs}
+    agree([scores[row["row"]] for row in rows], [row["score"] for row in rows])
+    assert all(row["text"] == TEXTS[row["row"]] and row["id"] == row["row"] for row in rows)
+    keys = [(-row["score"], row["row"]) for row in rows]
+    assert keys == sorted(keys)  # of equal texts, the first comes first
+
+
+def test_the_best_few_are_the_first_of_all(model, file, monkeypatch):
+    every = good("rerank", QUERY, "-i", file, "-m", model, "-q").rows
+    monkeypatch.setattr("bertcli.tasks.head.FIRST", 4)  # several windows
+    few = good("rerank", QUERY, "-i", file, "-m", model, "-q", "--top-k", 3).rows
+    agree(few, every[:3])
+    assert [row["id"] for row in every] == [f"n{row['row']}" for row in every]
+
+
+def test_files_pipes_fields_and_formats(model, file, tmp_path):
+    argv = ("rerank", QUERY, "-m", model, "-q")
+    expected = good(*argv, *TEXTS).rows
+    piped = "".join(text + "\n" for text in TEXTS)
+    agree(good(*argv, stdin=piped).rows, expected)
+    kept = good(*argv, "-i", file, "--keep-fields").rows
+    assert [row["kind"] for row in kept] == [row["row"] % 3 for row in kept]
+    table = list(csv.DictReader(io.StringIO(good(*argv, "-i", file, "-f", "csv").out)))
+    assert list(table[0]) == ["row", "id", "score", "text", "truncated"]
+    assert [line["id"] for line in table] == [row["id"] for row in kept]
+    good(*argv, "-i", file, "-o", tmp_path / "out.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet").num_rows == len(TEXTS)
+    shown = good(*argv, "one", "two", "-f", "table").out
+    assert "score" in shown and "two" in shown
+    refused = bad(*argv, "-i", file, "--keep-fields", "--id-field", "kind", "--text-field", "x")
+    assert "field 'x' not found" in refused.error
+
+
+def test_nothing_to_sort(model, tmp_path):
+    argv = ("rerank", QUERY, "-m", model)
+    done = call(*argv, stdin="")
+    assert (done.code, done.out, done.err) == (0, "", "note: no records: the input is empty\n")
+    assert good(*argv, "-q", "-f", "csv", stdin="").out == "row,id,score,text,truncated\n"
+    assert good(*argv, "-q", "-f", "table", stdin="").out == ""
+
+
+def test_truncation_is_said(model):
+    done = call("rerank", QUERY, "one " * 100, "two", "-m", model)
+    assert "warning: 1 of 2 texts truncated to 64 tokens" in done.err
+    assert {row["row"]: "truncated" in row for row in done.rows} == {0: True, 1: False}
+
+
+def test_models_that_cannot_sort(models):
+    three = bad("rerank", "a", "b", "-m", models(CLASSIFIER, **labels("x", "y", "z")))
+    assert "gives a pair 3 scores, and rerank needs one" in three.error
+    assert "cross-encoder" in three.hint
+    single = bad("rerank", "a", "b", "-m", models(CLASSIFIER, num_labels=1, type_vocab_size=1))
+    assert "1 token type embedding" in single.error
+    assert "give --model a checkpoint with that head" in bad("rerank", "a", "b").hint
+    assert "TEXT cannot be combined" in bad("rerank", "a", "b", "-i", "c", code=2).error
