@@ -1,14 +1,14 @@
-"""The attention maps of a text, with its tokens.
+"""The attention maps of texts, with their tokens.
 
 This needs torch, which is imported when it starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
@@ -17,11 +17,14 @@ from bertcli.files.writers import open_output
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
 from bertcli.plots import DRAWN, picture, unsupported_characters
-from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.plots.attention_maps import MEAN, AttentionMaps
 from bertcli.plots.drawing import require_matplotlib
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertcli.models.bert import BertModel
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
 
@@ -32,6 +35,7 @@ class AttentionChoice:
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
+    mean: bool = False  # of all heads, in place of each
 
     def of(self, config: BertConfig) -> dict[int, list[int]]:
         """Return layer -> heads, as numbered before pruning. UsageError for one not found."""
@@ -67,7 +71,7 @@ class AttentionFile(NamedTuple):
         if self.form in DRAWN:
             require_matplotlib(f"{self.path}: drawing .{self.form}")
 
-    def write(self, found: AttentionMaps, report: FolderReport) -> str:
+    def write(self, found: Sequence[AttentionMaps], report: FolderReport) -> str:
         """Write the maps, and return a warning about what the format cannot show, or ""."""
         refuse_inputs(model_files(report.folder.path, report.bert), [self.path])
         warning = unsupported_characters(found, self.form)
@@ -90,9 +94,9 @@ def numbers(text: str | None, option: str) -> list[int] | None:
 
 
 def look(
-    report: FolderReport, record: Record, choice: AttentionChoice
-) -> tuple[AttentionMaps, int]:
-    """Run the model over a text; return the chosen maps and how many tokens were truncated.
+    report: FolderReport, records: Sequence[Record], choice: AttentionChoice
+) -> list[tuple[AttentionMaps, int]]:
+    """Run the model over texts; return the chosen maps and how many tokens were truncated of each.
 
     ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
     """
@@ -101,31 +105,60 @@ def look(
     from bertcli.inference.options import Compute
     from bertcli.inference.runtime import ModelSpec, open_tokenizer
     from bertcli.inference.torch_runtime import TorchRuntime
-    from bertcli.models.forward_passes import attention_maps
 
     spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, prepared=False)
     tokenizer = open_tokenizer(spec)
-    runtime = TorchRuntime.open(spec, tokenizer)
-    encoded = _encoded(report, tokenizer, record)
+    model = TorchRuntime.open(spec, tokenizer).encoder.bert
+    found = []
+    for record in records:
+        encoded = _encoded(report, tokenizer, record)
+        maps = _maps(model, encoded, wanted, mean=choice.mean)
+        found.append((_labelled(report, tokenizer, encoded, maps, choice), encoded.cut))
+    return found
+
+
+def _maps(
+    model: BertModel, encoded: Encoded, wanted: Mapping[int, Sequence[int]], *, mean: bool
+) -> dict[int, dict[int | str, Any]]:
+    """Return layer -> head -> map [L, L], or layer -> MEAN -> that of its heads."""
+    from bertcli.models.forward_passes import attention_maps
+
+    columns, config = encoded.columns, model.config
+    ids, types = columns["input_ids"], columns["token_type_ids"]
+    recorded = attention_maps(model, ids, types, max(wanted) + 1)
+    if mean:
+        return {layer: {MEAN: recorded[layer].mean(axis=0)} for layer in wanted}
+    maps: dict[int, dict[int | str, Any]] = {}
+    for layer, heads in wanted.items():
+        gone = config.pruned_heads.get(layer, ())
+        left = [h for h in range(config.num_attention_heads) if h not in gone]
+        maps[layer] = {head: recorded[layer][left.index(head)] for head in heads}
+    return maps
+
+
+def _labelled(
+    report: FolderReport,
+    tokenizer: Tokenizer,
+    encoded: Encoded,
+    maps: Mapping[int, Mapping[int | str, Any]],
+    choice: AttentionChoice,
+) -> AttentionMaps:
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
-    columns = encoded.columns
-    ids, types = columns["input_ids"], columns["token_type_ids"]
-    recorded = attention_maps(runtime.encoder.bert, ids, types, max(wanted) + 1)
-    maps = {}
-    for layer, heads in wanted.items():
-        gone = report.config.pruned_heads.get(layer, ())
-        left = [h for h in range(report.config.num_attention_heads) if h not in gone]
-        maps[layer] = {head: recorded[layer][left.index(head)] for head in heads}
-    found = AttentionMaps(
+    columns, config = encoded.columns, report.config
+    counts = {
+        layer: config.num_attention_heads - len(config.pruned_heads.get(layer, ()))
+        for layer in maps
+    }
+    return AttentionMaps(
         model=report.folder.name,
         tokens=columns["tokens"],
         sentences=columns["token_type_ids"],
         special=[index in quiet for index in columns["input_ids"]],
         maps=maps,
-        layers=report.config.num_hidden_layers,
+        layers=config.num_hidden_layers,
+        averaged=counts if choice.mean else {},
     )
-    return found, encoded.cut
 
 
 def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Encoded:

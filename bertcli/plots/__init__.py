@@ -1,4 +1,4 @@
-"""Attention as pictures: a self-contained page; SVG, PNG and PDF with matplotlib.
+"""Attention as pictures: a self-contained page; SVG, PNG and PDF with matplotlib; and as numbers.
 
 `attention_maps` are the numbers with their labels, `page` and `attention_figure` draw them in the
 `colours` of weights; `drawing` readies matplotlib, also for the curves of a training.
@@ -6,36 +6,59 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 
 from bertcli.plots.attention_maps import AttentionMaps
 
 DRAWN = ("svg", "png", "pdf")  # with matplotlib
-PICTURES = ("html", *DRAWN, "json")
+PICTURES = ("html", *DRAWN, "json", "npz")
 
 
-def picture(found: AttentionMaps, form: str) -> bytes:
-    """Return the contents of a file of this format: html, svg, png, pdf or json."""
+def picture(found: Sequence[AttentionMaps], form: str) -> bytes:
+    """Return the contents of a file: html, json or npz of one text or several, or svg, png, pdf.
+
+    Of several texts, json is a list, and the arrays of npz have the number of their text behind
+    their names: attention_0, tokens_0, attention_1.
+    """
     match form:
         case "html":
             from bertcli.plots.page import page
 
             return page(found)
         case "json":
-            text = json.dumps(found.to_json(), ensure_ascii=False)
+            texts = [one.to_json() for one in found]
+            text = json.dumps(texts if len(texts) > 1 else texts[0], ensure_ascii=False)
             return text.encode("utf-8", "replace") + b"\n"
+        case "npz":
+            return _arrays(found)
     from bertcli.plots.attention_figure import attention_picture
 
-    return attention_picture(found, form)
+    (one,) = found
+    return attention_picture(one, form)
 
 
-def unsupported_characters(found: AttentionMaps, form: str) -> str:
+def _arrays(found: Sequence[AttentionMaps]) -> bytes:
+    import numpy as np
+
+    arrays = {
+        f"{name}_{at}" if len(found) > 1 else name: array
+        for at, one in enumerate(found)
+        for name, array in one.arrays().items()
+    }
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def unsupported_characters(found: Sequence[AttentionMaps], form: str) -> str:
     """Return which characters of the tokens this format draws as boxes, in words, or ""."""
     if form not in ("png", "pdf"):
         return ""
     from bertcli.plots.drawing import without_glyph
 
-    boxes = without_glyph("".join(found.tokens))
+    boxes = without_glyph("".join(token for one in found for token in one.tokens))
     if not boxes:
         return ""
     some = " ".join(sorted(boxes)[:10])

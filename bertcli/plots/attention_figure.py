@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.files.printable import printable
-from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.plots.attention_maps import MEAN, AttentionMaps
 from bertcli.plots.colours import FAINT, INK, SENTENCES, TICKS, shades
 from bertcli.plots.drawing import drawing, encode
 
@@ -100,7 +100,7 @@ def _figure(found: AttentionMaps) -> Figure:
         if grid.label and row == 0:
             _write_tokens(axes, "x", found, grid.label)
         axes.set_title(
-            f"layer {layer} · head {head}",
+            f"layer {layer} · {'mean of heads' if head == MEAN else f'head {head}'}",
             {"fontsize": 11 * POINT, "color": INK},
             loc="left",
             y=1.0,

@@ -1,9 +1,16 @@
 "use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
-const { tokens, sentences, special, scale, look } = data;
-const count = tokens.length, get = (id) => document.getElementById(id);
+const all = JSON.parse(document.getElementById("data").textContent), look = all.look;
+const get = (id) => document.getElementById(id);
 const darkness = matchMedia("(prefers-color-scheme: dark)");
-const state = { layer: data.layers.length - 1, head: "mean", row: null, column: null };
+const state = { layer: all.texts[0].layers.length - 1, head: "mean", row: null, column: null };
+let data, tokens, sentences, special, scale, count;
+
+function use(text) {  // everything below is of the text that is chosen
+  data = all.texts[text];
+  ({ tokens, sentences, special, scale } = data);
+  count = tokens.length;
+  state.row = state.column = null;
+}
 
 function make(kind, parent, settings) {
   const node = Object.assign(document.createElement(kind), settings);
@@ -45,6 +52,14 @@ function pick(parent, group, value, name, chosen, then) {
   input.addEventListener("change", then);
   return { label, name: make("span", label, { className: "name", textContent: name }) };
 }
+function textPicks() {
+  get("texts").hidden = all.texts.length < 2;
+  all.texts.forEach((text, at) => {
+    const name = text.tokens.filter((_, token) => !text.special[token]).join(" ");
+    pick(get("texts").querySelector(".picks"), "text", at, name, at === 0,
+      () => { use(at); strip(); start(); });
+  });
+}
 function layerPicks() {
   const parent = get("layers").querySelector(".picks");
   data.layers.forEach((layer, at) => pick(parent, "layer", at, layer.layer, at === state.layer,
@@ -72,6 +87,8 @@ function mark(node, at) {
   node.addEventListener("pointerenter", () => choose(at, null));
 }
 function strip() {
+  get("strip").replaceChildren();
+  get("sentences").replaceChildren();
   for (const which of [...new Set(sentences)].sort()) {
     const line = make("p", get("strip"), { className: which ? "b" : "a" });
     sentences.forEach((sentence, at) => {
@@ -202,10 +219,11 @@ function keys(event) {
 }
 function redraw() {
   paint(get("weights"), weights());
-  const layer = data.layers[state.layer], heads = layer.heads.length;
+  const layer = data.layers[state.layer];
+  const heads = data.averaged[layer.layer] ?? layer.heads.length;
   const head = state.head === "mean" ? `mean of ${heads} heads` : `head ${state.head}`;
   get("about").textContent =
-    `${data.model} · layer ${layer.layer} of 0–${data.modelLayers - 1}, ${head}`;
+    `${data.model} · layer ${layer.layer} of 0–${all.modelLayers - 1}, ${head}`;
   highlight();
 }
 function legend() {
@@ -219,6 +237,8 @@ function legend() {
 }
 function start() { layout(); legend(); headPicks(); redraw(); }
 
+use(0);
+textPicks();
 layerPicks();
 strip();
 start();

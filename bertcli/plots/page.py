@@ -6,6 +6,7 @@ It is page.html, filled with page.css, page.js and the data; a rule in it forbid
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -18,17 +19,19 @@ from bertcli.plots.colours import SENTENCES, STEPS, TICKS, hexadecimal, ramp
 LARGEST = 20_000_000  # weights in a page: about 50 MB, which a browser still opens in seconds
 
 
-def page(found: AttentionMaps) -> bytes:
-    """Return the page. UsageError when it would be too large for a browser."""
-    numbers = found.count * len(found.tokens) ** 2
+def page(found: Sequence[AttentionMaps]) -> bytes:
+    """Return a page of one text or several. UsageError when it is too large for a browser."""
+    numbers = sum(one.count * len(one.tokens) ** 2 for one in found)
     if numbers > LARGEST:
+        count = sum(one.count for one in found)
+        tokens = max(len(one.tokens) for one in found)
         raise UsageError(
-            f"{found.count} {'map' if found.count == 1 else 'maps'} of {len(found.tokens)} tokens "
+            f"{count} {'map' if count == 1 else 'maps'} of {tokens} tokens "
             f"have {numbers:,} weights: too many for a page",
             "choose fewer --layers or --heads",
         )
     filled = Template(_file("page.html")).substitute(
-        model=escape(found.model),
+        model=escape(found[0].model),
         style=_file("page.css"),
         script=_file("page.js"),
         data=_embedded(_content(found)),
@@ -40,7 +43,7 @@ def _file(name: str) -> str:
     return (files("bertcli.plots") / name).read_text(encoding="utf-8")
 
 
-def _content(found: AttentionMaps) -> dict[str, Any]:
+def _content(found: Sequence[AttentionMaps]) -> dict[str, Any]:
     look = {
         "light": [hexadecimal(step) for step in ramp()],
         "dark": [hexadecimal(step) for step in ramp(dark=True)],
@@ -48,7 +51,8 @@ def _content(found: AttentionMaps) -> dict[str, Any]:
         "ticks": TICKS,
         "sentences": SENTENCES,
     }
-    return found.to_json() | {"modelLayers": found.layers, "look": look}
+    texts = [one.rounded() for one in found]
+    return {"texts": texts, "modelLayers": found[0].layers, "look": look}
 
 
 def _embedded(value: Any) -> str:

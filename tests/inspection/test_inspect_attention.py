@@ -72,8 +72,9 @@ def check(found, reference):
     assert [layer["layer"] for layer in found["layers"]] == list(range(6))
     for layer, expected in zip(found["layers"], maps, strict=True):
         assert [one["head"] for one in layer["heads"]] == list(range(12))
-        ours = np.array([one["weights"] for one in layer["heads"]]) / found["scale"]
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=0.5 / found["scale"] + 1e-5)
+        ours = np.array([one["weights"] for one in layer["heads"]]) / found.get("scale", 1)
+        rounding = 0.5 / found["scale"] if "scale" in found else 0  # in a page
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=rounding + 1e-5)
 
 
 @pytest.mark.parity
@@ -90,7 +91,8 @@ def test_exact_maps_are_those_of_transformers(reference):
     from bertcli.records.records import Record
 
     report = inspect_folder(find_model("all-MiniLM-L6-v2"))
-    found, cut = look(report, Record(TEXT, PAIR), AttentionChoice(layers=[0, -1], heads=[3]))
+    choice = AttentionChoice(layers=[0, -1], heads=[3])
+    ((found, cut),) = look(report, [Record(TEXT, PAIR)], choice)
     assert cut == 0 and list(found.maps) == [0, 5]
     for layer, heads in found.maps.items():
         assert list(heads) == [3]
@@ -204,6 +206,82 @@ def test_maps_fit_the_screen(columns, colour, capsys, monkeypatch):
     assert ("-o attention.html" in " ".join(plain.split())) == (columns < 80)
 
 
+# --- numbers ---
+
+
+def recorded(*texts, **choice):
+    from bertcli.inspection import inspect_folder
+    from bertcli.inspection.attention import AttentionChoice, look
+    from bertcli.records.records import Record
+
+    report = inspect_folder(find_model(str(TINY)))
+    return [maps for maps, _ in look(report, list(map(Record, texts)), AttentionChoice(**choice))]
+
+
+def test_json_and_npz_are_exact(tmp_path, capsys):
+    (right,) = recorded("hello world")
+    for name in ("x.json", "x.npz"):
+        assert run(capsys, TINY, "--attention", "hello world", "-o", tmp_path / name)[0] == 0
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    length = len(right.tokens)
+    assert arrays["attention"].shape == (2, 4, length, length)
+    assert arrays["attention"].dtype == np.float32
+    assert arrays["tokens"].tolist() == list(right.tokens)
+    assert (arrays["layers"].tolist(), arrays["heads"].tolist()) == ([0, 1], [0, 1, 2, 3])
+    assert {"sentences", "special"} < {*arrays}
+    found = json.loads((tmp_path / "x.json").read_text())
+    for layer, heads in right.maps.items():
+        for head, weights in heads.items():
+            assert np.array_equal(arrays["attention"][layer, head], weights)
+            read = found["layers"][layer]["heads"][head]["weights"]
+            assert np.array_equal(np.array(read, np.float32), weights)
+    assert "scale" not in found
+
+
+def test_the_mean_of_all_heads(tmp_path, capsys):
+    (right,) = recorded("hello world")
+    argv = (TINY, "--attention", "hello world", "--heads", "mean", "-o")
+    for name in ("x.json", "x.npz", "x.svg", "x.html"):
+        code, _, err = run(capsys, *argv, tmp_path / name)
+        assert (code, "map" in err) == (0, True)
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    assert arrays["heads"].tolist() == [-1]
+    np.testing.assert_allclose(arrays["attention"][1, 0], right.mean[1], rtol=1e-6)
+    found = json.loads((tmp_path / "x.json").read_text())
+    assert [one["head"] for one in found["layers"][0]["heads"]] == ["mean"]
+    assert "layer 1 · mean of heads" in (tmp_path / "x.svg").read_text()
+    out = run(capsys, TINY, "--attention", "hello world", "--heads", "mean")[1]
+    assert "mean of 4 heads" in out
+
+
+def test_several_texts(tmp_path, capsys):
+    texts = ("hello world", "a the of")
+    rights = recorded(*texts)
+    argv = (TINY, *(part for text in texts for part in ("--attention", text)))
+    for name in ("x.json", "x.npz"):
+        assert run(capsys, *argv, "-o", tmp_path / name)[0] == 0
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    many = json.loads((tmp_path / "x.json").read_text())
+    assert json.loads(run(capsys, *argv, "--json")[1]) == many
+    for at, right in enumerate(rights):
+        assert np.array_equal(arrays[f"attention_{at}"], right.arrays()["attention"])
+        assert many[at] == right.to_json()
+    out = run(capsys, *argv)[1]
+    assert out.count("layer 1 (of 0 to 1)") == 2
+    code, _, err = run(capsys, *argv, "-o", tmp_path / "x.svg")
+    assert code == 2 and "a figure shows one text" in err
+    code, _, err = run(capsys, *argv, "--pair", "x")
+    assert code == 2 and "--pair needs exactly one" in err
+
+
+def test_a_pruned_head_is_nan(tmp_path):
+    weights = np.eye(3, dtype=np.float32)
+    maps = {0: {0: weights, 1: weights}, 1: {1: weights}}
+    found = AttentionMaps("m", ["a", "b", "c"], [0] * 3, [False] * 3, maps, 2).arrays()
+    assert np.isnan(found["attention"][1, 0]).all()
+    assert np.array_equal(found["attention"][1, 1], weights)
+
+
 # --- pictures ---
 
 
@@ -282,8 +360,8 @@ def expected_colours(layers, heads, text="hello world", pair="me too"):
     from bertcli.inspection.attention import AttentionChoice, look
     from bertcli.records.records import Record
 
-    found, _ = look(
-        inspect_folder(find_model(TINY)), Record(text, pair), AttentionChoice(layers, heads)
+    ((found, _),) = look(
+        inspect_folder(find_model(TINY)), [Record(text, pair)], AttentionChoice(layers, heads)
     )
     return {
         layer: {
@@ -406,12 +484,12 @@ def test_tokens_are_drawn_as_they_are():
     tokens = ["$x^2$", "$", "_", "a\x00b\n", "\ud800", "<!--", "", "🙂👍🏽"]
     weights = np.full((8, 8), 1 / 8, dtype=np.float32)
     found = AttentionMaps("<m&m>\x07", tokens, [0] * 8, [False] * 8, {0: {0: weights}}, 1)
-    svg = plots.picture(found, "svg")
+    svg = plots.picture([found], "svg")
     shown = ["$x^2$", "$", "_", "a\ufffdb\ufffd", "\ufffd", "<!--", "🙂👍🏽"]
     assert Counter(texts(svg)) >= Counter(2 * shown)
     assert ET.fromstring(svg).find(f"{SVG}title").text == "Attention of <m&m>\ufffd"
     for form in ("png", "pdf"):
-        assert plots.picture(found, form)
+        assert plots.picture([found], form)
 
 
 def test_a_png_that_no_viewer_would_open(tmp_path, capsys, monkeypatch):
@@ -480,7 +558,7 @@ def embedded(page):
 def test_page_holds_the_numbers_and_asks_for_nothing(reference, picture):
     path = picture("html", model="all-MiniLM-L6-v2", text=TEXT, pair=PAIR)
     page = path.read_text(encoding="utf-8")
-    check(embedded(page), reference)
+    check(embedded(page)["texts"][0], reference)
     assert "http:" not in page and "https:" not in page
     for outside in (" src=", "@import", "url(", "fetch(", "XMLHttpRequest", "import("):
         assert outside not in page
@@ -551,7 +629,7 @@ document.body.append(out);
 def test_page_in_a_browser(picture, browse):
     path = picture("html")
     page = path.read_text(encoding="utf-8")
-    data = embedded(page)
+    data = embedded(page)["texts"][0]
     path.write_text(page.replace("</body>", DRIVE), encoding="utf-8")
     dom = browse(path, "--dump-dom")
     assert "data-error" not in dom
@@ -575,6 +653,31 @@ def test_page_in_a_browser(picture, browse):
     expected = [*colours.colour(weights[2][1] / data["scale"]), 255]
     assert np.abs(np.subtract(found["pixel"], expected)).max() <= 6
     assert found["requests"] == 0 and found["ready"] == "yes"
+
+
+SECOND = """
+<script>
+addEventListener("error", (event) => document.documentElement.dataset.error = event.message);
+const texts = [...document.querySelectorAll("#texts input")];
+texts[1].click();
+document.body.dataset.strip = [...document.querySelectorAll("#strip .token")]
+  .map((one) => one.textContent).join(" ");
+document.body.dataset.size = document.getElementById("weights").width;
+document.body.dataset.about = document.getElementById("about").textContent;
+document.body.dataset.names = texts.length;
+</script></body>"""
+
+
+def test_page_of_several_texts_in_a_browser(tmp_path, capsys, browse):
+    path = tmp_path / "x.html"
+    texts = ("--attention", "hello world", "--attention", "a the of")
+    assert run(capsys, TINY, *texts, "--heads", "mean", "-o", path)[0] == 0
+    path.write_text(path.read_text().replace("</body>", SECOND))
+    dom = browse(path, "--dump-dom")
+    assert "data-error" not in dom
+    assert 'data-strip="[CLS] a the of [SEP]"' in dom
+    assert 'data-size="5"' in dom and 'data-names="2"' in dom
+    assert "mean of 4 heads" in dom
 
 
 def test_page_is_not_blank(picture, browse, tmp_path):

@@ -41,8 +41,8 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
     For vectors of different widths: the correlation of their similarity matrices, and the overlap
     of nearest neighbours (above 4,096 rows, of a sample).
 
-    Exit code 0, or 1 when the files have other numbers of rows, or --tolerance is exceeded. Rows are
-    numbered from 0.
+    Exit code 0, or 1 when the numbers of rows differ or --tolerance is exceeded. Rows are numbered
+    from 0.
 
     $ bertcli compare before.npy after.npy --tolerance 1e-5
     $ bertcli compare before.npy after.npy -f jsonl

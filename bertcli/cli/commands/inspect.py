@@ -77,31 +77,40 @@ def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
     from bertcli.inspection.attention import AttentionChoice, AttentionFile, look, numbers
+    from bertcli.plots.attention_maps import MEAN
     from bertcli.records.records import Record
 
     layers = asked.layers
     if asked.last_layer_only(views.json):
         layers = "-1"
         console.detail("the last layer: --layers chooses others")
-    choice = AttentionChoice(numbers(layers, "--layers"), numbers(asked.heads, "--heads"))
+    mean = asked.heads == MEAN
+    heads = None if mean else numbers(asked.heads, "--heads")
+    choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
     file = AttentionFile(asked.output, asked.overwrite) if asked.output else None
     if file:
         file.check()
-    found, dropped = look(report, Record(str(asked.attention), asked.pair), choice)
-    if dropped:
-        console.warn(f"text truncated to {len(found.tokens)} tokens ({dropped} dropped)")
+    found = []
+    records = [Record(text, asked.pair) for text in asked.attention or ()]
+    for one, dropped in look(report, records, choice):
+        found.append(one)
+        if dropped:
+            console.warn(f"text truncated to {len(one.tokens)} tokens ({dropped} dropped)")
     if file:
         console.warn(file.write(found, report))
-        maps = counted(found.count, "map", "maps")
-        console.note(f"{file.path}: {maps} of {counted(len(found.tokens), 'token', 'tokens')}")
+        for one in found:
+            maps = counted(one.count, "map", "maps")
+            console.note(f"{file.path}: {maps} of {counted(len(one.tokens), 'token', 'tokens')}")
     elif views.json:
-        _print_json(found.to_json())
+        texts = [one.to_json() for one in found]
+        _print_json(texts if len(texts) > 1 else texts[0])
     else:
         from bertcli.cli.display.attention import attention_view
         from bertcli.cli.display.screen import screen_of_stdout
 
         with screen_of_stdout() as screen:
-            attention_view(screen, found)
+            for one in found:
+                attention_view(screen, one)
 
 
 def _print_json(value: Any) -> None:

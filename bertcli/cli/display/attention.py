@@ -23,8 +23,8 @@ SENTENCES = ("cyan", "yellow")
 def attention_view(screen: Console, found: AttentionMaps) -> None:
     """Print a map for each layer: that of the only head, or the mean of all that were chosen."""
     for layer, heads in found.maps.items():
-        only = next(iter(heads)) if len(heads) == 1 else None
-        which = f"mean of {len(heads)} heads" if only is None else f"head {only}"
+        count = found.averaged.get(layer, len(heads))
+        which = f"mean of {count} heads" if count > 1 else f"head {next(iter(heads))}"
         title = Text.assemble(
             (f"layer {layer}", "bold"), f" (of 0 to {found.layers - 1}), {which}: "
         )

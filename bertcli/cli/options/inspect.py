@@ -85,11 +85,11 @@ class AttentionOptions:
     PANEL: ClassVar = "Attention"
 
     attention: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="Show the attention maps of this text. On the terminal: the last layer, "
-            "mean of its heads.",
+            help="Show the attention maps of this text, repeatable. On the terminal: the last "
+            "layer, mean of its heads.",
         ),
     ] = None
     pair: Annotated[str | None, typer.Option(help="Second sentence.")] = None
@@ -104,7 +104,8 @@ class AttentionOptions:
         str | None,
         typer.Option(
             metavar="H,...",
-            help="Heads, counted from 0; all. Several are averaged on the terminal.",
+            help="Heads, counted from 0; all; or mean: the mean of all. Several are averaged on "
+            "the terminal.",
         ),
     ] = None
     output: Annotated[
@@ -114,7 +115,7 @@ class AttentionOptions:
             "-o",
             metavar="PATH",
             help="Output file: an interactive page (.html), a figure (.svg, .png, .pdf), or "
-            "the numbers (.json).",
+            "the exact numbers (.npz, .json).",
         ),
     ] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
@@ -122,6 +123,8 @@ class AttentionOptions:
     def check(self, views: ViewOptions, file: Path | None) -> None:
         """Refuse contradicting options, before anything is read."""
         given = (self.pair, self.layers, self.heads, self.output)
+        if self.attention and len(self.attention) > 1:
+            self._check_several()
         if self.attention is None and any(value is not None for value in given):
             raise UsageError("--pair, --layers, --heads and --output require --attention TEXT")
         if self.attention is not None and views.some():
@@ -134,6 +137,15 @@ class AttentionOptions:
         if self.attention is not None and file:
             raise UsageError(
                 f"{file} is a file, and has no attention (--attention)", "name a model"
+            )
+
+    def _check_several(self) -> None:
+        if self.pair is not None:
+            raise UsageError("--pair needs exactly one --attention TEXT")
+        if self.form() in DRAWN:
+            raise UsageError(
+                f"{self.output}: a figure shows one text (--attention)",
+                "-o FILE.html, .json and .npz hold several",
             )
 
     def form(self) -> str:
