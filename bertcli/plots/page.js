@@ -55,7 +55,7 @@ function pick(parent, group, value, name, chosen, then) {
 function textPicks() {
   get("texts").hidden = all.texts.length < 2;
   all.texts.forEach((text, at) => {
-    const name = text.tokens.filter((_, token) => !text.special[token]).join(" ");
+    const name = text.tokens.filter((_, token) => !text.special[token]).join(" ").replaceAll(" ##", "");
     pick(get("texts").querySelector(".picks"), "text", at, name, at === 0,
       () => { use(at); strip(); start(); });
   });
