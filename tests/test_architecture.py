@@ -47,8 +47,8 @@ cli
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
 TORCH = ("models", "checkpoints", "inference", "embedding")
 TORCH_IN_TRAINING = """
-checkpoints fine_tuning label_losses label_objective loop objective pretraining pretraining_losses
-ranks run
+checkpoints fine_tuning frozen label_losses label_objective loop objective pretraining
+pretraining_losses ranks run
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
 TORCH += ("tokenizing/call",)  # where a caller asks for tensors
@@ -57,10 +57,11 @@ NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
 checkpoints/comparison
-embedding/__init__ embedding/embedder embedding/options embedding/pooling embedding/sentence_config
-embedding/word_pooling inference/__init__ inference/compiled inference/compiled_cache
-inference/cpu_features inference/opening inference/openvino inference/options inference/pool
-inference/progress inference/runner inference/runtime inference/tell
+embedding/__init__ embedding/dense embedding/embedder embedding/options embedding/pooling
+embedding/sentence_config embedding/word_pooling inference/__init__ inference/compiled
+inference/compiled_cache inference/cpu_features inference/opening inference/openvino
+inference/options inference/pool inference/progress inference/runner inference/runtime
+inference/tell
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.
 BROAD = {

@@ -58,6 +58,7 @@ MODEL_FILES: tuple[str, ...] = (
     MODULES,
     "config_sentence_transformers.json",
     f"{PART}/config.json",
+    f"{PART}/model.safetensors",  # of a Dense layer
     *WEIGHTS,
     *SHARDS.values(),
     TENSORFLOW,

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from bertcli.embedding.dense import Dense, read_dense
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows
 from bertcli.embedding.sentence_config import Sentence, read_sentence
@@ -118,6 +119,7 @@ class Embedder:
     runtime: Runtime
     options: EmbedOptions
     sentence: Sentence
+    dense: tuple[Dense, ...] = ()  # layers behind the pooling
 
     @classmethod
     def open(cls, folder: ModelFolder, options: EmbedOptions, tell: Tell = SILENCE) -> Embedder:
@@ -127,6 +129,8 @@ class Embedder:
         model or this machine cannot follow.
         """
         sentence = read_sentence(folder.path, pooling=options.pooling)
+        own = options.pooling == "auto" and not options.per_token
+        dense = tuple(read_dense(folder.path / place) for place in sentence.dense if own)
         options = settled(options, sentence)
         spec = ModelSpec(
             folder.path / sentence.transformer,
@@ -136,7 +140,7 @@ class Embedder:
             parse_special=options.parse_special,
         )
         tokenizer = open_tokenizer(spec, tell)
-        embedder = cls(folder, open_runtime(spec, tokenizer, tell), options, sentence)
+        embedder = cls(folder, open_runtime(spec, tokenizer, tell), options, sentence, dense)
         try:
             if options.dim is not None:
                 check_dim(options.dim, embedder.width)
@@ -151,7 +155,8 @@ class Embedder:
         states = self.runtime.config.hidden_size
         if self.options.combine == "concat":
             states *= len(self.options.layers)
-        return states * len(self.options.modes)
+        pooled = states * len(self.options.modes)
+        return self.dense[-1].width if self.dense else pooled
 
     @property
     def nothing(self) -> np.ndarray:
@@ -245,7 +250,7 @@ class Embedder:
             self.layout,
             self.options.window,
             full=full,
-            prepare=self._texts,
+            prepare=self.prepare,
             blocks=blocks,
             start=start,
             few=1,
@@ -337,7 +342,7 @@ class Embedder:
             item, vector = joined(windows, vectors)
             pieces = TokenVectors.of_tokens(item)
             if self.options.words is not None:
-                (read,) = self._texts([item.record])
+                (read,) = self.prepare([item.record])
                 words = words_of(item._replace(record=read))
                 vector = pool_words(vector, words, self.options.words)
                 pieces = TokenVectors.of_words(words)
@@ -353,6 +358,10 @@ class Embedder:
         return self.runtime.runner.run(texts, self._pooling, budget)
 
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
+        if self.dense and self.sentence.normalize_first:
+            vectors = finish(vectors, normalize=True)
+        for layer in self.dense:
+            vectors = layer(vectors)
         return finish(vectors, dim=self.options.dim, normalize=bool(self.options.normalize))
 
     def chosen(self) -> dict[str, Any]:
@@ -364,6 +373,7 @@ class Embedder:
             "layers": list(options.layers),
             "layer_combine": options.combine,
             "normalize": options.normalize,
+            **({"dense": [layer.digest for layer in self.dense]} if self.dense else {}),
             "dim": options.dim,
             "max_length": self.max_length,
             "on_truncate": options.on_truncate,
@@ -378,7 +388,7 @@ class Embedder:
             "window": options.window,
         }
 
-    def _texts(self, records: Sequence[Record]) -> Sequence[Record]:
+    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
         return prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
 

@@ -29,6 +29,7 @@ LEGACY = {  # in the order in which their vectors are concatenated
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+OURS = {key: name.removesuffix("_tokens") for key, name in LEGACY.items()}  # key -> ours
 MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}  # theirs -> ours
 
 CONFIG = "config_sentence_transformers.json"
@@ -45,7 +46,9 @@ class Sentence:
     pooling: tuple[str, ...] | None = None  # several are concatenated
     dimension: int | None = None  # of what is pooled
     include_prompt: bool = True  # whether the tokens of a prompt are pooled too
-    normalize: bool = False
+    dense: tuple[str, ...] = ()  # where the layers behind the pooling are kept
+    normalize_first: bool = False  # what is pooled, before those layers
+    normalize: bool = False  # what they make of it
     dim: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None  # its name
@@ -89,6 +92,8 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     if poolings:  # as in sentence-transformers, the last one decides
         found_in = f"{poolings[-1].path}/config.json"
         modes, include_prompt, dimension = _pooling(folder / found_in)
+    kinds = [module.kind for module in modules]
+    after = len(kinds) - kinds[::-1].index("Dense") if "Dense" in kinds else 0
     outer = read_object(folder / CONFIG)
     prompts, default = _prompts(outer)
     return Sentence(
@@ -98,7 +103,9 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
         pooling=modes,
         dimension=dimension,
         include_prompt=include_prompt,
-        normalize=any(module.kind == "Normalize" for module in modules),
+        dense=tuple(module.path for module in modules if module.kind == "Dense"),
+        normalize_first="Normalize" in kinds[:after],
+        normalize="Normalize" in kinds[after:],
         dim=outer.whole("truncate_dim", 1),
         prompts=prompts,
         default_prompt=default,
@@ -116,14 +123,21 @@ def _untaught(folder: Path, modules: list[SentenceModule]) -> Iterator[str]:
                 continue
             case "Pooling" | "Dropout":
                 continue
+            case "Dense" if _of_sentences(read_object(folder / place / "config.json")):
+                continue
             case "Normalize":
                 raw = read_object(folder / place / "config.json") if place else NOTHING
-                source = raw.text("module_input_name") or SENTENCE
-                if source == (raw.text("module_output_name") or source) == SENTENCE:
+                if _of_sentences(raw):
                     continue
-                yield f"Normalize of {source}"
+                yield f"Normalize of {raw.text('module_input_name') or SENTENCE}"
             case _:
                 yield kind
+
+
+def _of_sentences(raw: JsonObject) -> bool:
+    """Tell whether a module takes the vector of a text, and gives one in its place."""
+    source = raw.text("module_input_name") or SENTENCE
+    return source == (raw.text("module_output_name") or source) == SENTENCE
 
 
 def _other_tasks(raw: JsonObject) -> Iterator[str]:

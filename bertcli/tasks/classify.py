@@ -17,7 +17,8 @@ from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.tell import Tell
 from bertcli.models.config import BertConfig
 from bertcli.records.reader import Reader
-from bertcli.tasks.head import Head, Stream, streamed, text_logits
+from bertcli.tasks.head import Head, Stream, streamed
+from bertcli.tasks.pooled_head import PooledHead
 from bertcli.tasks.results import Result
 from bertcli.tasks.scores import sigmoid, softmax
 from bertcli.tokenizing.columns import Encoded
@@ -40,7 +41,7 @@ class Shown:
 class ClassifyTask:
     """A classifier that is ready to run."""
 
-    head: Head
+    head: Head | PooledHead
     shown: Shown = Shown()
     function: str = field(init=False)  # softmax, sigmoid or none
 
@@ -60,11 +61,14 @@ class ClassifyTask:
         """Return the pass over the texts and pairs of a reader."""
         labels = len(self.head.labels)
         blank = {"labels": [BLANK]} if self.several else self._fields(np.zeros(labels))
-        return replace(streamed(self.head, reader, self.head.layout(), self.judge), blank=blank)
+        return replace(
+            streamed(self.head, reader, self.head.layout(), self.judge, self.head.prepare),
+            blank=blank,
+        )
 
     def judge(self, batch: list[Encoded]) -> list[Result]:
         """Return what the model says of texts that are tokenized."""
-        logits = self.head.outputs(batch, text_logits)
+        logits = self.head.text_logits(batch)
         return [
             Result(item.record, item.sample, self._fields(self._scores(one)), item.cut)
             for item, one in zip(batch, logits, strict=True)

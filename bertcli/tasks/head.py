@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -123,6 +123,14 @@ class Head:
             columns=(*COLUMNS, *columns), max_length=self.max_length, truncation="longest_first"
         )
 
+    def prepare(self, record: Record) -> Record:
+        """Return a record as it is tokenized: as it is."""
+        return record
+
+    def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
+        """Return the logits of each text."""
+        return self.outputs(batch, text_logits)
+
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return what ``finish`` makes of each text's states.
 
@@ -183,8 +191,24 @@ class Stream:
         return (window for window in self.windows if window)
 
 
+class OpenModel(Protocol):
+    """What texts can be streamed through."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+
+    @property
+    def settings(self) -> Settings:
+        """How it runs."""
+
+    @property
+    def max_length(self) -> int:
+        """The number of tokens that a text is truncated to."""
+
+
 def streamed(
-    head: Head, reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
+    head: OpenModel, reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
 ) -> Stream:
     """Return the pass that tokenizes records and gives ``judge`` windows of them."""
     each = None if prepare is None else partial(_each, prepare)

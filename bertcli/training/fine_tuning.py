@@ -14,6 +14,7 @@ from torch import nn
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config
+from bertcli.embedding.dense import MODULES
 from bertcli.errors import UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
 from bertcli.models.config import BertConfig
@@ -35,7 +36,6 @@ PROBLEMS = {
     "multilabel": "multi_label_classification",
     "regress": "regression",
 }
-IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _config(start: BertForSequenceClassification, texts: LabelledTexts) -> BertC
     config = replace(start.bert.config, problem_type=PROBLEMS[texts.task])
     if texts.task != "regress":
         return config
-    other = {**config.other, "sentence_transformers": {"activation_fn": IDENTITY}}
+    other = {**config.other, "sentence_transformers": {"activation_fn": MODULES["Identity"]}}
     return replace(config, other=other)
 
 

@@ -126,6 +126,7 @@ class FineTuningJob:
     batch_size: int | None = None
     learning_rate: float | None = None
     eval_every: int | None = None  # None: after each epoch
+    log_every: int | None = None
 
     def settled(self, options: TrainingOptions, rows: int, *, frozen: bool) -> TrainingOptions:
         """Return the numbers of the run, with defaults for what was not given."""
@@ -140,6 +141,7 @@ class FineTuningJob:
             batch_size=size,
             learning_rate=usual.learning_rate if self.learning_rate is None else self.learning_rate,
             eval_fraction=self.eval_fraction,
+            log_every=self.log_every or usual.log_every,
         )
         often = max(ceil(rows / size), found.schedule(rows).steps // MOST_EVALUATIONS)
         return replace(found, eval_every=self.eval_every or often)
@@ -151,12 +153,13 @@ class Usual(NamedTuple):
     epochs: float
     batch_size: int
     learning_rate: float
+    log_every: int
 
 
-FULL = Usual(epochs=3, batch_size=32, learning_rate=5e-5)
-FROZEN = Usual(epochs=30, batch_size=64, learning_rate=1e-3)
+FULL = Usual(epochs=3, batch_size=32, learning_rate=5e-5, log_every=10)
+FROZEN = Usual(epochs=30, batch_size=64, learning_rate=1e-3, log_every=100)
 LEAST_STEPS = 1000  # of a head alone, however few the examples
-MOST_EVALUATIONS = 100  # unless asked for
+MOST_EVALUATIONS = 50  # unless asked for
 FEW = 5000  # examples up to which a head alone is trained, unless --full says otherwise
 
 

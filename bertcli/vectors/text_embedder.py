@@ -78,7 +78,7 @@ class TextEmbedder(Embedder):
         place = os.fspath(name)
         folder = find_model(place, files=MODEL_FILES, revision=revision, offline=offline)
         opened = cls.open(folder, chosen, InLog(LOG))
-        return cls(folder, opened.runtime, opened.options, opened.sentence, options)
+        return cls(folder, opened.runtime, opened.options, opened.sentence, opened.dense, options)
 
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of texts in their order, [n, D], or of a single text, [D].

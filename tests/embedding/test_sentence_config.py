@@ -136,7 +136,6 @@ def test_prompts(tmp_path):
 @pytest.mark.parametrize(
     ("kinds", "prefix", "named"),
     [
-        (("Transformer", "Pooling", "Dense", "Normalize"), OLD, "Dense"),
         (("Transformer", "CNN", "LSTM", "Pooling"), OLD, "CNN, LSTM"),
         (("WordEmbeddings", "WordWeights", "Pooling"), OLD, "WordEmbeddings, WordWeights"),
         (("Transformer", "WeightedLayerPooling", "Pooling"), NEW, "WeightedLayerPooling"),
@@ -292,8 +291,8 @@ def test_what_sentence_transformers_itself_writes(tmp_path):
     assert (said.pooling, said.include_prompt) == (("weightedmean", "cls"), False)
     assert (said.normalize, said.dim, said.similarity) == (True, 8, "cosine")
     assert said.prompts == model.prompts
-    with pytest.raises(ModelError, match="module Dense"):
-        read_sentence(tmp_path / "dense")
+    dense = read_sentence(tmp_path / "dense")
+    assert (dense.dense, dense.normalize_first, dense.normalize) == (("3_Dense",), True, False)
 
 
 def test_torch_and_numpy_are_not_imported():

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.commands.task_run import open_head, write
+from bertcli.cli.commands.task_run import open_labels, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import flag, number
@@ -60,7 +60,7 @@ def classify(
     """
     console = messages.console()
     form, reader = output.form(ROWS), source.reader(console)
-    head = open_head("BertForSequenceClassification", model, length, compute, console)
+    head = open_labels(model, length, compute, console)
     from bertcli.tasks.classify import ClassifyTask, Shown
 
     shown = Shown(labels.top_k, labels.threshold, labels.scores == "all", labels.logits)

@@ -13,7 +13,9 @@ from bertcli.hub import MODEL_FILES
 
 if TYPE_CHECKING:
     from bertcli.cli.options.groups import Group
+    from bertcli.hub import ModelFolder
     from bertcli.tasks.head import Head, Stream
+    from bertcli.tasks.pooled_head import PooledHead
 
 
 def open_head(
@@ -25,12 +27,29 @@ def open_head(
 
     settings = record(Settings, length, compute)
     head = Head.open(folder, kind, settings, console)
+    _describe(head, folder, kind, console)
+    return head
+
+
+def open_labels(
+    model: ModelOptions, length: Group, compute: ComputeOptions, console: Console
+) -> Head | PooledHead:
+    """Return a model that has a score for each label of a text."""
+    folder = model.folder(MODEL_FILES)
+    from bertcli.tasks.head import Settings
+    from bertcli.tasks.pooled_head import CLASSIFIER, open_classifier
+
+    head = open_classifier(folder, record(Settings, length, compute), console)
+    _describe(head, folder, CLASSIFIER, console)
+    return head
+
+
+def _describe(head: Head | PooledHead, folder: ModelFolder, kind: str, console: Console) -> None:
     device, threads = head.runtime.devices[0], head.runtime.threads
     console.detail(
         f"model: {folder.path} ({folder.source}); {kind}, {head.runtime.facts['backend']}, "
         f"device {device}, threads {threads}, max_length {head.max_length}"
     )
-    return head
 
 
 def write(

@@ -1,7 +1,7 @@
 """`bertcli train`: a model from examples."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
@@ -19,11 +19,12 @@ from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
+    from bertcli.tokenizing.run import TokenCounts
     from bertcli.training.options import FineTuningJob, TrainingOptions
     from bertcli.training.ranks import Ranks
     from bertcli.training.run import TrainedTask
 
-STEPS = ("epochs", "batch_size", "learning_rate")  # by default, those of the method
+STEPS = ("epochs", "batch_size", "learning_rate", "log_every")  # settled with the method
 
 
 def train(
@@ -48,7 +49,7 @@ def train(
     from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
 
     wanted = record(FineTuningJob, job, method, steps, held)
-    usual = {name: getattr(TrainingOptions(), name) for name in STEPS if not getattr(steps, name)}
+    usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
     options = record(TrainingOptions, steps, held, saving, where, dtype=where.precision, **usual)
     readers: dict[str, Reader] = {}
 
@@ -57,7 +58,8 @@ def train(
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
-        return _opened(wanted, options, reader, model, console)
+        compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
+        return _opened(wanted, options, reader, model, compute, console)
 
     train_task(opened, record(RunFolder, job, saving), saving.keep, where, console)
     for each in readers.values():
@@ -69,16 +71,30 @@ def _opened(
     options: "TrainingOptions",
     reader: Callable[[str], Reader],
     model: ModelOptions,
+    compute: dict[str, Any],
     console: Console,
 ) -> "TrainedTask":
     """Read the examples, and open the model that learns from them."""
     from bertcli.training.fine_tuning import ClassifierTask
+    from bertcli.training.frozen import FrozenTask
     from bertcli.training.labelled_texts import LabelledTexts
+    from bertcli.training.options import FEW
 
     texts = LabelledTexts.read(wanted, reader, options.seed)
     for note in texts.notes:
         console.note(note)
-    task = ClassifierTask.open(wanted, options, texts, model.folder(MODEL_FILES).path)
-    console.warn(truncated(task.tally))
-    console.note(empty(task.tally))
-    return task
+    folder = model.folder(MODEL_FILES)
+    frozen = len(texts.train) <= FEW if wanted.frozen is None else wanted.frozen
+    if not frozen:
+        task = ClassifierTask.open(wanted, options, texts, folder.path)
+        _tell(task.tally, console)
+        return task
+    made = FrozenTask.open(folder, wanted, texts, compute)
+    console.watch(made)
+    _tell(made.tally, console)
+    return FrozenTask.of(wanted, options, made)
+
+
+def _tell(tally: "TokenCounts", console: Console) -> None:
+    console.warn(truncated(tally))
+    console.note(empty(tally))

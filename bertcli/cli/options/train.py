@@ -178,4 +178,6 @@ class HeldOutOptions:
         None
     )
     patience: Annotated[int | None, number("Stop after N evaluations without a better one.")] = None
-    log_every: Annotated[int, number("Steps between lines of the log.")] = 10
+    log_every: Annotated[
+        int | None, number("Steps between lines of the log (default: 10; frozen: 100).")
+    ] = None

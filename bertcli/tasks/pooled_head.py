@@ -1,0 +1,94 @@
+"""A head over pooled vectors: a sentence model whose last layer has a score for each label.
+
+It stands where a `Head` of BertForSequenceClassification does. Its folder is that of a
+sentence-transformers model that ends in a Dense layer, with the labels in config.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.hub import ModelFolder
+from bertcli.inference.options import Compute
+from bertcli.inference.progress import Ran
+from bertcli.inference.runtime import Runtime
+from bertcli.inference.tell import Tell
+from bertcli.records.records import Record
+from bertcli.tasks.head import Head, Settings
+from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+CLASSIFIER = "BertForSequenceClassification"
+
+
+@dataclass(frozen=True)
+class PooledHead:
+    """A sentence model whose vectors are logits."""
+
+    embedder: Embedder
+    settings: Settings
+    tell: Tell
+
+    @classmethod
+    def open(cls, found: ModelFolder, settings: Settings, tell: Tell) -> PooledHead:
+        """Load the model; ModelError when it is incomplete."""
+        names = (*(one.name for one in fields(Compute)), "max_length", "parse_special", "window")
+        options = EmbedOptions(**{name: getattr(settings, name) for name in names})
+        return cls(Embedder.open(found, options, tell), settings, tell)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs the model."""
+        return self.embedder.runtime
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return self.runtime.tokenizer
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of the logits."""
+        named = self.runtime.config.id2label
+        return [named.get(i, f"LABEL_{i}") for i in range(self.embedder.width)]
+
+    @property
+    def max_length(self) -> int:
+        """The number of tokens, special ones included, that a text is truncated to."""
+        return self.embedder.max_length
+
+    def layout(self) -> Layout:
+        """Return how texts become tokens."""
+        return self.embedder.layout
+
+    def prepare(self, record: Record) -> Record:
+        """Return a record as it is tokenized."""
+        (prepared,) = self.embedder.prepare([record])
+        return prepared
+
+    def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
+        """Return the logits of each text. ModelError for a result that is not finite."""
+        parts = self.embedder.embedded(list(batch))
+        return [item.vector for part in parts if not isinstance(part, Ran) for item in part]
+
+
+def open_classifier(found: ModelFolder, settings: Settings, tell: Tell) -> Head | PooledHead:
+    """Load a model that classifies texts, by their first token or by their pooled vector."""
+    if is_pooled_head(found.path):
+        return PooledHead.open(found, settings, tell)
+    return Head.open(found, CLASSIFIER, settings, tell)
+
+
+def is_pooled_head(folder: Path) -> bool:
+    """Tell whether a sentence model ends in a layer with a score for each label."""
+    modules = read_modules(folder)
+    if not modules or modules[-1].kind != "Dense":
+        return False
+    return bool(read_config(bert_folder(folder)).id2label)

@@ -1,0 +1,219 @@
+"""A head alone as a task of the loop: vectors are computed once, with the model's own pooling.
+
+The result is a sentence-transformers model that ends in a Dense layer, whose vectors are logits,
+and a classifier for bertcli. The head is trained on standardised vectors, and written for those of
+the model.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from bertcli.checkpoints.load import load
+from bertcli.checkpoints.scan import read_config
+from bertcli.embedding import dense, sentence_config
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import UsageError
+from bertcli.hub import ModelFolder
+from bertcli.inference.progress import Advance, Ran
+from bertcli.models.bert import BertModel
+from bertcli.tokenizing.run import TokenCounts
+from bertcli.training.batches import Columns
+from bertcli.training.checkpoints import put_model
+from bertcli.training.fine_tuning import PROBLEMS
+from bertcli.training.label_losses import LabelLoss
+from bertcli.training.label_objective import HeldLabels, LabelObjective
+from bertcli.training.labelled_texts import LabelledTexts
+from bertcli.training.objective import tensor
+from bertcli.training.options import FineTuningJob, Selection, TrainingOptions
+from bertcli.training.result import RunSummary, put_description
+
+HEAD = "head.safetensors"
+LEAST_SPREAD = 1e-6  # of a dimension that is scaled
+SPREAD = 0.02  # of the first weights
+
+
+@dataclass(frozen=True)
+class VectorRows:
+    """Standardised vectors [n, D], and targets."""
+
+    vectors: np.ndarray
+    targets: np.ndarray
+
+    def columns(self, rows: Any) -> Columns:
+        """Return rows by their numbers."""
+        found = self.vectors[rows]
+        lengths = np.ones(len(found), np.int64)
+        return {"vectors": found, "targets": self.targets[rows], "lengths": lengths}
+
+
+def vector_logits(model: nn.Linear, part: Columns, device: torch.device) -> Tensor:
+    """Return the logits of vectors, [B, k]."""
+    logits: Tensor = model(tensor(part["vectors"], device))
+    return logits
+
+
+@dataclass
+class FrozenVectors:
+    """The vectors of texts, computed once: iterate to the end, then they are in ``vectors``."""
+
+    embedder: Embedder
+    texts: LabelledTexts
+    tally: TokenCounts = field(default_factory=TokenCounts)
+    vectors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+    def __iter__(self) -> Iterator[Advance]:
+        """Yield how far it is."""
+        found: list[np.ndarray] = []
+        embedder = self.embedder
+        records = embedder.prepare(self.texts.records)
+        size = embedder.options.window
+        for start in range(0, len(records), size):
+            batch = embedder.runtime.tokenizer.encode(
+                records[start : start + size], embedder.layout, first=start
+            )
+            self.tally.add(batch, embedder.max_length)
+            for part in embedder.embedded(batch):
+                if not isinstance(part, Ran):
+                    found += [item.vector for item in part]
+                    yield Advance(len(found), "texts", len(found) / len(records))
+        self.vectors = np.stack(found)
+
+
+@dataclass(frozen=True)
+class FrozenTask:
+    """A linear layer over vectors that do not change."""
+
+    job: FineTuningJob
+    options: TrainingOptions
+    texts: LabelledTexts
+    embedder: Embedder
+    raw: np.ndarray  # [n, D]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, job: FineTuningJob, options: TrainingOptions, made: FrozenVectors) -> FrozenTask:
+        """Return the task of vectors that are computed."""
+        options = job.settled(options, len(made.texts.train), frozen=True)
+        return cls(job, options, made.texts, made.embedder, made.vectors)
+
+    @staticmethod
+    def open(
+        folder: ModelFolder, job: FineTuningJob, texts: LabelledTexts, compute: dict[str, Any]
+    ) -> FrozenVectors:
+        """Open the model; UsageError for options that have no effect on a head alone."""
+        if job.layers is not None:
+            raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
+        options = EmbedOptions(max_length=job.max_length, **compute)
+        return FrozenVectors(Embedder.open(folder, options), texts)
+
+    @cached_property
+    def scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of each dimension of the vectors to train on, [D] each."""
+        train = self.raw[self.texts.train].astype(np.float64)
+        return train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
+
+    @cached_property
+    def objective(self) -> LabelObjective:
+        """Logits and losses of the head."""
+        mean, deviation = self.scale
+        rows = VectorRows(((self.raw - mean) / deviation).astype(np.float32), self.texts.targets)
+        weights = self.texts.weights(self.job.class_weights)
+        loss = LabelLoss(self.texts.task, weights, self.job.label_smoothing)
+        return LabelObjective(rows, vector_logits, loss)
+
+    @property
+    def rows(self) -> Any:
+        """The examples to train on."""
+        return self.texts.train
+
+    @cached_property
+    def held(self) -> HeldLabels | None:
+        """The examples to evaluate on."""
+        held, width = self.texts.held, len(self.texts.names)
+        return HeldLabels(self.objective, held, width) if len(held) else None
+
+    @property
+    def selection(self) -> Selection | None:
+        """How the best weights are chosen."""
+        return self.texts.selection(self.job.patience)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the results, beside the numbers of the run."""
+        chosen = self.embedder.chosen()
+        vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
+        said = self.texts.identity(self.job, self.embedder.folder.path)
+        return {**said, "method": "frozen", "vectors": vectors}
+
+    def model(self, checkpoint: Path | None) -> nn.Linear:
+        """Build the head: fresh, or as it is in a checkpoint."""
+        head = nn.Linear(self.raw.shape[1], len(self.texts.names))
+        nn.init.normal_(head.weight, std=SPREAD)
+        nn.init.zeros_(head.bias)
+        if checkpoint is not None:
+            head.load_state_dict(load_file(checkpoint / HEAD))
+        return head
+
+    def put(self, folder: Path, model: nn.Linear) -> None:
+        """Write the head alone."""
+        save_file({name: one.detach() for name, one in model.state_dict().items()}, folder / HEAD)
+
+    def publish(self, folder: Path, model: nn.Linear, summary: RunSummary) -> None:
+        """Write the whole sentence model: the BERT, its pooling, and the head."""
+        mean, deviation = self.scale
+        weight = model.weight.detach().cpu().double().numpy() / deviation
+        bias = model.bias.detach().cpu().double().numpy() - weight @ mean
+        layer = dense.Dense(weight.astype(np.float32), bias.astype(np.float32))
+        self._put_bert(folder)
+        put_sentence_model(folder, self.embedder, layer)
+        put_description(folder, self.texts, self.job, self.options, self.identity, summary)
+
+    def _put_bert(self, folder: Path) -> None:
+        base = self.embedder.runtime.spec.folder
+        bert, _ = load(base, BertModel)
+        config = read_config(base).with_labels(self.texts.names)
+        config = replace(config, problem_type=PROBLEMS[self.texts.task])
+        put_model(folder, bert, config, base)
+
+
+def put_sentence_model(folder: Path, embedder: Embedder, layer: dense.Dense) -> None:
+    """Write what makes a sentence model of the BERT in a folder, with this layer at its end."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedder.options.normalize else [])]
+    paths = {kind: f"{at}_{kind}" if at else "" for at, kind in enumerate([*kinds, "Dense"])}
+    modules = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (kind, path) in enumerate(paths.items())
+    ]
+    for path in filter(None, paths.values()):
+        (folder / path).mkdir()
+    _put_json(folder / "modules.json", modules)
+    if "Normalize" in paths:
+        _put_json(folder / paths["Normalize"] / "config.json", {})
+    limits = {"max_seq_length": embedder.max_length, "do_lower_case": embedder.sentence.lower_case}
+    _put_json(folder / "sentence_bert_config.json", limits)
+    modes = {key: mode in embedder.options.modes for key, mode in sentence_config.OURS.items()}
+    size = embedder.runtime.config.hidden_size
+    pooled = {"word_embedding_dimension": size, **modes}
+    pooled["include_prompt"] = embedder.sentence.include_prompt
+    _put_json(folder / paths["Pooling"] / "config.json", pooled)
+    prompts = embedder.folder.path / sentence_config.CONFIG
+    if prompts.is_file():
+        shutil.copyfile(prompts, folder / sentence_config.CONFIG)
+    dense.write_dense(folder / paths["Dense"], layer)
+
+
+def _put_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

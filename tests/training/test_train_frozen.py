@@ -1,0 +1,127 @@
+"""`bertcli train --frozen`: a head over vectors that are computed once, and who loads it."""
+
+import json
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from example_files import reviews, scored, several, written
+from front import bad, call, good
+from model_reference import close
+from pretrain_folders import lines
+
+from bertcli.training.loop import Training
+
+TEXTS = [row["text"] for row in reviews(6, seed=9)]
+
+
+def argv(file, out, *more):
+    return ["train", file, "-o", out, "--frozen", "--threads", 1, "--device", "cpu", *more]
+
+
+def metrics(folder):
+    return json.loads((folder / "manifest.json").read_text())["metrics"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    place = tmp_path_factory.mktemp("frozen")
+    file = written(place / "reviews.jsonl", reviews(120))
+    more = ["--steps", 60, "--save-every", 20, "--learning-rate", 1e-2]
+    done = call(*argv(file, place / "out", *more))
+    assert (done.code, done.out) == (0, ""), done
+    return place / "out", file, more
+
+
+def test_a_rule_is_learnt(whole):
+    assert metrics(whole[0])["accuracy"] > 0.9
+    rows = good("classify", "-m", whole[0], *TEXTS).rows
+    assert [row["label"] for row in rows] == [row["label"] for row in reviews(6, seed=9)]
+
+
+def test_few_examples_train_a_head_alone(whole, tmp_path):
+    given = [one for one in argv(whole[1], tmp_path / "out", "--steps", 2) if one != "--frozen"]
+    assert call(*given).code == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["method"] == "frozen"
+
+
+def test_several_labels_and_scores(tmp_path):
+    for rows, name in ((several(150), "accuracy"), (scored(150), "spearman")):
+        file = written(tmp_path / f"{name}.jsonl", rows)
+        more = ["--steps", 120, "--learning-rate", 1e-2]
+        assert call(*argv(file, tmp_path / name, *more)).code == 0
+    assert metrics(tmp_path / "accuracy")["accuracy"] > 0.7
+    (row,) = good("classify", "-m", tmp_path / "accuracy", "a good and lovely film").rows
+    assert [one["label"] for one in row["labels"]] == ["good"]
+    assert metrics(tmp_path / "spearman")["rows"] == 15
+    assert "score" in good("classify", "-m", tmp_path / "spearman", "a", "--pair", "b").rows[0]
+
+
+@pytest.mark.parity
+def test_sentence_transformers_gives_the_same_logits(whole):
+    from sentence_transformers import SentenceTransformer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = SentenceTransformer(str(whole[0])).encode(TEXTS)
+    rows = good("classify", "-m", whole[0], "--logits", "--scores", "all", *TEXTS).rows
+    close(torch.tensor([[*row["scores"].values()] for row in rows]), torch.from_numpy(theirs), 1e-4)
+    vectors = good("embed", "-q", "-m", whole[0], *TEXTS).rows
+    close(torch.tensor([row["embedding"] for row in vectors]), torch.from_numpy(theirs), 1e-4)
+
+
+def test_the_head_is_that_of_logistic_regression_without_a_penalty(tmp_path):
+    """The gradient of the mean loss over the same vectors is zero where training ended."""
+    rows = [*reviews(40), *({**row, "label": "bad"} for row in reviews(10, seed=5))]
+    file = written(tmp_path / "e.jsonl", rows)
+    more = ["--eval-fraction", 0, "--steps", 1500, "--batch-size", 50, "--weight-decay", 0]
+    assert call(*argv(file, tmp_path / "out", *more, "--learning-rate", 0.05)).code == 0
+    texts = [row["text"] for row in rows]
+    given = ["classify", "-q", "-m", tmp_path / "out", "--scores", "all", *texts]
+    said = np.array([row["scores"]["bad"] for row in call(*given).rows])
+    assert abs(said.mean() - np.mean([row["label"] == "bad" for row in rows])) < 0.01
+
+
+def test_interrupted_and_resumed_to_the_same_bits(whole, tmp_path, monkeypatch):
+    folder, file, more = whole
+    given = argv(file, tmp_path / "out", *more, "--resume")
+    for number in (7, 31, 59):
+        step = Training.step
+
+        def stopping(self, at, number=number, step=step):
+            if at == number:
+                raise KeyboardInterrupt
+            return step(self, at)
+
+        monkeypatch.setattr(Training, "step", stopping)
+        assert call(*given).code == 130
+        monkeypatch.undo()
+    assert call(*given).code == 0
+    assert lines(tmp_path / "out") == lines(folder)
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name not in ("log.jsonl", "training_state.json"):  # clocks
+            assert (tmp_path / "out" / path.relative_to(folder)).read_bytes() == path.read_bytes()
+
+
+def test_other_commands_take_the_folder(whole):
+    assert "Dense" in good("inspect", whole[0]).out
+    assert call("inspect", whole[0], "--verify").code == 0
+    rows = good("embed", "-q", "-m", whole[0], "a", "--pooling", "mean").rows
+    assert len(rows[0]["embedding"]) == 384
+
+
+def test_layers_belong_to_full_training(whole, tmp_path):
+    done = call(*argv(whole[1], tmp_path / "out", "--layers", 1))
+    assert done.code == 2 and "--layers requires --full" in done.err
+
+
+def test_a_dense_layer_that_is_broken(whole, tmp_path):
+    folder = shutil.copytree(whole[0], tmp_path / "model")
+    config = folder / "3_Dense" / "config.json"
+    config.write_text(config.read_text().replace("linear.Identity", "activation.Hardtanh"))
+    assert "unsupported activation Hardtanh" in bad("classify", "-m", folder, "a").error
+    config.write_text("{}")
+    (folder / "3_Dense" / "model.safetensors").write_bytes(b"")
+    assert "3_Dense/model.safetensors: cannot be read" in bad("classify", "-m", folder, "a").error
