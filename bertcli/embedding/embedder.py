@@ -214,7 +214,7 @@ class Embedder:
         return Chunker(
             self.runtime.tokenizer,
             settings,
-            lambda texts: TextBlock.of(self._texts(TextBlock.of_lines(texts, "", 1))).texts,
+            lambda texts: TextBlock.of(self.prepare(TextBlock.of_lines(texts, "", 1))).texts,
         )
 
     @property
