@@ -2,11 +2,11 @@
 
 `model_files` reads the tokenizer of a model's folder, `loaded_tokenizer` knows its special tokens
 and limits, `tokenizer` turns records into `columns`, `truncation` decides what stays, `run` goes
-through a whole input and counts (`special_text` what was parsed, `statistics` a corpus), `decode`
-goes back. `chunks` divides texts at `boundaries`, and `chunk_output` writes the pieces. For Python,
-`call` has the arguments of transformers, `conversion` its methods of ids and tokens (`frame` is
-what stands around texts), and `saving` writes a folder. Millions of texts go as flat arrays:
-`wordpiece` makes their ids, `ragged` adds special tokens, truncation and padding, `token_output`
-and `ragged_lines` write them. Imports `errors`, `files`, `checkpoints`, `hub` and `records`. Begin
-with `tokenizer`.
+through a whole input and counts (`special_text` what was parsed, `statistics` a corpus,
+`file_counts` each file), `decode` goes back. `chunks` divides texts at `boundaries`, and
+`chunk_output` writes the pieces. For Python, `call` has the arguments of transformers, `conversion`
+its methods of ids and tokens (`frame` is what stands around texts), and `saving` writes a folder.
+Millions of texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens,
+truncation and padding, `token_output` and `ragged_lines` write them. Imports `errors`, `files`,
+`checkpoints`, `hub` and `records`. Begin with `tokenizer`.
 """

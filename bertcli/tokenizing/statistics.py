@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -21,15 +22,24 @@ class CorpusStats:
     def __init__(self, tokenizer: Tokenizer, cut_at: int | None) -> None:
         self.tokenizer = tokenizer
         self.cut_at = cut_at if cut_at is not None else tokenizer.limit
-        self.lengths: Counter[int] = Counter()
-        self.tokens = self.special = self.pieces = self.unknown = 0
-        self.unknown_words: Counter[str] = Counter()
+        self._begin()
         core = tokenizer.core
         vocabulary = core.get_vocab()
         self.continuing = {i for token, i in vocabulary.items() if token.startswith(PREFIX)}
         self.outside = {i for i, token in core.get_added_tokens_decoder().items() if token.special}
         self.unk = tokenizer.special_ids()[tokenizer.roles["unk_token"]]
         self.outside.discard(self.unk)
+
+    def _begin(self) -> None:
+        self.lengths: Counter[int] = Counter()
+        self.special = self.pieces = self.unknown = 0
+        self.unknown_words: Counter[str] = Counter()
+
+    def blank(self) -> CorpusStats:
+        """Return another one, for the same tokenizer, that has counted nothing."""
+        other = copy(self)
+        other._begin()
+        return other
 
     def add(self, batch: Batch) -> None:
         """Count the records of a batch."""

@@ -79,9 +79,8 @@ def duplicates(
 ) -> None:
     """Find groups of texts that say nearly the same, or write a file without them.
 
-    [bold]bertcli duplicates reviews.txt --threshold 0.95[/bold]
-
-    [bold]bertcli duplicates reviews.txt --keep longest -o fewer.txt[/bold]
+    $ bertcli duplicates reviews.txt --threshold 0.95
+    $ bertcli duplicates reviews.txt --keep longest -o fewer.txt
     """
     console = messages.console()
     form = output.form((*ROWS, "txt"))

@@ -19,6 +19,7 @@ from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import TENSORS
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.file_counts import Summary, TokenTotals, file_rows
 from bertcli.tokenizing.run import TokenizeRun, ids_row
 from bertcli.tokenizing.token_output import LINES, TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -66,11 +67,11 @@ def tokenize(
     windows: Any = console.track(
         made,
         reader,
-        beside_output=output.on_terminal and not mode.stats,  # which come at the end
+        beside_output=output.on_terminal and not mode.is_summary,  # which comes at the end
         truncated=lambda: run.tally.truncated,
     )
-    if mode.stats:
-        _stats(run, windows, output, form, layout.max_length)
+    if mode.is_summary:
+        _summary(run, windows, mode, output, form, layout.max_length)
     elif form == "table":
         from bertcli.cli.display.tables import show_tokens
 
@@ -147,6 +148,10 @@ def _form(
     """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
     if fields.ragged and (mode.count or mode.stats):
         raise UsageError("--ragged cannot be combined with --count or --stats")
+    if mode.per_file:
+        if source.texts:
+            raise UsageError("--per-file requires files", "give them with -i")
+        return output.form(("table", "jsonl", *TABULAR) if mode.count else ("table", "jsonl"))
     if mode.count:
         return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
     if mode.stats:
@@ -176,6 +181,20 @@ def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, .
     return tuple(name for name in fields.columns() if masked or name != "attention_mask")
 
 
+def _summary(
+    run: TokenizeRun,
+    batches: Any,
+    mode: ModeOptions,
+    output: OutputOptions,
+    form: str,
+    cut_at: int | None,
+) -> None:
+    if mode.per_file:
+        _per_file(run, batches, output, form, _counter(mode, run.tokenizer, cut_at))
+    else:
+        _stats(run, batches, output, form, cut_at)
+
+
 def _stats(
     run: TokenizeRun, batches: Any, output: OutputOptions, form: str, cut_at: int | None
 ) -> None:
@@ -195,6 +214,31 @@ def _stats(
         for batch in batches:
             stats.add(batch)
         write([stats.summary()])
+
+
+def _counter(mode: ModeOptions, tokenizer: Tokenizer, cut_at: int | None) -> Summary:
+    if not mode.stats:
+        return TokenTotals()
+    from bertcli.tokenizing.statistics import CorpusStats
+
+    return CorpusStats(tokenizer, cut_at)
+
+
+def _per_file(
+    run: TokenizeRun, batches: Any, output: OutputOptions, form: str, counter: Summary
+) -> None:
+    """Write counts for each file, and for all."""
+    paths = run.reader.source.paths
+    if form == "table":
+        from bertcli.cli.display.screen import screen_of_stdout
+        from bertcli.cli.display.tables import file_counts_table
+
+        rows = file_rows(counter, paths, batches)
+        with screen_of_stdout() as screen:
+            screen.print(file_counts_table(rows, screen.width))
+        return
+    with output.open(form, paths) as write:
+        write(file_rows(counter, paths, batches))
 
 
 def _ids_of_tokens(

@@ -54,8 +54,11 @@ class Console:
         self._write("warning", message)
 
     def remark(self, message: str) -> None:
-        """Write a note at the end of the run, if it succeeds."""
-        self.remarks.append(message)
+        """Write a note at the end of the run, if it succeeds; with --verbose, now."""
+        if self.verbose:
+            self.note(message)
+        else:
+            self.remarks.append(message)
 
     def detail(self, message: str) -> None:
         """Write a note, with --verbose only."""

@@ -47,6 +47,12 @@ HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
 HEADED: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
 
 
+# Of the summaries of files: what is shown, what is left out first, and the room for names.
+COUNTED = ("p50", "p90", "p99", "max", "longer", "unknown")
+SPARE = ("p90", "p50", "p99", "unknown", "longer", "max")
+NAMED = 16
+
+
 def table(
     *names: str, figures: Iterable[str] = (), right: Iterable[str] = (), **look: Any
 ) -> Table:
@@ -145,6 +151,25 @@ def stats_view(summary: dict[str, Any]) -> Group:
         found = ", ".join(f"{word} {count}" for word, count in summary["unknown_words"].items())
         parts += [Text(), plain(f"most unknown: {found}")]
     return Group(*parts)
+
+
+def file_counts_table(rows: Sequence[dict[str, Any]], width: int) -> Table:
+    """Return counts or summaries of files as a table, the total last.
+
+    Where they do not fit beside the name of the file, some lengths are left out.
+    """
+    found = [{**row, **row.get("length", {})} for row in rows]
+    names = ["texts", "tokens", *(name for name in COUNTED if name in found[0])]
+    spare = [name for name in SPARE if name in names]
+    cells = {name: [f"{row[name]:,}" for row in found] for name in names}
+    while spare and sum(max(map(len, (n, *cells[n]))) + 3 for n in names) > width - NAMED:
+        names.remove(spare.pop(0))
+    drawn = table("file", *names, figures=names)
+    for at, row in enumerate(rows):
+        style = "bold" if row["file"] is None else None
+        name = "total" if row["file"] is None else row["file"]
+        drawn.add_row(name, *(cells[name][at] for name in names), style=style)
+    return drawn
 
 
 def _histogram(bars: Sequence[dict[str, int]]) -> Table:

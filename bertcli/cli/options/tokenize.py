@@ -146,7 +146,17 @@ class ModeOptions:
             "truncated.",
         ),
     ] = False
+    per_file: Annotated[
+        bool, flag("--per-file", "With --count or --stats: a result per input file, and the total.")
+    ] = False
 
     def __post_init__(self) -> None:
         if self.from_tokens + self.count + self.stats > 1:
             raise UsageError("--from-tokens, --count and --stats cannot be combined")
+        if self.per_file and not (self.count or self.stats):
+            raise UsageError("--per-file requires --count or --stats")
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether what is written comes at the end of the input."""
+        return self.stats or self.per_file
