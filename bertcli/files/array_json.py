@@ -33,16 +33,25 @@ def json_of(arrays: Sequence[np.ndarray] | np.ndarray) -> Iterator[str]:
         yield from map(_of_halves, arrays)
         return
     arrays = np.ascontiguousarray(arrays)
-    if arrays.dtype != np.float32:
+    if not arrays.size:
         yield from map(_written, arrays)
+        return
+    if arrays.dtype != np.float32:
+        yield from _each(_written(arrays), arrays.ndim)
         return
     size = np.abs(arrays)
     odd = ~(((size >= LEAST) & (size < MOST)) | (size == 0))
     plain = np.where(odd, np.float32(np.nan), arrays)  # which orjson writes as null
-    strange = iter(arrays[odd].astype("U32").tolist())
-    for array in plain:
-        first, *rest = _written(array).split("null")
-        yield first + "".join([next(strange) + piece for piece in rest])
+    first, *rest = _written(plain).split("null")
+    strange = arrays[odd].astype("U32").tolist()
+    yield from _each(first + "".join(map(str.__add__, strange, rest)), arrays.ndim)
+
+
+def _each(text: str, axes: int) -> Iterator[str]:
+    """Yield the JSON of each of the arrays in the JSON of all of them, which has so many axes."""
+    opening, closing = "[" * (axes - 1), "]" * (axes - 1)
+    for inner in text[axes:-axes].split(f"{closing},{opening}"):
+        yield opening + inner + closing
 
 
 def _written(array: np.ndarray) -> str:

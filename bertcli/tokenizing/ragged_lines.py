@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.files.jsonl import to_json
+from bertcli.files.jsonl import to_json, to_lines
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.ragged import ATTENDED, SPECIAL, Ragged
@@ -56,9 +56,9 @@ class RaggedLines:
             return b"".join([b'{"length":%d}\n' % size for size in batch.tokens.lengths.tolist()])
         items = batch.encoded(self.layout.columns)
         if self.only_count:
-            return "".join([to_json(count_row(item)) for item in items]).encode()
+            return to_lines(list(map(count_row, items))).encode()
         rows = [row(item, self.layout, extra=self.extra) for item in items]
-        return "".join(map(to_json, rows)).encode()
+        return to_lines(rows).encode()
 
     def _numbers(self, tokens: Ragged) -> list[bytes]:
         """Return the ids of every text, commas between them."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bertcli.files.jsonl import to_json
+from bertcli.files.jsonl import to_lines
 from bertcli.files.tables import ColumnTable, FlatLists
 from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
@@ -103,7 +103,8 @@ class TokenOutput:
             batch = batch.encoded(self.task.layout.columns)
         rows = list(map(self._row, batch))
         if form in LINES:
-            return ["".join(map(to_text if form == "txt" else to_json, rows)).encode()]
+            text = to_lines(rows) if form == "jsonl" else "".join(map(to_text, rows))
+            return [text.encode()]
         return rows
 
     def _row(self, item: Encoded) -> dict[str, Any]:

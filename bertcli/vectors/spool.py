@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError
-from bertcli.files.jsonl import to_json
+from bertcli.files.jsonl import to_lines
 from bertcli.files.system_calls import opener, sync
-from bertcli.files.typed_json import parse_own
+from bertcli.files.typed_json import parse_own, parse_own_lines
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class VectorSpool:
     def _lines(self, metas: Sequence[Row]) -> bytes:
         """Return the fields as JSON lines: what cannot be written is found here, not at the end."""
         try:
-            return "".join(map(to_json, metas)).encode()
+            return to_lines(metas).encode()
         except (TypeError, ValueError) as bad:  # a date, say, or half a surrogate pair
             raise OutputError(
                 f"one of the records {self.rows + 1} to {self.rows + len(metas)} has a field "
@@ -147,7 +147,7 @@ def _without_ids(count: int) -> Iterator[bytes]:
     """Yield the lines of an index for rows whose records have no id."""
     for start in range(0, count, MOST):
         rows = range(start, min(start + MOST, count))
-        yield "".join(to_json({ROW: row, ID: None}) for row in rows).encode()
+        yield to_lines([{ROW: row, ID: None} for row in rows]).encode()
 
 
 def _open_at(path: Path, size: int, mode: int | None, *, fresh: bool) -> io.FileIO:
@@ -229,12 +229,12 @@ class Rows:
     def metas(self) -> Iterator[list[Row]]:
         """Yield the other fields of the records."""
         with open(self.files.metas, "rb") as file:
-            metas = map(parse_own, map(bytes.decode, file))  # json guesses the encoding of bytes
+            lines = map(bytes.decode, file)
             if self.many:
-                yield from _within(metas, self.step)
+                yield from _within(map(parse_own, lines), self.step)
                 return
             for _ in range(0, self.count, self.step):
-                yield list(islice(metas, self.step))
+                yield parse_own_lines(list(islice(lines, self.step)))
 
     def records(self) -> Iterator[tuple[list[Row], Vectors]]:
         """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
