@@ -413,7 +413,7 @@ def refuse_cut(batch: Sequence[Encoded], limit: int) -> None:
         if item.cut:
             raise InputError(
                 f"{item.record.where}: {item.length + item.cut} tokens, and {limit} is the limit",
-                "--on-truncate warn truncates texts, window encodes all of them",
+                "--on-truncate warn truncates texts, window and chunk encode all of them",
             )
 
 

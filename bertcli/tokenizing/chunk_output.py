@@ -60,6 +60,7 @@ class ChunkRun:
     chunker: Chunker
     tally: TokenCounts = field(default_factory=TokenCounts)
     chunks: int = 0
+    bytes_done: float = 0  # of the input that is read; about, where one long text is divided
 
     def __iter__(self) -> Iterator[list[Chunk]]:
         """Yield the pieces of all texts, in their order."""
@@ -68,9 +69,14 @@ class ChunkRun:
             first = self.tally.records
             self.tally.records += len(records)
             self.tally.literals += tokenizer.count_literals(records)
+            before, length = self.bytes_done, len(records[0].text) if len(records) == 1 else 0
             for chunks in self.chunker.chunks(records, self.reader.skip, first):
                 self.chunks += len(chunks)
+                if length:
+                    part = chunks[-1].end / length
+                    self.bytes_done = before + (self.reader.bytes_read - before) * part
                 yield chunks
+            self.bytes_done = self.reader.bytes_read
 
     def header(self) -> TableHeader:
         """Return the row that begins a table without any."""

@@ -5,11 +5,18 @@ import io
 import json
 import subprocess
 import sys
+from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
 from front import bad, call, environment, good, shell
 from terminal import at_terminal
+
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
+from bertcli.tokenizing.chunk_output import ChunkRun
+from bertcli.tokenizing.chunks import Chunker, Chunking, TokenMeasure
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 TEXT = "I love NLP! It is unaffable. Café au lait, s’il vous plaît."
 ROWS = [
@@ -151,6 +158,24 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     (tmp_path / "in.txt").write_text("some words here\n" * 50_000)
     done = shell("bertcli chunk -i in.txt -f txt | head -1", cwd=tmp_path)
     assert (done.code, done.out, done.err) == (0, "some words here\n", "")
+
+
+def test_an_interrupt_leaves_nothing(tmp_path):
+    out = tmp_path / "out.jsonl"
+    with mock.patch.object(TokenMeasure, "counts", side_effect=[[0], KeyboardInterrupt]):
+        done = call("chunk", "a", "-o", out)
+    assert (done.code, done.out, list(tmp_path.iterdir())) == (130, "", [])
+
+
+def test_how_far_a_long_text_is_divided(default_folder):
+    text, shares = "some words of a text " * 200_000, []
+    reader = Reader(Source(texts=(text,)))
+    run = ChunkRun(reader, Chunker(Tokenizer.load(default_folder), Chunking()))
+    reader.bytes_read = len(text)
+    for _ in run.write("jsonl", lambda rows: None):
+        shares.append(run.bytes_done / len(text))
+    assert shares == sorted(shares) and len(shares) == 5
+    assert 0.2 < shares[0] < 0.3 and shares[-1] == 1
 
 
 def test_no_torch_and_no_numpy_for_few_texts():

@@ -156,3 +156,11 @@ def test_pairs_of_a_sentence_model_get_a_note():
     assert told in call("embed", "--pairs", "-", "-f", "jsonl", stdin="a\tb\n").err
     assert told not in call("embed", "a", "-f", "jsonl").err
     assert told not in call("embed", "a", "--pair", "b", "-f", "jsonl", "-m", TINY).err
+
+
+def test_truncation_names_the_ways_to_encode_all():
+    done = call("embed", "a b c d e f", "-m", TINY, "-f", "jsonl", "--max-length", 4)
+    assert "--on-truncate window encodes all of the text, chunk gives each" in done.err
+    done = bad("embed", "a b c d", "-m", TINY, "-q", "-f", "jsonl", "--max-length", 4,
+               "--on-truncate", "error")  # fmt: skip
+    assert done.hint == "--on-truncate warn truncates texts, window and chunk encode all of them"

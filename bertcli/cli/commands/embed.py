@@ -250,6 +250,8 @@ def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:
     """Report warnings and counts of the run."""
     if embedder.options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
+        if not embedder.options.per_token:
+            advice += ", chunk gives each of its chunks a vector"
         console.warn(truncated(tally, embedder.max_length, advice))
     console.warn(special_tokens(tally))
     console.note(empty(tally))
