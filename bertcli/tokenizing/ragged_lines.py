@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.files.jsonl import to_json, to_lines
+from bertcli.files.jsonl import to_lines
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.ragged import ATTENDED, SPECIAL, Ragged
@@ -112,15 +112,17 @@ class RaggedLines:
     def _around(self, tokens: Ragged, records: TextBlock) -> tuple[list[bytes], list[bytes]]:
         """Return what comes before the ids of every text, and what ends its line."""
         first, last = b'"input_ids":[', b"}\n"
-        if records.is_plain and "text" not in self.extra:
-            heads, ends = [b"{" + first] * len(tokens), [last] * len(tokens)
+        heads, ends = [b"{" + first] * len(tokens), [last] * len(tokens)
+        if records.ids is not None:
+            keys = [{} if key is None else {"id": key} for key in records.ids]
+            objects = zip(keys, _objects(keys), strict=True)
+            heads = [line[:-1] + (b"," if key else b"") + first for key, line in objects]
+        if "text" not in self.extra and records.extras is None:
             for at in np.flatnonzero(tokens.cut).tolist():
                 ends[at] = b',"truncated":%d}\n' % tokens.cut[at]
             return heads, ends
-        heads, ends = [], []
+        rests = []
         for record, cut in zip(records, tokens.cut.tolist(), strict=True):
-            start = {} if record.id is None else {"id": record.id}
-            heads.append(to_json(start)[:-2].encode() + (b"," if start else b"") + first)
             rest: dict[str, Any] = {}
             if "text" in self.extra:
                 rest["text"] = record.text
@@ -128,7 +130,11 @@ class RaggedLines:
                     rest["pair"] = record.pair
             if cut:
                 rest["truncated"] = cut
-            if record.extra:
-                rest |= record.extra
-            ends.append((b"," if rest else b"") + to_json(rest)[1:].encode())
-        return heads, ends
+            rests.append(rest | (record.extra or {}))
+        objects = zip(rests, _objects(rests), strict=True)
+        return heads, [(b"," if rest else b"") + line[1:] + b"\n" for rest, line in objects]
+
+
+def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Return rows as objects of JSON."""
+    return to_lines(rows).encode().split(b"\n")[:-1]

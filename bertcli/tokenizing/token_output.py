@@ -128,12 +128,14 @@ class TokenOutput:
         if "length" in self.task.extra:
             columns["length"] = tokens.lengths
         if "text" in self.task.extra:
-            columns["text"] = [record.text for record in records]
-            columns["pair"] = [record.pair for record in records]
+            columns["text"] = records.texts
+            columns["pair"] = records.pairs or [None] * len(tokens)
         if layout.truncation != "do_not_truncate":
             columns["truncated"] = tokens.cut
-        if records.is_plain:
-            return ColumnTable(columns, len(tokens))
+        if records.extras is None:
+            ids = {} if records.ids is None else {"id": records.ids}
+            led = records.ids is not None and records.ids[0] is not None
+            return ColumnTable(ids | columns if led else columns | ids, len(tokens))
         rows = [
             ({} if record.id is None else {"id": record.id}, carried(columns, record))
             for record in records
