@@ -58,7 +58,8 @@ models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
 checkpoints/comparison
 embedding/__init__ embedding/dense embedding/embedder embedding/options embedding/pooling
-embedding/sentence_config embedding/word_pooling inference/__init__ inference/compiled
+embedding/sentence_config embedding/word_pooling inference/__init__ inference/accelerators
+inference/compiled
 inference/compiled_cache inference/cpu_features inference/opening inference/openvino
 inference/options inference/pool inference/progress inference/runner inference/runtime
 inference/tell

@@ -1,7 +1,7 @@
 """Running a model: opened once, run in batches by a token budget, by one process or by several.
 
 `runtime` is an open model, and `opening` says which engine opens it, by the `options` of the user,
-and has its messages to `tell`.
+`accelerators` says whether torch has to be asked for GPUs, `tell` is where messages go.
 `torch_runtime` is torch, on the `devices` there are: `encoder` runs batches in this process, `pool`
 shares them among processes (`pool_worker`), one per device. `compiled` is the CPU engine: OpenVINO
 (`openvino`) runs what `compiling` made of the model for this CPU (`cpu_features`), kept in

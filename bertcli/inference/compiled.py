@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.checkpoints.scan import find_config, read_config, require_weights
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import UsageError, out_of_memory
 from bertcli.files.versions import __version__
 from bertcli.inference.compiled_cache import cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
-from bertcli.inference.openvino import SETTINGS, openvino_core, openvino_version
+from bertcli.inference.openvino import SETTINGS, OpenvinoError, openvino_core, openvino_version
+from bertcli.inference.options import Compute
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Tokens
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
@@ -93,26 +94,18 @@ class CompiledRuntime(Runtime):
         """Load the compiled model of a folder, or make it.
 
         Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
-        choice that this model or this engine cannot follow, BertcliError where OpenVINO is not
-        installed or refuses what is in the cache.
+        choice that this model or this engine cannot follow, OpenvinoError where OpenVINO is not
+        installed, or cannot run the model.
         """
         compute = spec.compute
-        _refuse("device", compute.device, ("auto", "cpu"))
-        _refuse("dtype", compute.dtype, ("auto", "float32"))
-        core = openvino_core()
+        if reason := unable(compute):
+            raise UsageError(
+                f"{reason} is not possible with --backend openvino", "use --backend torch"
+            )
+        openvino_core()
         config = read_config(spec.folder)
         spec.reading.indices(config.num_hidden_layers)
-        about = described(spec)
-        blob = cached(_key(about), about, partial(_made, spec), tell)
-        threads = {} if compute.threads is None else {"INFERENCE_NUM_THREADS": compute.threads}
-        tensor = core.Tensor(blob, shared_memory=True)
-        try:
-            model = core.Core().import_model(tensor, "CPU", {**SETTINGS, **threads})
-        except RuntimeError:  # of a CPU with the same features that OpenVINO treats otherwise
-            raise BertcliError(
-                f"{spec.folder}: OpenVINO refuses the compiled model in the cache",
-                "bertcli models clean, then run the same command again",
-            ) from None
+        blob, model = _loaded(spec, tell)
         used = int(model.get_property("INFERENCE_NUM_THREADS"))
         runner = CompiledRunner(model, blob, spec, used, compute.batch_tokens or BUDGET)
         return cls(spec, tokenizer, config, runner, ("cpu",), used)
@@ -163,15 +156,29 @@ def _key(about: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def _loaded(spec: ModelSpec, tell: Tell) -> tuple[np.ndarray, Any]:
+    """Return the compiled model as it is kept, and open."""
+    core, about, count = openvino_core(), described(spec), spec.compute.threads
+    settings = SETTINGS if count is None else {**SETTINGS, "INFERENCE_NUM_THREADS": count}
+    for again in (False, True):
+        blob = cached(_key(about), about, partial(_made, spec), tell, again=again)
+        tensor = core.Tensor(blob, shared_memory=True)
+        try:
+            return blob, core.Core().import_model(tensor, "CPU", settings)
+        except (RuntimeError, MemoryError) as failed:
+            if out_of_memory(failed):
+                raise OpenvinoError("out of memory: the model itself does not fit") from None
+    raise OpenvinoError(f"{spec.folder}: OpenVINO refuses the model that it has compiled")
+
+
+def unable(compute: Compute) -> str:
+    """Return the choice that OpenVINO cannot follow, "" for none."""
+    if compute.device not in ("auto", "cpu"):
+        return f"--device {compute.device}"
+    return "" if compute.dtype in ("auto", "float32") else f"--dtype {compute.dtype}"
+
+
 def _made(spec: ModelSpec) -> np.ndarray:
     from bertcli.inference.compiling import compiled
 
     return compiled(spec)
-
-
-def _refuse(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UsageError(
-            f"--{option} {value} is not possible with --backend openvino",
-            f"give {known[-1]}, or use --backend torch",
-        )

@@ -68,18 +68,25 @@ def entries() -> list[CacheEntry]:
 
 
 def cached(
-    key: str, about: Mapping[str, Any], make: Callable[[], np.ndarray], tell: Tell
+    key: str,
+    about: Mapping[str, Any],
+    make: Callable[[], np.ndarray],
+    tell: Tell,
+    *,
+    again: bool = False,
 ) -> np.ndarray:
     """Return the compiled model of this key: as it is kept, or made, by one process at a time.
 
-    It is an array of bytes: a file that is mapped, of which processes share what they read.
+    It is an array of bytes: a file that is mapped, of which processes share what they read. It is
+    made ``again`` where the one that is kept is of no use.
     """
     folder = cache_folder()
     path = folder and folder / f"{key}{END}"
-    if path and (blob := _read(path)) is not None:
+    if path and not again and (blob := _read(path)) is not None:
         return blob
     with _only_one(folder):
-        if path and (blob := _read(path)) is not None:  # another process has made it meanwhile
+        # another process may have made it meanwhile
+        if path and not again and (blob := _read(path)) is not None:
             return blob
         tell.note("first use of this model on this CPU: compiling it (some seconds)")
         blob = make()

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertcli.checkpoints.load import load
-from bertcli.errors import BertcliError
+from bertcli.errors import out_of_memory
 from bertcli.inference.encoder import combined
-from bertcli.inference.openvino import SETTINGS, converted, openvino
+from bertcli.inference.openvino import SETTINGS, OpenvinoError, converted, openvino
 from bertcli.inference.runtime import ModelSpec
 from bertcli.models.attention import Attend, Distance
 from bertcli.models.bert import BertModel, directly
@@ -86,8 +86,8 @@ class CompiledGraph(nn.Module):
 def compiled(spec: ModelSpec) -> np.ndarray:
     """Load a model, compile it and return it as it is kept.
 
-    Raises ModelError for a folder that is not a whole BERT, BertcliError when what was compiled
-    gives other numbers than torch.
+    Raises ModelError for a folder that is not a whole model of this kind, OpenvinoError when it
+    cannot be compiled, or gives other numbers than torch then.
     """
     kind = ARCHITECTURES[spec.kind]
     model, _ = load(spec.folder, kind, pooler=spec.pooler, dtype=torch.float32)
@@ -97,9 +97,15 @@ def compiled(spec: ModelSpec) -> np.ndarray:
     example = tuple(torch.from_numpy(column) for column in _tried(graph, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of shapes that are constants here, and of the tracer
-        traced = converted(graph, example)
-    found = openvino().Core().compile_model(traced, "CPU", SETTINGS)
-    _compare(graph, found)
+        try:
+            traced = converted(graph, example)
+            found = openvino().Core().compile_model(traced, "CPU", SETTINGS)
+            _compare(graph, found)
+        except RuntimeError as failed:
+            if out_of_memory(failed):
+                raise OpenvinoError("out of memory while the model is compiled") from None
+            reason = str(failed).strip().splitlines()[-1]
+            raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
     return np.frombuffer(found.export_model().getbuffer(), np.uint8)
 
 
@@ -107,11 +113,11 @@ def _compare(graph: CompiledGraph, found: Any) -> None:
     for length in TRIED:
         columns = _tried(graph, length)
         right = graph(*map(torch.from_numpy, columns)).numpy()
-        wrong = np.abs(found(columns)[0] - right).max()
+        with np.errstate(invalid="ignore"):
+            wrong = np.abs(found(columns)[0] - right).max()
         if not wrong <= NEAR * max(1.0, np.abs(right).max()):
-            raise BertcliError(
-                f"compiled by OpenVINO, the model is off by {wrong:.1e} at {length} tokens",
-                "use --backend torch",
+            raise OpenvinoError(
+                f"compiled by OpenVINO, the model is off by {wrong:.1e} at {length} tokens"
             )
 
 

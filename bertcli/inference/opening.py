@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bertcli.inference.accelerators import gpu_possible
+from bertcli.inference.openvino import OpenvinoError, openvino_installed
+from bertcli.inference.options import Compute
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -10,13 +13,44 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> Runtime:
     """Open a model with the engine that is asked for; no other is imported.
 
-    Raises ModelError for a folder that is not a whole model of this kind, UsageError for a choice
-    that this model or this machine cannot follow.
+    auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch. Raises
+    ModelError for a folder that is not a whole model of this kind, UsageError for a choice that
+    this model or this machine cannot follow.
     """
-    if spec.compute.backend == "openvino":
-        from bertcli.inference.compiled import CompiledRuntime
+    if spec.compute.backend == "torch":
+        return _torch(spec, tokenizer, tell)
+    from bertcli.inference.compiled import CompiledRuntime
 
+    if spec.compute.backend == "openvino":
         return CompiledRuntime.open(spec, tokenizer, tell)
+    reason = _not_openvino(spec.compute)
+    tell.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
+    if reason:
+        return _torch(spec, tokenizer, tell)
+    try:
+        return CompiledRuntime.open(spec, tokenizer, tell)
+    except OpenvinoError as failed:
+        tell.warn(f"{failed}; torch runs the model instead (--backend torch)")
+        return _torch(spec, tokenizer, tell)
+
+
+def _not_openvino(compute: Compute) -> str:
+    """Return why OpenVINO does not run what is asked for here; "" when it does."""
+    from bertcli.inference.compiled import unable
+
+    if not openvino_installed():
+        return "OpenVINO is not installed"
+    if reason := unable(compute):
+        return reason
+    if compute.device == "auto" and gpu_possible():
+        from bertcli.inference.devices import available
+
+        if (best := available()[0]) != "cpu":
+            return f"device {best}"
+    return ""
+
+
+def _torch(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell) -> Runtime:
     from bertcli.inference.torch_runtime import TorchRuntime
 
     return TorchRuntime.open(spec, tokenizer, tell)

@@ -18,6 +18,12 @@ NAME = "openvino"
 CORE = "openvino._pyopenvino"
 
 
+class OpenvinoError(BertcliError):
+    """OpenVINO cannot run this model, or cannot run at all."""
+
+    usual_hint = "use --backend torch"
+
+
 def openvino_installed() -> bool:
     """Tell whether the library is there; nothing of it is imported."""
     return sys.modules.get(NAME, NAME) is not None and find_spec(NAME) is not None
@@ -26,7 +32,7 @@ def openvino_installed() -> bool:
 def openvino() -> Any:
     """Import the library without the package that reports its use to its makers.
 
-    Raises BertcliError when it is not installed, or cannot be imported.
+    Raises OpenvinoError when it is not installed, or cannot be imported.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     return _imported(NAME)
@@ -58,12 +64,12 @@ def _imported(name: str) -> Any:
         return import_module(name)
     except ImportError as failed:
         if not openvino_installed():
-            raise BertcliError(
+            raise OpenvinoError(
                 "--backend openvino needs the package openvino",
                 "pip install 'bertcli[openvino]', or use --backend torch",
             ) from None
-        raise BertcliError(
-            f"--backend openvino: the package openvino cannot be imported: {failed}",
+        raise OpenvinoError(
+            f"the package openvino cannot be imported: {failed}",
             "install it again, or use --backend torch",
         ) from None
 

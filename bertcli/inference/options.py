@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Compute:
     """Devices, number format, threads and batch size. None, or auto, leaves the choice to us."""
 
-    backend: str = "torch"  # or openvino, on a CPU
+    backend: str = "auto"  # or torch, or openvino
     device: str = "auto"  # or a list: a process for each
     dtype: str = "auto"
     threads: int | None = None  # of all processes together

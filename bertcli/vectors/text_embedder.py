@@ -44,7 +44,7 @@ BLOCK = 1024  # texts that are taken from an iterable at a time
 OURS = ("precision", "pre_split")  # options that are not of how a vector is made
 NAMES = {"word_vectors": "words", "layer_combine": "combine"}  # of options -> in EmbedOptions
 CHOICES = {
-    "backend": ("torch", "openvino"),
+    "backend": ("auto", "torch", "openvino"),
     "dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
     "combine": ("mean", "sum", "concat", "stack"),
     "on_truncate": ("warn", "error", "ignore", "window"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from front import PROGRAM, environment, good
+from front import PROGRAM, environment, good, on_torch
 from terminal import at_terminal
 
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -179,7 +179,7 @@ def test_the_bar_of_a_model(tmp_path):
 def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     """Also in the first window; what it shows is no more than what was done."""
     from bertcli.cli.display import progress_bars as bars
-    from bertcli.embedding.embedder import Embedder, EmbedOptions
+    from bertcli.embedding.embedder import Embedder
     from bertcli.hub import MODEL_FILES, find_model
     from bertcli.inference.progress import Progress
     from bertcli.records.reader import Reader
@@ -189,7 +189,7 @@ def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     texts, shown = tmp_path / "texts.txt", []
     texts.write_text("".join(f"{n} i love nlp\n" for n in range(1000, 2000)))
     monkeypatch.setattr(bars, "QUIET_SECONDS", -1)
-    options = EmbedOptions(device="cpu", batch_tokens=1024, window=800, max_length=6)
+    options = on_torch(device="cpu", batch_tokens=1024, window=800, max_length=6)
     embedder = Embedder.open(find_model(str(TINY), files=MODEL_FILES), options)
     progress, reader, written = Progress(), Reader(Source(paths=(str(texts),))), []
     run = EmbedStream(embedder, reader, written.extend)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from front import call
+from front import call, on_torch
 from model_reference import close, randomise, texts, tiny
 
-from bertcli.embedding.embedder import Embedder, EmbedOptions
+from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import Pooling
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
@@ -138,7 +138,7 @@ def test_8_bits_are_refused_for_numbers_that_cannot_be_rounded(name, value, plac
 
 def vectors(dtype, texts, **options):
     folder = find_model("sentence-transformers/all-MiniLM-L6-v2", files=MODEL_FILES)
-    embedder = Embedder.open(folder, EmbedOptions(dtype=dtype, **options))
+    embedder = Embedder.open(folder, on_torch(dtype=dtype, **options))
     run = embedder.run(Reader(Source(texts=tuple(texts))))
     found = [torch.from_numpy(item.vector) for part in embedder.embed(run) for item in part]
     return embedder, torch.stack(found)

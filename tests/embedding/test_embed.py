@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import struck
+from front import on_torch, struck
 from safetensors.torch import load_file
 
 from bertcli.cli.app import main
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
@@ -72,7 +71,7 @@ def test_vectors_are_those_of_sentence_transformers(folder, texts):
     from sentence_transformers import SentenceTransformer
 
     expected = SentenceTransformer(str(folder.path), device="cpu").encode(texts)
-    found = vectors_of(Embedder.open(folder, EmbedOptions()), texts)
+    found = vectors_of(Embedder.open(folder, on_torch()), texts)
     assert np.abs(found - expected).max() < 1e-5
     assert (found * expected).sum(1).min() > 0.999999
 
@@ -94,24 +93,24 @@ def test_layers_are_the_hidden_states_of_transformers(folder, layers, combine):
         "concat": lambda: torch.cat(states),
         "stack": lambda: torch.stack(states),
     }[combine]()
-    options = EmbedOptions(layers=layers, combine=combine, normalize=False)
+    options = on_torch(layers=layers, combine=combine, normalize=False)
     found = vectors_of(Embedder.open(folder, options), ["I love NLP!"])[0]
     assert np.abs(found - expected.numpy()).max() < 1e-5
 
 
 @pytest.mark.parametrize("options", [{"batch_tokens": 64}, {"window": 7}, {"batch_tokens": 9999}])
 def test_a_vector_depends_on_its_text_alone(folder, texts, options):
-    whole = vectors_of(Embedder.open(folder, EmbedOptions()), texts)
-    other = vectors_of(Embedder.open(folder, EmbedOptions(**options)), texts[::-1])[::-1]
+    whole = vectors_of(Embedder.open(folder, on_torch()), texts)
+    other = vectors_of(Embedder.open(folder, on_torch(**options)), texts[::-1])[::-1]
     assert np.abs(whole - other).max() < 1e-6
-    alone = [vectors_of(Embedder.open(folder, EmbedOptions()), [text])[0] for text in texts[:8]]
+    alone = [vectors_of(Embedder.open(folder, on_torch()), [text])[0] for text in texts[:8]]
     assert np.abs(whole[:8] - np.stack(alone)).max() < 1e-6
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
     """Of each size the libraries keep kernels, and memory that no other size fits into."""
-    embedder = Embedder.open(folder, EmbedOptions(pooling=pooling, batch_tokens=300))
+    embedder = Embedder.open(folder, on_torch(pooling=pooling, batch_tokens=300))
     states, sizes = embedder.runtime.encoder.model.states, []
     monkeypatch.setattr(
         embedder.runtime.encoder.model,
@@ -126,7 +125,7 @@ def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
 
 
 def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
-    embedder = Embedder.open(folder, EmbedOptions(layers=(2,)))
+    embedder = Embedder.open(folder, on_torch(layers=(2,)))
 
     def refuse(*ignored):
         raise AssertionError("this layer was not asked for")
@@ -136,7 +135,7 @@ def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
 
 
 def test_equal_texts_are_encoded_once(folder):
-    embedder = Embedder.open(folder, EmbedOptions())
+    embedder = Embedder.open(folder, on_torch())
     seen = []
     embedder.runtime.encoder.model.embeddings.register_forward_hook(
         lambda module, inputs, output: seen.append(output.shape[0])
@@ -147,11 +146,9 @@ def test_equal_texts_are_encoded_once(folder):
 
 def test_windows_of_a_long_text_are_pooled_by_their_tokens(folder):
     words = ["alpha", "beta", "gamma", "delta", "one", "two", "three"]
-    embedder = Embedder.open(
-        folder, EmbedOptions(max_length=5, on_truncate="window", normalize=False)
-    )
+    embedder = Embedder.open(folder, on_torch(max_length=5, on_truncate="window", normalize=False))
     parts = [" ".join(words[at : at + 3]) for at in (0, 3, 6)]
-    plain = Embedder.open(folder, EmbedOptions(normalize=False))
+    plain = Embedder.open(folder, on_torch(normalize=False))
     each, weights = vectors_of(plain, parts), np.array([3, 3, 1])[:, None]
     expected = (each * weights).sum(0) / weights.sum()
     assert np.abs(vectors_of(embedder, [" ".join(words)])[0] - expected).max() < 1e-5
@@ -160,7 +157,7 @@ def test_windows_of_a_long_text_are_pooled_by_their_tokens(folder):
 def test_pairs_have_token_types(folder, capsys):
     assert main(["embed", "How old are you?", "--pair", "Six.", "--no-normalize", "-q"]) == 0
     found = np.array(rows(capsys.readouterr().out)[0]["embedding"])
-    embedder = Embedder.open(folder, EmbedOptions(normalize=False))
+    embedder = Embedder.open(folder, on_torch(normalize=False))
     pair = Record("How old are you?", "Six.")
     (encoded,) = embedder.runtime.tokenizer.encode([pair], embedder.layout)
     assert set(encoded.columns["token_type_ids"]) == {0, 1}
@@ -170,8 +167,8 @@ def test_pairs_have_token_types(folder, capsys):
 
 @pytest.mark.parametrize("numbers", [1 << 50, None], ids=["of a CPU", "of a GPU"])
 def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
-    plain = Embedder.open(folder, EmbedOptions())
-    tight = Embedder.open(folder, EmbedOptions())
+    plain = Embedder.open(folder, on_torch())
+    tight = Embedder.open(folder, on_torch())
     states = tight.runtime.encoder._states
 
     def fail(batch):
@@ -196,7 +193,7 @@ def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
 
 def test_the_pooler_is_used_when_it_was_trained():
     tiny = find_model(TINY, files=MODEL_FILES)
-    embedder = Embedder.open(tiny, EmbedOptions(pooling="pooler"))
+    embedder = Embedder.open(tiny, on_torch(pooling="pooler"))
     (item,) = embedder.runtime.tokenizer.encode([Record("i love nlp")], embedder.layout)
     encoder = Encoder(embedder.runtime.encoder.model, Reading(), 100)
     (first,) = result_of(encoder.run(Tokens.of([item]), Pooling(("cls",))))
@@ -217,12 +214,12 @@ def test_the_pooler_is_used_when_it_was_trained():
 )
 def test_a_choice_that_cannot_be_followed_is_one_line(folder, options, message):
     with pytest.raises(UsageError, match=message):
-        Embedder.open(folder, EmbedOptions(**options))
+        Embedder.open(folder, on_torch(**options))
 
 
 def test_a_position_too_many_is_refused(folder):
     with pytest.raises(UsageError, match="--max-length 513 is more than the 512 positions"):
-        vectors_of(Embedder.open(folder, EmbedOptions(max_length=513)), ["a"])
+        vectors_of(Embedder.open(folder, on_torch(max_length=513)), ["a"])
 
 
 def test_a_folder_without_a_trained_pooler_says_so(tmp_path):
@@ -237,10 +234,13 @@ def test_a_folder_without_a_trained_pooler_says_so(tmp_path):
         del tensors[name]
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match="pooler"):
-        Embedder.open(find_model(str(copy), files=MODEL_FILES), EmbedOptions(pooling="pooler"))
+        Embedder.open(
+            find_model(str(copy), files=MODEL_FILES),
+            on_torch(pooling="pooler"),
+        )
     tensors["embeddings.word_embeddings.weight"][150:] = float("nan")
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    embedder = Embedder.open(find_model(str(copy), files=MODEL_FILES), EmbedOptions())
+    embedder = Embedder.open(find_model(str(copy), files=MODEL_FILES), on_torch())
     with pytest.raises(ModelError, match="text 2: its vector contains NaN or infinity"):
         vectors_of(embedder, ["", "love"])
 

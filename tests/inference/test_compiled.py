@@ -16,7 +16,7 @@ import pytest
 from front import DEADLINE, bad, call, environment, good, process, start
 from hostile import REAL
 
-from bertcli.inference import compiled_cache
+from bertcli.inference import accelerators, compiled_cache, compiling, devices, opening
 from bertcli.inference.tell import SILENCE
 
 ROOT = Path(__file__).parents[2]
@@ -200,16 +200,16 @@ def test_a_damaged_file_is_made_anew(fresh, damage):
     good(*EMBED, BERTCLI_CACHE=str(folder))
 
 
-def test_a_file_that_openvino_refuses_is_said_in_a_line(fresh):
+def test_a_file_that_openvino_refuses_is_made_anew(fresh):
     """As that of another machine, which is whole."""
-    folder, _ = fresh
+    folder, expected = fresh
     (path,) = folder.glob("*.model")
     blob = b"of another machine"
     header = {"size": len(blob), "crc32": zlib.crc32(blob)}
     path.write_bytes(json.dumps(header).encode() + b"\n" + blob)
-    done = bad(*EMBED, BERTCLI_CACHE=str(folder))
-    assert done.error == f"{TINY}: OpenVINO refuses the compiled model in the cache"
-    assert done.hint == "bertcli models clean, then run the same command again"
+    for _ in range(2):
+        assert good(*EMBED, BERTCLI_CACHE=str(folder)).stdout == expected.stdout
+    assert path.stat().st_size > 1000
 
 
 def test_two_at_once_make_one(tmp_path):
@@ -312,3 +312,74 @@ def test_without_openvino_one_line_says_what_to_install(cache, monkeypatch):
     done = bad(*EMBED, BERTCLI_CACHE=cache)
     assert done.error == "--backend openvino needs the package openvino"
     assert "pip install 'bertcli[openvino]'" in done.hint
+
+
+# --- auto ---
+
+
+AUTO = ("embed", "-v", "-m", TINY, "I love NLP!")
+
+
+def backend(*options, cache, **env):
+    """Return the engine that auto takes, and why it is not the other."""
+    done = call(*AUTO, *options, BERTCLI_BACKEND="auto", BERTCLI_CACHE=cache, **env)
+    assert done.code == 0, done.err
+    (line,) = [one for one in done.err.splitlines() if one.startswith("note: backend: ")]
+    return line.removeprefix("note: backend: ")
+
+
+def test_auto_is_openvino_on_a_cpu_and_torch_for_all_else(cache, monkeypatch):
+    assert backend(cache=cache) == "openvino"
+    assert backend("--device", "cpu", cache=cache) == "openvino"
+    assert backend("--device", "cpu,cpu", cache=cache) == "torch (--device cpu,cpu)"
+    assert backend("--dtype", "float16", cache=cache) == "torch (--dtype float16)"
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert backend(cache=cache) == "torch (OpenVINO is not installed)"
+
+
+def test_auto_is_torch_where_there_is_a_gpu(cache, monkeypatch):
+    monkeypatch.setattr(opening, "gpu_possible", lambda: True)
+    assert backend(cache=cache) == "openvino"  # torch finds none
+    monkeypatch.setattr(devices, "available", lambda: ["cuda:0", "cpu"])
+    monkeypatch.setattr(opening, "_torch", lambda *given: pytest.skip("reached"))
+    with pytest.raises(pytest.skip.Exception, match="reached"):
+        backend(cache=cache)
+
+
+def test_a_torch_for_cpus_alone_is_not_asked_for_gpus(tmp_path, monkeypatch):
+    told = tmp_path / "version.py"
+    spec = mock.Mock(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(accelerators, "find_spec", lambda name: spec)
+    monkeypatch.setattr(accelerators, "glob", lambda pattern: ["/dev/nvidiactl"])
+    monkeypatch.setattr(sys, "platform", "linux")
+    told.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
+    assert not accelerators.gpu_possible()
+    for build in ("cuda: Optional[str] = '13.0'", "hip = '7.1'", "xpu: Optional[str] = '2025'"):
+        told.write_text(f"cuda: Optional[str] = None\n{build}\n")
+        assert accelerators.gpu_possible()
+    monkeypatch.setattr(accelerators, "glob", lambda pattern: [])
+    assert not accelerators.gpu_possible()
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert accelerators.gpu_possible()
+    told.unlink()
+    assert accelerators.gpu_possible()
+
+
+def test_auto_takes_torch_where_openvino_gives_other_numbers(tmp_path, monkeypatch):
+    expected = good("embed", "-q", *AUTO[2:])
+    monkeypatch.setattr(compiling, "NEAR", 0.0)
+    done = call(*AUTO, BERTCLI_BACKEND="auto", BERTCLI_CACHE=str(tmp_path))
+    assert done.stdout == expected.stdout
+    assert "warning: compiled by OpenVINO, the model is off by " in done.err
+    assert "; torch runs the model instead (--backend torch)" in done.err
+    assert files(tmp_path) == []
+    done = bad(*EMBED, BERTCLI_CACHE=str(tmp_path))
+    assert done.error.startswith("compiled by OpenVINO, the model is off by ")
+
+
+def test_auto_needs_no_torch_once_it_is_compiled(cache):
+    """Nor does it look at the state of the cache: the first run gives the same bytes."""
+    texts = ("embed", "-q", "-m", TINY, "I love NLP!")
+    first = good(*texts, BERTCLI_BACKEND="auto", BERTCLI_CACHE=cache)
+    done = without_torch(*texts, BERTCLI_BACKEND="auto", BERTCLI_CACHE=cache)
+    assert (done.returncode, done.stderr, done.stdout) == (0, b"", first.stdout)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from front import call, good
+from front import call, good, on_torch
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.progress import Ran
 from bertcli.records.reader import Reader
@@ -43,7 +42,7 @@ def full_float32():
 
 
 def vectors(folder, texts, *, full=False, **options):
-    embedder = Embedder.open(folder, EmbedOptions(**options))
+    embedder = Embedder.open(folder, on_torch(**options))
     run = embedder.run(Reader(Source(texts=tuple(texts))), full=full)
     found = np.stack([item.vector for window in embedder.embed(run) for item in window])
     embedder.runtime.close()
@@ -126,7 +125,7 @@ def little_memory():
 
 def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory):
     texts = [f"{'word ' * 250} {n}" for n in range(2000)]
-    embedder = Embedder.open(folder, EmbedOptions(device="cuda:0", batch_tokens=1 << 19))
+    embedder = Embedder.open(folder, on_torch(device="cuda:0", batch_tokens=1 << 19))
     run = embedder.run(Reader(Source(texts=tuple(texts))))
     parts = [part for window in embedder.windows(run) for part in window.parts]
     said = [part.warning for part in parts if isinstance(part, Ran)]

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import DEADLINE, environment, good, process, start
+from front import DEADLINE, environment, good, on_torch, process, start
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.pooling import Pooling
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES, find_model
@@ -65,7 +64,7 @@ def pair(folder):
     """Two processes with a thread each, for all tests that only read."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    embedder = Embedder.open(folder, EmbedOptions(device="cpu,cpu", batch_tokens=256, window=32))
+    embedder = Embedder.open(folder, on_torch(device="cpu,cpu", batch_tokens=256, window=32))
     torch.set_num_threads(threads)
     assert isinstance(embedder.runtime.runner, ProcessPool)
     yield embedder
@@ -87,7 +86,7 @@ def vectors_of(embedder, lines, *, full=False):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_two_processes_give_the_bits_of_one(folder, pair, lines, one_thread, full):
-    alone = Embedder.open(folder, EmbedOptions(device="cpu", batch_tokens=256, window=32))
+    alone = Embedder.open(folder, on_torch(device="cpu", batch_tokens=256, window=32))
     assert np.array_equal(vectors_of(pair, lines, full=full), vectors_of(alone, lines, full=full))
     assert pair.chosen() | {"threads": 0} == alone.chosen() | {"threads": 0}
 
@@ -116,7 +115,7 @@ def test_the_tally_counts_what_was_yielded(pair, lines):
 
 def test_progress_counts_every_text_and_token(folder, pair, lines):
     counts, written = [], []
-    for embedder in (pair, Embedder.open(folder, EmbedOptions(window=32))):
+    for embedder in (pair, Embedder.open(folder, on_torch(window=32))):
         stream = EmbedStream(embedder, Reader(Source(texts=tuple(lines))), written.extend)
         progress = Progress()
         for step in stream:
@@ -351,13 +350,13 @@ def test_a_device_that_is_not_there_lists_those_that_are(rack, names):
 
 def test_devices_are_of_one_kind(rack, folder):
     with pytest.raises(UsageError, match="devices of several kinds"):
-        Embedder.open(folder, EmbedOptions(device="cuda:0,cpu"))
+        Embedder.open(folder, on_torch(device="cuda:0,cpu"))
 
 
 def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
     before = set(multiprocessing.active_children())
     with pytest.raises(UsageError, match="layer 9 not found"):
-        Embedder.open(folder, EmbedOptions(device="cpu,cpu", layers=(9,)))
+        Embedder.open(folder, on_torch(device="cpu,cpu", layers=(9,)))
     assert set(multiprocessing.active_children()) == before
 
 

@@ -14,9 +14,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from front import PROGRAM, call, environment
+from front import PROGRAM, call, environment, on_torch
 
-from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.ray.cluster import Pool
 from bertcli.ray.jobs import EmbedJob, Model, TokenizeJob
@@ -134,7 +133,7 @@ def worker(pooling, texts):
     """One worker, in this process, and what it says on the way."""
     said = []
     source = Source(paths=(str(texts),), on_error="skip")
-    job = EmbedJob(Model(TINY), source, EmbedOptions(pooling=pooling), "npy")
+    job = EmbedJob(Model(TINY), source, on_torch(pooling=pooling), "npy")
     return ShardWorker(job, "me", lambda shard, name, tally: said.append(tally.records)), said
 
 
@@ -175,7 +174,7 @@ def test_an_empty_shard_is_made_once(tmp_path, form):
     source = tmp_path / "a.txt"
     source.touch()
     shard = Shard(str(source), str(tmp_path / "out" / f"a.{form}"))
-    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), EmbedOptions(), form)
+    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), on_torch(), form)
     done = ShardWorker(job, "me", lambda *seen: None).make(shard)
     assert Path(shard.output).exists() and done.sha256
     assert done.counts["records"] == 0
@@ -196,14 +195,14 @@ def test_a_manifest_that_is_none_is_made_again(tmp_path, text):
     source = tmp_path / "a.txt"
     source.write_text("one\n")
     shard = Shard(str(source), str(tmp_path / "a.jsonl"))
-    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), EmbedOptions(), "jsonl")
+    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), on_torch(), "jsonl")
     (tmp_path / "a.jsonl.manifest.json").write_text(text)
     assert not ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
 
 
 def jobs(source):
     return (
-        EmbedJob(Model(TINY), source, EmbedOptions(), "jsonl"),
+        EmbedJob(Model(TINY), source, on_torch(), "jsonl"),
         TokenizeJob(Model(TINY), source, Layout(), "jsonl"),
     )
 
@@ -287,7 +286,7 @@ def test_sources_are_never_written(tmp_path):
 def test_a_worker_takes_one_device():
     source = Source(paths=("a.txt",))
     with pytest.raises(UsageError, match="names several devices"):
-        EmbedJob(Model(TINY), source, EmbedOptions(device="cpu,cpu"), "npy").open()
+        EmbedJob(Model(TINY), source, on_torch(device="cpu,cpu"), "npy").open()
 
 
 def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):

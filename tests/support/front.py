@@ -11,11 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 from bertcli.cli.app import main
+from bertcli.embedding.options import EmbedOptions
 
 PROGRAM = [sys.executable, "-m", "bertcli"]
 PACKAGE = Path(__file__).parents[2]
@@ -28,6 +30,9 @@ CACHE = tempfile.mkdtemp(prefix="bertcli-cache-")  # of digests and compiled mod
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 # Of a process whose files may not grow: a module that it compiles would be stored truncated.
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+on_torch = partial(EmbedOptions, backend="torch")  # in this process
 
 
 class Result(NamedTuple):
@@ -70,6 +75,7 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
     paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
     fixed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     fixed["BERTCLI_CACHE"] = CACHE
+    fixed["BERTCLI_BACKEND"] = "torch"  # compiling each small model that tests make takes seconds
     return kept | fixed | {"TERM": "dumb"} | dict(more)
 
 

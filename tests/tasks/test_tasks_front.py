@@ -10,13 +10,12 @@ import sys
 import pyarrow.parquet
 import pytest
 import torch
-from front import PACKAGE, bad, call, good, start
+from front import PACKAGE, bad, call, good, on_torch, start
 from task_models import ENTITIES, LENGTH, agree, labels, texts
 
 from bertcli.checkpoints.load import load, save
 from bertcli.cli.app import COMMANDS
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import ModelError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.models.config import BertConfig
@@ -330,9 +329,9 @@ def test_opened_from_python_such_a_model_is_refused_too(tmp_path):
     (folder / "added_tokens.json").write_text('{"foo": 347}')
     found = find_model(str(folder), files=MODEL_FILES)
     with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
-        Embedder.open(found, EmbedOptions())
+        Embedder.open(found, on_torch())
     with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
-        EmbedJob(Model(str(folder)), Source(), EmbedOptions(), "npy").open()  # a worker of Ray
+        EmbedJob(Model(str(folder)), Source(), on_torch(), "npy").open()  # a worker of Ray
 
 
 @pytest.mark.parametrize("command", [*CALLS, "embed"])

@@ -131,13 +131,13 @@ class ComputeOptions:
     PANEL: ClassVar = COMPUTE
 
     backend: Annotated[
-        Literal["torch", "openvino"],
+        Literal["auto", "torch", "openvino"],
         typer.Option(
-            help="What runs the model; openvino: compiled for the CPU once and kept, starts "
-            "without torch.",
+            help="What runs the model; auto: OpenVINO on a CPU if installed, else torch. OpenVINO "
+            "compiles a model on first use and keeps it; later runs start without torch.",
             envvar="BERTCLI_BACKEND",
         ),
-    ] = "torch"
+    ] = "auto"
     device: Annotated[
         str,
         typer.Option(
