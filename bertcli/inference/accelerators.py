@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from glob import glob
 from importlib.util import find_spec
 
 BUILDS = re.compile(r"^(?:cuda|hip|xpu)\b.*= *'", re.MULTILINE)  # of torch, in torch/version.py
+METAL = "/System/Library/Frameworks/Metal.framework"  # of a Mac
+# What a GPU looks like where there is /proc: on Linux.
 NODES = ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvmap", "/dev/kfd", "/dev/dri/render*", "/dev/dxg")
 
 
 def gpu_possible() -> bool:
     """Tell whether torch has to be asked: false is certain, true is not."""
-    if sys.platform == "darwin":
+    if os.path.exists(METAL):
         return True
-    if not _built_for_gpus():
-        return False
-    return not sys.platform.startswith("linux") or any(map(glob, NODES))
+    return _built_for_gpus() and (not os.path.exists("/proc/self") or any(map(glob, NODES)))
 
 
 def _built_for_gpus() -> bool:

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from bertcli.files.versions import __version__
 from bertcli.inference.compiled_cache import cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
 from bertcli.inference.openvino import SETTINGS, OpenvinoError, openvino_core, openvino_version
-from bertcli.inference.options import Compute
-from bertcli.inference.runner import BatchRunner, Finish, Kept, Tokens
+from bertcli.inference.options import Compute, several
+from bertcli.inference.pool import ProcessPool
+from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -102,13 +103,19 @@ class CompiledRuntime(Runtime):
             raise UsageError(
                 f"{reason} is not possible with --backend openvino", "use --backend torch"
             )
+        places = tuple(compute.device.replace("auto", "cpu").split(","))
+        if spec.one_device and len(places) > 1:
+            raise several(compute.device, "name one of them")
         openvino_core()
         config = read_config(spec.folder)
         spec.reading.indices(config.num_hidden_layers)
-        blob, model = _loaded(spec, tell)
-        used = int(model.get_property("INFERENCE_NUM_THREADS"))
-        runner = CompiledRunner(model, blob, spec, used, compute.batch_tokens or BUDGET)
-        return cls(spec, tokenizer, config, runner, ("cpu",), used)
+        runner: Runner = _runner(spec, tell)
+        threads = runner.threads
+        if len(places) > 1:
+            each = replace(spec, compute=replace(compute, threads=max(1, threads // len(places))))
+            openers = [partial(_runner, each)] * len(places)
+            runner = ProcessPool(places, openers, max(1, threads // len(places)), budget_of(spec))
+        return cls(spec, tokenizer, config, runner, places, threads)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -122,7 +129,7 @@ class CompiledRuntime(Runtime):
             "linear": "compiled",
             "device": "cpu",
             "threads": None,  # the numbers do not depend on them
-            "batch_tokens": self.spec.compute.batch_tokens or BUDGET,
+            "batch_tokens": budget_of(self.spec),
         }
 
     def one_thread(self) -> AbstractContextManager[None]:
@@ -130,7 +137,32 @@ class CompiledRuntime(Runtime):
         return nullcontext()
 
     def close(self) -> None:
-        """End nothing: no other process runs."""
+        """End the processes of a pool now, and not with the program."""
+        if isinstance(self.runner, ProcessPool):
+            self.runner.close()
+
+
+def budget_of(spec: ModelSpec) -> int:
+    """Return the tokens of a batch."""
+    return spec.compute.batch_tokens or BUDGET
+
+
+def _runner(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledRunner:
+    """Open the compiled model in this process; it is made where it is not kept."""
+    core, about, count = openvino_core(), described(spec), spec.compute.threads
+    settings = SETTINGS if count is None else {**SETTINGS, "INFERENCE_NUM_THREADS": count}
+    for again in (False, True):
+        blob = cached(_key(about), about, partial(_made, spec, tell), tell, again=again)
+        tensor = core.Tensor(blob, shared_memory=True)
+        try:
+            model = core.Core().import_model(tensor, "CPU", settings)
+        except (RuntimeError, MemoryError) as failed:
+            if out_of_memory(failed):
+                raise OpenvinoError("out of memory: the model itself does not fit") from None
+            continue
+        threads = int(model.get_property("INFERENCE_NUM_THREADS"))
+        return CompiledRunner(model, blob, spec, threads, budget_of(spec))
+    raise OpenvinoError(f"{spec.folder}: OpenVINO refuses the model that it has compiled")
 
 
 def described(spec: ModelSpec) -> dict[str, Any]:
@@ -156,29 +188,14 @@ def _key(about: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _loaded(spec: ModelSpec, tell: Tell) -> tuple[np.ndarray, Any]:
-    """Return the compiled model as it is kept, and open."""
-    core, about, count = openvino_core(), described(spec), spec.compute.threads
-    settings = SETTINGS if count is None else {**SETTINGS, "INFERENCE_NUM_THREADS": count}
-    for again in (False, True):
-        blob = cached(_key(about), about, partial(_made, spec), tell, again=again)
-        tensor = core.Tensor(blob, shared_memory=True)
-        try:
-            return blob, core.Core().import_model(tensor, "CPU", settings)
-        except (RuntimeError, MemoryError) as failed:
-            if out_of_memory(failed):
-                raise OpenvinoError("out of memory: the model itself does not fit") from None
-    raise OpenvinoError(f"{spec.folder}: OpenVINO refuses the model that it has compiled")
-
-
 def unable(compute: Compute) -> str:
     """Return the choice that OpenVINO cannot follow, "" for none."""
-    if compute.device not in ("auto", "cpu"):
+    if not {*compute.device.split(",")} <= {"auto", "cpu"}:
         return f"--device {compute.device}"
     return "" if compute.dtype in ("auto", "float32") else f"--dtype {compute.dtype}"
 
 
-def _made(spec: ModelSpec) -> np.ndarray:
+def _made(spec: ModelSpec, tell: Tell) -> np.ndarray:
     from bertcli.inference.compiling import compiled
 
-    return compiled(spec)
+    return compiled(spec, tell)

@@ -88,7 +88,6 @@ def cached(
         # another process may have made it meanwhile
         if path and not again and (blob := _read(path)) is not None:
             return blob
-        tell.note("first use of this model on this CPU: compiling it (some seconds)")
         blob = make()
         try:
             _keep(path, about, blob)

@@ -21,6 +21,7 @@ from bertcli.errors import out_of_memory
 from bertcli.inference.encoder import combined
 from bertcli.inference.openvino import SETTINGS, OpenvinoError, converted, openvino
 from bertcli.inference.runtime import ModelSpec
+from bertcli.inference.tell import Tell
 from bertcli.models.attention import Attend, Distance
 from bertcli.models.bert import BertModel, directly
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
@@ -83,14 +84,15 @@ class CompiledGraph(nn.Module):
 
 
 @torch.inference_mode()
-def compiled(spec: ModelSpec) -> np.ndarray:
-    """Load a model, compile it and return it as it is kept.
+def compiled(spec: ModelSpec, tell: Tell) -> np.ndarray:
+    """Load a model, compile it and return it as it is kept; a note says what is waited for.
 
     Raises ModelError for a folder that is not a whole model of this kind, OpenvinoError when it
     cannot be compiled, or gives other numbers than torch then.
     """
     kind = ARCHITECTURES[spec.kind]
     model, _ = load(spec.folder, kind, pooler=spec.pooler, dtype=torch.float32)
+    tell.note("first use of this model on this CPU: compiling it (some seconds)")
     graph = CompiledGraph(model, spec).eval()
     for layer in graph.bert.encoder.layer:
         layer.call = directly  # parts of a batch would be traced as so many

@@ -7,6 +7,7 @@ from torch import nn
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.cpu_features import cpu_flags
+from bertcli.inference.options import several
 
 DTYPES = {
     "float32": torch.float32,
@@ -83,7 +84,7 @@ def slow(dtype: torch.dtype, device: torch.device) -> str:
 def refuse_several(names: str, instead: str) -> None:
     """Raise UsageError where one device computes and a list is named."""
     if len(devices(names)) > 1:
-        raise UsageError(f"--device {names} names several devices; this command takes one", instead)
+        raise several(names, instead)
 
 
 def use_threads(count: int | None) -> int:

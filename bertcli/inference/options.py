@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bertcli.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Compute:
@@ -14,3 +16,8 @@ class Compute:
     dtype: str = "auto"
     threads: int | None = None  # of all processes together
     batch_tokens: int | None = None
+
+
+def several(names: str, instead: str) -> UsageError:
+    """Return the refusal of a list of devices where one computes."""
+    return UsageError(f"--device {names} names several devices; this command takes one", instead)

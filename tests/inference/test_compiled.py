@@ -93,6 +93,13 @@ def test_a_vector_has_the_same_bits_in_any_batch(tmp_path, cache, model, pooling
         assert np.array_equal(again, whole[order]), options
 
 
+def test_several_processes_give_the_bits_of_one(tmp_path, cache):
+    texts = lines(60)
+    alone = vectors(tmp_path, cache, texts, "-m", TINY, *OPENVINO)
+    options = ("-m", TINY, *OPENVINO, "--device", "cpu,cpu", "--batch-tokens", 100)
+    assert np.array_equal(vectors(tmp_path, cache, texts, *options), alone)
+
+
 # --- starting ---
 
 
@@ -299,7 +306,7 @@ def test_another_backend_is_another_run(tmp_path, cache):
     ("options", "message"),
     [
         (("--dtype", "int8"), "--dtype int8 is not possible with --backend openvino"),
-        (("--device", "cpu,cpu"), "--device cpu,cpu is not possible with --backend openvino"),
+        (("--device", "cuda"), "--device cuda is not possible with --backend openvino"),
         (("--layers", "9"), "layer 9 not found (--layers)"),
     ],
 )
@@ -331,7 +338,7 @@ def backend(*options, cache, **env):
 def test_auto_is_openvino_on_a_cpu_and_torch_for_all_else(cache, monkeypatch):
     assert backend(cache=cache) == "openvino"
     assert backend("--device", "cpu", cache=cache) == "openvino"
-    assert backend("--device", "cpu,cpu", cache=cache) == "torch (--device cpu,cpu)"
+    assert backend("--device", "cpu,cpu", cache=cache) == "openvino"
     assert backend("--dtype", "float16", cache=cache) == "torch (--dtype float16)"
     monkeypatch.setitem(sys.modules, "openvino", None)
     assert backend(cache=cache) == "torch (OpenVINO is not installed)"
@@ -351,7 +358,6 @@ def test_a_torch_for_cpus_alone_is_not_asked_for_gpus(tmp_path, monkeypatch):
     spec = mock.Mock(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(accelerators, "find_spec", lambda name: spec)
     monkeypatch.setattr(accelerators, "glob", lambda pattern: ["/dev/nvidiactl"])
-    monkeypatch.setattr(sys, "platform", "linux")
     told.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
     assert not accelerators.gpu_possible()
     for build in ("cuda: Optional[str] = '13.0'", "hip = '7.1'", "xpu: Optional[str] = '2025'"):
@@ -359,9 +365,7 @@ def test_a_torch_for_cpus_alone_is_not_asked_for_gpus(tmp_path, monkeypatch):
         assert accelerators.gpu_possible()
     monkeypatch.setattr(accelerators, "glob", lambda pattern: [])
     assert not accelerators.gpu_possible()
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert accelerators.gpu_possible()
-    told.unlink()
+    monkeypatch.setattr(accelerators, "METAL", str(tmp_path))
     assert accelerators.gpu_possible()
 
 
