@@ -36,6 +36,7 @@ class ReadProgress:
         self.with_id = self.without_id = 0  # records of files that have fields
         self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
         self.bytes_read = self.records = 0
+        self.exhausted = False  # whether all records were read
 
     def format_of(self, path: str) -> str:
         """Return the format of a file; of stdin, the one that was found."""

@@ -39,6 +39,7 @@ class Reader(ReadProgress):
         for block in self._blocks():
             self.records += len(block)
             yield block
+        self.exhausted = True
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
         from bertcli.records import formats  # arguments alone do not need it

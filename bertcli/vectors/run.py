@@ -114,6 +114,7 @@ class EmbedRun:
     about: Mapping[str, Any] = field(default_factory=lambda: {"versions": versions(*LIBRARIES)})
     tally: TokenCounts = field(default_factory=TokenCounts)
     complete: bool = False  # whether the file was there already
+    committed: int = 0  # records that a run which is resumed need not compute again
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
     def __iter__(self) -> Iterator[Step]:
@@ -135,6 +136,7 @@ class EmbedRun:
             self.complete = True
             return
         state = sink.state or {}
+        self.committed = state.get("records", 0)
         self.tally = TokenCounts(**state.get("tally", {}))
         yield Resumed(self.tally.records)
         digest = InputDigest()
@@ -198,6 +200,7 @@ class EmbedRun:
                 "tally": asdict(self.tally),
             }
         )
+        self.committed = digest.records
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)

@@ -206,6 +206,27 @@ def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     assert cut == [*[""] * 4, "800 truncated", "800 truncated", "1,000 truncated"]
 
 
+@pytest.mark.parametrize(
+    ("texts", "exhausted", "read", "size", "shown"),
+    [
+        ((), False, 0, None, "5 texts"),
+        ((), False, 0, 1000, "5 texts"),
+        ((), False, 100, 1000, "5 of about 12,000 texts"),
+        ((), True, 1000, 1000, "5 of 1,234 texts"),
+        ((), True, 1000, None, "5 of 1,234 texts"),
+        (("a",) * 9, False, 0, None, "5 of 9 texts"),
+    ],
+)
+def test_a_bar_shows_the_number_of_all_texts_where_it_is_known(texts, exhausted, read, size, shown):
+    from bertcli.cli.display.progress_bars import texts_of_all
+    from bertcli.records.reader import Reader
+    from bertcli.records.source import Source
+
+    reader = Reader(Source(texts=texts))
+    reader.exhausted, reader.bytes_read, reader.records = exhausted, read, 1234
+    assert texts_of_all(5, reader, size) == shown
+
+
 def test_the_bar_of_a_stream_has_no_end(tmp_path):
     """Of standard input nobody knows the length: counts and rates, and no time that is left."""
     give = subprocess.Popen(

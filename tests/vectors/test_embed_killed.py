@@ -148,6 +148,19 @@ def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
     assert left_beside(out) == []
 
 
+def test_an_interrupt_says_what_is_kept(tmp_path):
+    """And nothing where nothing is; what goes on then is the same command with --resume."""
+    argv = ("embed", "-m", TINY, "one", "two", "-o", tmp_path / "out.npy")
+    with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
+        done = call(*argv)
+    note = "note: interrupted; 2 records are kept; continue with --resume\n"
+    assert (done.code, done.out, done.err) == (130, "", note)
+    assert call(*argv, "--resume", "-q").code == 0
+    with mock.patch.object(Sink, "write", side_effect=KeyboardInterrupt):
+        done = call(*argv, "--overwrite")
+    assert (done.code, done.err) == (130, "")
+
+
 # --- what a run that is resumed refuses ---------------------------------------------------------
 
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from bertcli.cli.commands.on_ray import on_ray
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import computing, empty, pooling, special_tokens, truncated
+from bertcli.cli.display.messages import (
+    computing,
+    counted,
+    empty,
+    pooling,
+    special_tokens,
+    truncated,
+)
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions, VectorOutput
 from bertcli.cli.options.embed import (
     ComputeOptions,
@@ -209,7 +216,13 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     if not embedder.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     run = EmbedRun(embedder, reader, target)
-    console.follow(run)
+    try:
+        console.follow(run)
+    except KeyboardInterrupt:
+        if run.committed:
+            kept = counted(run.committed, "record is", "records are")
+            console.note(f"interrupted; {kept} kept; continue with --resume")
+        raise
     for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")
     if run.complete:

@@ -87,17 +87,20 @@ class Console:
         if beside_output or not self.watched:
             yield from batches
             return
-        from bertcli.cli.display.progress_bars import ProgressBar
+        from bertcli.cli.display.progress_bars import ProgressBar, texts_of_all
 
         bar, size, records = ProgressBar(), size_on_disk(reader.source.paths), 0
         try:
             for batch in batches:
                 records += len(batch)
                 seconds = max(monotonic() - bar.start, 1e-9)
-                counts = f"{records:,} texts  {records / seconds:,.0f} texts/s"
+                counts = f"{texts_of_all(records, reader, size)}  {records / seconds:,.0f} texts/s"
                 if cut := truncated():
                     counts += f"  {cut:,} truncated"
-                bar.update(counts, reader.bytes_read / size if size else None, seconds)
+                share = reader.bytes_read / size if size else None
+                if reader.source.texts:
+                    share = records / len(reader.source.texts)
+                bar.update(counts, share, seconds)
                 yield batch
         finally:
             bar.stop()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
 
     from bertcli.inference.progress import ModelRun, Progress
+    from bertcli.records.reader import Reader
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
 REFRESH_SECONDS = 0.1  # time between two pictures of a bar
@@ -65,6 +66,20 @@ def _drawn() -> Drawn:
     return drawn
 
 
+def texts_of_all(done: int, reader: Reader, size: int | None) -> str:
+    """Return how many texts of how many are done; of files that are being read, of about so many.
+
+    ``size`` is that of the files, None for pipes.
+    """
+    if reader.exhausted or reader.source.texts:
+        total = f"{reader.records if reader.exhausted else len(reader.source.texts):,}"
+    elif size and reader.bytes_read and reader.records:
+        total = f"about {float(f'{reader.records * size / reader.bytes_read:.1e}'):,.0f}"
+    else:
+        return f"{done:,} texts"
+    return f"{done:,} of {total} texts"
+
+
 def clock(seconds: float) -> str:
     """Return a time as hours, minutes and seconds."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
@@ -97,7 +112,7 @@ class ModelBar:
         done, tally = progress.before + progress.texts, self.run.tally
         if done >= tally.records:  # a window is tokenized, and counted, before its first batch
             self.truncated = tally.truncated
-        counts = f"{done:,} texts  {progress.rates}"
+        counts = f"{texts_of_all(done, self.run.reader, self.size)}  {progress.rates}"
         if self.truncated:
             counts += f"  {self.truncated:,} truncated"
         self.bar.update(counts, self._share(), progress.seconds)
