@@ -271,6 +271,7 @@ ONE_HOME = {
     "import filelock": "files/lock",
     "import csv": "files/delimited",
     "import openvino": "inference/openvino",
+    "import nncf": "inference/openvino",
     "import zipfile": "files/zips",
     "import pyarrow": "files/arrow",
     b"\x93NUMPY": "files/npy",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,9 +21,15 @@ import numpy as np
 from bertcli.checkpoints.scan import find_config, read_config, require_weights
 from bertcli.errors import UsageError, out_of_memory
 from bertcli.files.versions import __version__
-from bertcli.inference.compiled_cache import cached, digest_of
+from bertcli.inference.compiled_cache import CompiledModel, cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
-from bertcli.inference.openvino import SETTINGS, OpenvinoError, openvino_core, openvino_version
+from bertcli.inference.openvino import (
+    OpenvinoError,
+    has_bfloat16,
+    openvino_core,
+    openvino_version,
+    settings,
+)
 from bertcli.inference.options import Compute, several
 from bertcli.inference.pool import ProcessPool
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens
@@ -54,6 +60,7 @@ class CompiledRunner(BatchRunner):
 
     model: Any  # of OpenVINO
     blob: np.ndarray  # what it reads its weights from
+    accuracy: Mapping[str, Any]
     spec: ModelSpec
     threads: int
     budget: int
@@ -90,6 +97,8 @@ class CompiledRunner(BatchRunner):
 class CompiledRuntime(Runtime):
     """A model that OpenVINO runs."""
 
+    accuracy: Mapping[str, Any]  # how near it is to float32, where it is another format
+
     @classmethod
     def open(cls, spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> CompiledRuntime:
         """Load the compiled model of a folder, or make it.
@@ -98,7 +107,8 @@ class CompiledRuntime(Runtime):
         choice that this model or this engine cannot follow, OpenvinoError where OpenVINO is not
         installed, or cannot run the model.
         """
-        compute = spec.compute
+        compute = replace(spec.compute, dtype=_dtype(spec.compute.dtype, tell))
+        spec = replace(spec, compute=compute)
         if reason := unable(compute):
             raise UsageError(
                 f"{reason} is not possible with --backend openvino", "use --backend torch"
@@ -106,16 +116,16 @@ class CompiledRuntime(Runtime):
         places = tuple(compute.device.replace("auto", "cpu").split(","))
         if spec.one_device and len(places) > 1:
             raise several(compute.device, "name one of them")
-        openvino_core()
         config = read_config(spec.folder)
         spec.reading.indices(config.num_hidden_layers)
-        runner: Runner = _runner(spec, tell)
+        first = _runner(spec, tell)
+        runner: Runner = first
         threads = runner.threads
         if len(places) > 1:
             each = replace(spec, compute=replace(compute, threads=max(1, threads // len(places))))
             openers = [partial(_runner, each)] * len(places)
             runner = ProcessPool(places, openers, max(1, threads // len(places)), budget_of(spec))
-        return cls(spec, tokenizer, config, runner, places, threads)
+        return cls(spec, tokenizer, config, runner, places, threads, first.accuracy)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -124,7 +134,8 @@ class CompiledRuntime(Runtime):
             "backend": "openvino",
             "openvino": openvino_version(),
             "cpu": cpu_features(),
-            "dtype": "float32",
+            "dtype": self.spec.compute.dtype,
+            **({"accuracy": self.accuracy} if self.accuracy else {}),
             "kernel": "equal lengths",
             "linear": "compiled",
             "device": "cpu",
@@ -150,19 +161,31 @@ def budget_of(spec: ModelSpec) -> int:
 def _runner(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledRunner:
     """Open the compiled model in this process; it is made where it is not kept."""
     core, about, count = openvino_core(), described(spec), spec.compute.threads
-    settings = SETTINGS if count is None else {**SETTINGS, "INFERENCE_NUM_THREADS": count}
+    given = (
+        about["settings"]
+        if count is None
+        else {**about["settings"], "INFERENCE_NUM_THREADS": count}
+    )
     for again in (False, True):
-        blob = cached(_key(about), about, partial(_made, spec, tell), tell, again=again)
+        blob, accuracy = cached(_key(about), about, partial(_made, spec, tell), tell, again=again)
         tensor = core.Tensor(blob, shared_memory=True)
         try:
-            model = core.Core().import_model(tensor, "CPU", settings)
+            model = core.Core().import_model(tensor, "CPU", given)
         except (RuntimeError, MemoryError) as failed:
             if out_of_memory(failed):
                 raise OpenvinoError("out of memory: the model itself does not fit") from None
             continue
         threads = int(model.get_property("INFERENCE_NUM_THREADS"))
-        return CompiledRunner(model, blob, spec, threads, budget_of(spec))
+        return CompiledRunner(model, blob, accuracy, spec, threads, budget_of(spec))
     raise OpenvinoError(f"{spec.folder}: OpenVINO refuses the model that it has compiled")
+
+
+def _dtype(asked: str, tell: Tell) -> str:
+    """Return the number format that is computed in, which this CPU has."""
+    if asked == "bfloat16" and not has_bfloat16():
+        tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
+        return "float32"
+    return "float32" if asked == "auto" else asked
 
 
 def described(spec: ModelSpec) -> dict[str, Any]:
@@ -178,7 +201,8 @@ def described(spec: ModelSpec) -> dict[str, Any]:
         "pooler": bool(spec.pooler),
         "bertcli": __version__,
         "openvino": openvino_version(),
-        "settings": SETTINGS,
+        "dtype": spec.compute.dtype,
+        "settings": settings(spec.compute.dtype),
         "cpu": cpu_features(),
     }
 
@@ -192,10 +216,10 @@ def unable(compute: Compute) -> str:
     """Return the choice that OpenVINO cannot follow, "" for none."""
     if not {*compute.device.split(",")} <= {"auto", "cpu"}:
         return f"--device {compute.device}"
-    return "" if compute.dtype in ("auto", "float32") else f"--dtype {compute.dtype}"
+    return f"--dtype {compute.dtype}" if compute.dtype == "float16" else ""
 
 
-def _made(spec: ModelSpec, tell: Tell) -> np.ndarray:
+def _made(spec: ModelSpec, tell: Tell) -> CompiledModel:
     from bertcli.inference.compiling import compiled
 
     return compiled(spec, tell)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,13 @@ def cache_folder() -> Path | None:
     return (mac if mac.is_dir() else Path(home, ".cache")) / "bertcli"
 
 
+class CompiledModel(NamedTuple):
+    """A compiled model: an array of bytes, and how near it is to float32, when that is not it."""
+
+    blob: np.ndarray
+    accuracy: Mapping[str, Any] = {}
+
+
 def entries() -> list[CacheEntry]:
     """Return what is in the cache, the most recently used first."""
     folder = cache_folder()
@@ -70,34 +77,34 @@ def entries() -> list[CacheEntry]:
 def cached(
     key: str,
     about: Mapping[str, Any],
-    make: Callable[[], np.ndarray],
+    make: Callable[[], CompiledModel],
     tell: Tell,
     *,
     again: bool = False,
-) -> np.ndarray:
+) -> CompiledModel:
     """Return the compiled model of this key: as it is kept, or made, by one process at a time.
 
-    It is an array of bytes: a file that is mapped, of which processes share what they read. It is
+    Its bytes are those of a file that is mapped, of which processes share what they read. It is
     made ``again`` where the one that is kept is of no use.
     """
     folder = cache_folder()
     path = folder and folder / f"{key}{END}"
-    if path and not again and (blob := _read(path)) is not None:
-        return blob
+    if path and not again and (found := _read(path)) is not None:
+        return found
     with _only_one(folder):
         # another process may have made it meanwhile
-        if path and not again and (blob := _read(path)) is not None:
-            return blob
-        blob = make()
+        if path and not again and (found := _read(path)) is not None:
+            return found
+        made = make()
         try:
-            _keep(path, about, blob)
+            _keep(path, {**about, "accuracy": made.accuracy}, made.blob)
         except OSError as failed:
             tell.warn(
                 f"the compiled model cannot be kept{f' in {folder}' if folder else ''}: "
                 f"{failed.strerror or failed}; every run will compile it (BERTCLI_CACHE names "
                 "another folder)"
             )
-    return blob
+    return made
 
 
 def _keep(path: Path | None, about: Mapping[str, Any], blob: np.ndarray) -> None:
@@ -133,7 +140,7 @@ def _about(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _read(path: Path) -> np.ndarray | None:
+def _read(path: Path) -> CompiledModel | None:
     """Return a compiled model that is there and whole, else None."""
     try:
         with path.open("rb") as file:
@@ -152,7 +159,7 @@ def _read(path: Path) -> np.ndarray | None:
         _remember(path, known)
     with suppress(OSError):  # the oldest are those that were not used for longest
         os.utime(path, ns=(time_ns(), stat.st_mtime_ns))
-    return blob
+    return CompiledModel(blob, header.get("accuracy") or {})
 
 
 def _make_room(newest: Path) -> None:

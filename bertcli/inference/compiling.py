@@ -9,6 +9,8 @@ makes of them, [n, D...].
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertcli.checkpoints.load import load
-from bertcli.errors import out_of_memory
+from bertcli.errors import BertcliError, out_of_memory
+from bertcli.inference.compiled_cache import CompiledModel
 from bertcli.inference.encoder import combined
-from bertcli.inference.openvino import SETTINGS, OpenvinoError, converted, openvino
+from bertcli.inference.openvino import OpenvinoError, converted, nncf, openvino, settings
+from bertcli.inference.quantizing import (
+    HELD_OUT,
+    agreement,
+    calibration_texts,
+    quantized,
+    separate_loud,
+)
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.tell import Tell
 from bertcli.models.attention import Attend, Distance
 from bertcli.models.bert import BertModel, directly
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
 
+FAR = 0.9  # the mean cosine to float32 of a format that is not good enough
 TRIED = (1, 2, 19, 130)  # tokens of the texts that compiled models are compared on
 NEAR = 1e-4  # of the largest number; a kernel that is wrong is off by as much as the numbers
 
@@ -84,37 +95,66 @@ class CompiledGraph(nn.Module):
 
 
 @torch.inference_mode()
-def compiled(spec: ModelSpec, tell: Tell) -> np.ndarray:
+def compiled(spec: ModelSpec, tell: Tell) -> CompiledModel:
     """Load a model, compile it and return it as it is kept; a note says what is waited for.
 
     Raises ModelError for a folder that is not a whole model of this kind, OpenvinoError when it
-    cannot be compiled, or gives other numbers than torch then.
+    cannot be compiled, or gives other numbers than torch then, BertcliError where 8-bit models
+    cannot be made.
     """
-    kind = ARCHITECTURES[spec.kind]
-    model, _ = load(spec.folder, kind, pooler=spec.pooler, dtype=torch.float32)
+    dtype = spec.compute.dtype
+    library = nncf() if dtype == "int8" else None  # before weights are read
+    model, _ = load(spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, dtype=torch.float32)
     tell.note("first use of this model on this CPU: compiling it (some seconds)")
     graph = CompiledGraph(model, spec).eval()
     for layer in graph.bert.encoder.layer:
         layer.call = directly  # parts of a batch would be traced as so many
+    texts = [] if dtype == "float32" else calibration_texts(spec, graph.bert.config)
+    held_out = [texts.pop(at) for at in reversed(range(0, len(texts), HELD_OUT))]
+    if library:
+        separate_loud(graph.bert, texts)
+    found = _compiled(graph, dtype, lambda it: quantized(library, it, texts) if library else it)
+    accuracy: dict[str, Any] = {"nncf": library.__version__} if library else {}
+    if dtype == "float32":
+        _compare(graph, found)
+    else:
+        accuracy |= agreement(partial(_by_torch, graph), lambda text: found(text)[0], held_out)
+        _refuse_far(dtype, accuracy["mean_cosine"])
+    return CompiledModel(np.frombuffer(found.export_model().getbuffer(), np.uint8), accuracy)
+
+
+def _compiled(graph: CompiledGraph, dtype: str, changed: Callable[[Any], Any]) -> Any:
+    """Compile the graph as it is ``changed`` after it is traced."""
     example = tuple(torch.from_numpy(column) for column in _tried(graph, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of shapes that are constants here, and of the tracer
         try:
-            traced = converted(graph, example)
-            found = openvino().Core().compile_model(traced, "CPU", SETTINGS)
-            _compare(graph, found)
+            traced = changed(converted(graph, example))
+            return openvino().Core().compile_model(traced, "CPU", settings(dtype))
         except RuntimeError as failed:
             if out_of_memory(failed):
                 raise OpenvinoError("out of memory while the model is compiled") from None
             reason = str(failed).strip().splitlines()[-1]
             raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
-    return np.frombuffer(found.export_model().getbuffer(), np.uint8)
+
+
+def _by_torch(graph: CompiledGraph, columns: Sequence[np.ndarray]) -> np.ndarray:
+    found: np.ndarray = graph(*map(torch.from_numpy, columns)).numpy()
+    return found
+
+
+def _refuse_far(dtype: str, cosine: float) -> None:
+    if not cosine >= FAR:
+        raise BertcliError(
+            f"in {dtype}, this model gives other numbers: their mean cosine to float32 is {cosine}",
+            "use --dtype float32",
+        )
 
 
 def _compare(graph: CompiledGraph, found: Any) -> None:
     for length in TRIED:
         columns = _tried(graph, length)
-        right = graph(*map(torch.from_numpy, columns)).numpy()
+        right = _by_torch(graph, columns)
         with np.errstate(invalid="ignore"):
             wrong = np.abs(found(columns)[0] - right).max()
         if not wrong <= NEAR * max(1.0, np.abs(right).max()):

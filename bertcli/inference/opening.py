@@ -42,7 +42,7 @@ def _not_openvino(compute: Compute) -> str:
         return "OpenVINO is not installed"
     if reason := unable(compute):
         return reason
-    if compute.device == "auto" and gpu_possible():
+    if compute.device == "auto" and compute.dtype != "int8" and gpu_possible():
         from bertcli.inference.devices import available
 
         if (best := available()[0]) != "cpu":

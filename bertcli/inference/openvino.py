@@ -15,6 +15,7 @@ SETTINGS = {  # of every compiled model
     "PERFORMANCE_HINT": "LATENCY",  # one request at a time, on all threads
 }
 NAME = "openvino"
+HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
 CORE = "openvino._pyopenvino"
 
 
@@ -22,6 +23,11 @@ class OpenvinoError(BertcliError):
     """OpenVINO cannot run this model, or cannot run at all."""
 
     usual_hint = "use --backend torch"
+
+
+def settings(dtype: str) -> dict[str, str]:
+    """Return the settings of a model that computes in this number format."""
+    return {**SETTINGS, "INFERENCE_PRECISION_HINT": HINTS[dtype]}
 
 
 def openvino_installed() -> bool:
@@ -57,6 +63,24 @@ def openvino_core() -> Any:
         return _imported(CORE)
     finally:
         del sys.modules[NAME]  # it is imported as a whole where a model is compiled
+
+
+def has_bfloat16() -> bool:
+    """Tell whether this CPU multiplies bfloat16, as OpenVINO sees it."""
+    return "BF16" in openvino_core().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def nncf() -> Any:
+    """Import the library that makes 8-bit models. Raises BertcliError when it is not installed."""
+    openvino()
+    try:
+        import nncf
+    except ImportError as failed:
+        raise BertcliError(
+            f"--dtype int8 needs the package nncf to make an 8-bit model: {failed}",
+            "pip install 'bertcli[int8]', or use --dtype float32",
+        ) from None
+    return nncf
 
 
 def _imported(name: str) -> Any:
