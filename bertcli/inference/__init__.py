@@ -4,7 +4,8 @@
 `accelerators` says whether torch has to be asked for GPUs, `tell` is where messages go.
 `torch_runtime` is torch, on the `devices` there are: `encoder` runs batches in this process, `pool`
 shares them among processes (`pool_worker`), one per device. `compiled` is the CPU engine: OpenVINO
-(`openvino`) runs what `compiling` made of the model for this CPU (`cpu_features`), kept in
+(`openvino`) runs what `compiling` made of the model for this CPU (`cpu_features`), `quantizing` in
+8-bit integers, kept in
 `compiled_cache`. All are runners behind the interface in `runner`. Nobody is called back: a run
 yields its steps (`progress`). `named_models` loads the network alone, by name. Begin with
 `runtime`.

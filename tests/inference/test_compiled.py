@@ -257,7 +257,7 @@ def test_without_a_home_there_is_none(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert compiled_cache.cache_folder() is None
-    made = np.frombuffer(b"made", np.uint8)
+    made = compiled_cache.CompiledModel(np.frombuffer(b"made", np.uint8))
     told = mock.Mock()
     assert compiled_cache.cached("key", {}, lambda: made, told) is made
     (message,) = told.warn.call_args.args
@@ -267,7 +267,7 @@ def test_without_a_home_there_is_none(monkeypatch):
 def test_the_oldest_go_first(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTCLI_CACHE", str(tmp_path))
     monkeypatch.setattr(compiled_cache, "LARGEST", 400)
-    blob = np.zeros(100, np.uint8)
+    blob = compiled_cache.CompiledModel(np.zeros(100, np.uint8))
     for age, name in enumerate(("c", "a", "b")):
         compiled_cache.cached(name, {}, lambda: blob, SILENCE)
         os.utime(tmp_path / f"{name}.model", (1000 + age, 1000 + age))
@@ -305,7 +305,7 @@ def test_another_backend_is_another_run(tmp_path, cache):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--dtype", "int8"), "--dtype int8 is not possible with --backend openvino"),
+        (("--dtype", "float16"), "--dtype float16 is not possible with --backend openvino"),
         (("--device", "cuda"), "--device cuda is not possible with --backend openvino"),
         (("--layers", "9"), "layer 9 not found (--layers)"),
     ],
