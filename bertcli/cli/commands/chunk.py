@@ -53,7 +53,7 @@ def chunk(
         show_batches(run, chunk_table, reader.source.paths)
     else:
         with output.open("finished" if form == "txt" else form, reader.source.paths) as put:
-            _write(run, form, put, files, output, console)
+            _write(run, form, put, output, console)
     console.warn(special_tokens(run.tally))
     console.close(run.tally.records, reader, numbered=True)
 
@@ -62,14 +62,13 @@ def _write(
     run: ChunkRun,
     form: str,
     put: Callable[..., None],
-    files: TaskFileOptions,
     output: OutputOptions,
     console: Console,
 ) -> None:
     size = size_on_disk(run.reader.source.paths)
 
     def steps() -> Iterator[Advance]:
-        for chunks in run.write(form, put, null=files.null):
+        for chunks in run.write(form, put, null=run.reader.source.null):
             yield Advance(chunks, "chunks", run.bytes_done / size if size else None)
 
     if output.on_terminal:
