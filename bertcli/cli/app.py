@@ -37,6 +37,7 @@ COMMANDS = (
     "choose",
     "models",
     "train",
+    "evaluate",
     "pretrain vocab",
     "pretrain prepare",
     "pretrain run",

@@ -39,7 +39,7 @@ class AnswerTask:
         """Return the pass over questions and contexts. InputError for one without the other."""
 
         def judge(batch: list[Encoded]) -> list[Result]:
-            return self._judge(reader.collect(((item.sample, item) for item in batch), self._asked))
+            return self.judge(reader.collect(((item.sample, item) for item in batch), self._asked))
 
         stream = streamed(self.head, reader, self.layout, judge, self._prepare)
         blank = {"answers": [NONE]} if self.choosing.top_k > 1 else NONE
@@ -74,7 +74,8 @@ class AnswerTask:
             )
         return item._replace(record=record)
 
-    def _judge(self, batch: list[Encoded]) -> list[Result]:
+    def judge(self, batch: list[Encoded]) -> list[Result]:
+        """Return the answers to questions that are tokenized, of all their windows."""
         logits = self.head.outputs(batch, token_logits)
         results = []
         pairs = zip(batch, logits, strict=True)

@@ -68,11 +68,14 @@ class ClassifyTask:
 
     def judge(self, batch: list[Encoded]) -> list[Result]:
         """Return what the model says of texts that are tokenized."""
-        logits = self.head.text_logits(batch)
         return [
-            Result(item.record, item.sample, self._fields(self._scores(one)), item.cut)
-            for item, one in zip(batch, logits, strict=True)
+            Result(item.record, item.sample, self._fields(one), item.cut)
+            for item, one in zip(batch, self.scores(batch), strict=True)
         ]
+
+    def scores(self, batch: list[Encoded]) -> list[np.ndarray]:
+        """Return the scores of all labels of each text, [labels]."""
+        return list(map(self._scores, self.head.text_logits(batch)))
 
     def _scores(self, logits: np.ndarray) -> np.ndarray:
         match self.function:

@@ -47,6 +47,24 @@ class TagTask:
         layout, stride = self.head.layout(*COLUMNS), self.head.settings.stride
         return layout if stride is None else replace(layout, overflowing=True, stride=stride)
 
+    @property
+    def word_layout(self) -> Layout:
+        """How texts that are split into words become tokens for `word_labels`."""
+        return self.head.layout("word_ids")
+
+    def word_labels(self, batch: list[Encoded]) -> list[list[str]]:
+        """Return the label of each word: that of its first token, "O" where it has none."""
+        labels, found = self.head.labels, []
+        for item, logits in zip(batch, self.head.outputs(batch, token_logits), strict=True):
+            said = ["O"] * len(item.record.text)
+            before = None
+            for word, scores in zip(item.columns["word_ids"], logits, strict=True):
+                if word is not None and word != before:
+                    said[word] = labels[int(scores.argmax())]
+                before = word
+            found.append(said)
+        return found
+
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         grouping = self._grouping
         logits = self.head.outputs(batch, token_logits)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,10 @@ from bertcli.checkpoints.scan import read_config
 from bertcli.embedding import dense, sentence_config
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.errors import UsageError
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import Advance, Ran
 from bertcli.models.bert import BertModel
-from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.batches import Columns
 from bertcli.training.checkpoints import put_model
 from bertcli.training.fine_tuning import PROBLEMS
@@ -65,33 +63,6 @@ def vector_logits(model: nn.Linear, part: Columns, device: torch.device) -> Tens
     return logits
 
 
-@dataclass
-class FrozenVectors:
-    """The vectors of texts, computed once: iterate to the end, then they are in ``vectors``."""
-
-    embedder: Embedder
-    texts: LabelledTexts
-    tally: TokenCounts = field(default_factory=TokenCounts)
-    vectors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-
-    def __iter__(self) -> Iterator[Advance]:
-        """Yield how far it is."""
-        found: list[np.ndarray] = []
-        embedder = self.embedder
-        records = embedder.prepare(self.texts.records)
-        size = embedder.options.window
-        for start in range(0, len(records), size):
-            batch = embedder.runtime.tokenizer.encode(
-                records[start : start + size], embedder.layout, first=start
-            )
-            self.tally.add(batch, embedder.max_length)
-            for part in embedder.embedded(batch):
-                if not isinstance(part, Ran):
-                    found += [item.vector for item in part]
-                    yield Advance(len(found), "texts", len(found) / len(records))
-        self.vectors = np.stack(found)
-
-
 @dataclass(frozen=True)
 class FrozenTask:
     """A linear layer over vectors that do not change."""
@@ -104,20 +75,26 @@ class FrozenTask:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job: FineTuningJob, options: TrainingOptions, made: FrozenVectors) -> FrozenTask:
+    def of(
+        cls,
+        job: FineTuningJob,
+        options: TrainingOptions,
+        texts: LabelledTexts,
+        made: RecordVectors,
+    ) -> FrozenTask:
         """Return the task of vectors that are computed."""
-        options = job.settled(options, len(made.texts.train), frozen=True)
-        return cls(job, options, made.texts, made.embedder, made.vectors)
+        options = job.settled(options, len(texts.train), frozen=True)
+        return cls(job, options, texts, made.embedder, made.vectors)
 
     @staticmethod
     def open(
         folder: ModelFolder, job: FineTuningJob, texts: LabelledTexts, compute: dict[str, Any]
-    ) -> FrozenVectors:
+    ) -> RecordVectors:
         """Open the model; UsageError for options that have no effect on a head alone."""
         if job.layers is not None:
             raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
         options = EmbedOptions(max_length=job.max_length, **compute)
-        return FrozenVectors(Embedder.open(folder, options), texts)
+        return RecordVectors(Embedder.open(folder, options), texts.records)
 
     @cached_property
     def scale(self) -> tuple[np.ndarray, np.ndarray]:

@@ -92,7 +92,7 @@ def _opened(
     made = FrozenTask.open(folder, wanted, texts, compute)
     console.watch(made)
     _tell(made.tally, console)
-    return FrozenTask.of(wanted, options, made)
+    return FrozenTask.of(wanted, options, texts, made)
 
 
 def _tell(tally: "TokenCounts", console: Console) -> None:

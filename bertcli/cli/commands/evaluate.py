@@ -1,0 +1,89 @@
+"""`bertcli evaluate`: how good a model is on examples."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
+from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.evaluate import JudgedOptions
+from bertcli.cli.options.groups import record
+from bertcli.cli.options.task import CutOptions
+from bertcli.hub import MODEL_FILES, ModelFolder
+from bertcli.records.reader import Reader
+
+if TYPE_CHECKING:
+    from bertcli.embedding.embedder import Embedder
+    from bertcli.evaluation.predictions import Judge
+
+
+def evaluate(
+    judged: JudgedOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: ReportOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Compare what a model says of examples with the truth: metrics with 95 % intervals.
+
+    The fields of the examples decide the metrics: accuracy and F1 of labels, correlations of
+    scores, F1 of entities and answers. Queries, texts and judgements give those of a search.
+
+    $ bertcli evaluate test.jsonl -m sentiment
+    $ bertcli evaluate test.jsonl -m sentiment --compare other
+    $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
+    """
+    console = messages.console()
+    form = "jsonl" if judged.json else output.form(("table", "jsonl"))
+
+    def opened(name: str) -> "Judge":
+        from bertcli.embedding.embedder import Embedder
+        from bertcli.embedding.options import EmbedOptions
+        from bertcli.evaluation.predictions import Judge
+        from bertcli.tasks.head import Settings
+
+        def embedder(folder: ModelFolder) -> "Embedder":
+            return Embedder.open(folder, record(EmbedOptions, length, compute), console)
+
+        folder = replace(model, model=name).folder(MODEL_FILES)
+        return Judge(folder, record(Settings, length, compute), embedder, console)
+
+    names = [model.model, *([judged.compare] if judged.compare else [])]
+    readers = [Reader(judged.source(path), console.warn) for path in _paths(judged)]
+    report = _report(judged, readers, list(map(opened, names)), console)
+    if form == "table":
+        from bertcli.cli.display.evaluation import show_evaluation
+
+        show_evaluation(report)
+    else:
+        with output.open(form, _paths(judged)) as write:
+            write([report])
+    for reader in readers:
+        console.close(reader.records, reader)
+
+
+def _paths(judged: JudgedOptions) -> list[str]:
+    return [path for path in (judged.file, judged.queries, judged.corpus) if path]
+
+
+def _report(
+    judged: JudgedOptions, readers: list[Reader], judges: "list[Judge]", console: Console
+) -> dict[str, object]:
+    """Return the report of one model, or of two."""
+    from bertcli.evaluation.report import EvaluationReport
+    from bertcli.evaluation.search import SearchTest
+    from bertcli.records.examples import read_examples
+
+    if judged.file:
+        examples = read_examples(readers[0], judged.task)
+        count, found = len(examples), [judge.judge(examples) for judge in judges]
+    else:
+        queries, corpus = readers
+        search = SearchTest.read(queries, corpus, judged.qrels or "")
+        console.note(search.note)
+        count, found = len(search.queries), [search.judge(judge) for judge in judges]
+    for one in found:
+        for warning in one.warnings:
+            console.warn(warning)
+    return EvaluationReport(found[0], count, *found[1:]).fields()

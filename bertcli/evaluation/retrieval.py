@@ -1,0 +1,132 @@
+"""Search compared with judgements: nDCG@10, recall@100 and MRR@10, as BEIR counts them.
+
+Files are laid out as in BEIR (queries and corpus with `_id` and `text`, qrels as TSV) or TREC
+(qrels of four columns). Source: Thakur et al., BEIR, 2021; Järvelin and Kekäläinen, 2002 (nDCG
+with linear gains, as trec_eval has it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bertcli.errors import InputError
+from bertcli.files.streams import open_bytes
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record
+
+DEPTH, DEEP = 10, 100  # results that count for nDCG and MRR, and for recall
+BLOCK = 1 << 24  # scores at a time
+
+
+@dataclass(frozen=True)
+class SearchPredictions:
+    """The documents found for each query, best first, and those that are relevant."""
+
+    found: Sequence[Sequence[str]]
+    relevant: Sequence[Mapping[str, float]]  # document -> gain above 0
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """nDCG, recall and reciprocal rank of each query, [n, 3]."""
+        pairs = zip(self.found, self.relevant, strict=True)
+        return np.array([judged(found, gains) for found, gains in pairs]).reshape(-1, 3)
+
+    def metrics(self, rows: np.ndarray | slice = slice(None)) -> dict[str, float]:
+        """Return the means over queries."""
+        ndcg, recall, rank = self.values[rows].mean(0)
+        return {
+            f"ndcg@{DEPTH}": float(ndcg),
+            f"recall@{DEEP}": float(recall),
+            f"mrr@{DEPTH}": float(rank),
+        }
+
+
+def judged(found: Sequence[str], gains: Mapping[str, float]) -> tuple[float, float, float]:
+    """Return nDCG@10, recall@100 and the reciprocal rank among the first 10 of one query."""
+    discount = 1 / np.log2(np.arange(2, DEPTH + 2))
+    got = [gains.get(document, 0.0) for document in found[:DEPTH]]
+    ideal = sorted(gains.values(), reverse=True)[:DEPTH]
+    best = float((np.array(ideal) * discount[: len(ideal)]).sum())
+    ndcg = float((np.array(got) * discount[: len(got)]).sum()) / best if best else 0.0
+    recall = sum(document in gains for document in found[:DEEP]) / max(len(gains), 1)
+    first = next((at for at, gain in enumerate(got, 1) if gain > 0), 0)
+    return ndcg, recall, 1 / first if first else 0.0
+
+
+def nearest(
+    queries: np.ndarray, corpus: np.ndarray, ids: tuple[Sequence[str], Sequence[str]]
+) -> Iterator[list[str]]:
+    """Yield the ids of the documents nearest to each query by cosine, without the query itself."""
+    query_ids, document_ids = ids
+    queries, corpus = _unit(queries), _unit(corpus)
+    keep = min(DEEP + 1, len(corpus))
+    size = max(1, BLOCK // max(len(corpus), 1))
+    for start in range(0, len(queries), size):
+        scores = queries[start : start + size] @ corpus.T
+        best = np.argpartition(-scores, keep - 1, axis=1)[:, :keep]
+        for row, places in enumerate(best):
+            order = places[np.lexsort((places, -scores[row, places]))]
+            named = [document_ids[place] for place in order.tolist()]
+            yield [one for one in named if one != query_ids[start + row]][:DEEP]
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: np.ndarray = vectors / np.maximum(lengths, 1e-12)
+    return scaled
+
+
+def read_documents(reader: Reader) -> dict[str, Record]:
+    """Return the texts of a file of queries or documents by their ids; titles come first.
+
+    Raises InputError for a text without an id, or an id that two have.
+    """
+    found: dict[str, Record] = {}
+    for record in reader:
+        extra = record.extra or {}
+        key = extra.get("_id", record.id)
+        if key is None:
+            raise InputError(f"{record.where}: no id", "give each text a field _id or id")
+        if str(key) in found:
+            raise InputError(f"{record.where}: the id {key!r} occurs twice")
+        title = extra.get("title")
+        text = f"{title} {record.text}" if isinstance(title, str) else str(record.text)
+        found[str(key)] = record._replace(text=text.strip(), extra=None)
+    if not found:
+        raise InputError(f"{', '.join(reader.source.paths)}: no texts found")
+    return found
+
+
+def read_qrels(path: str) -> dict[str, dict[str, float]]:
+    """Return the relevant documents of each query, and their gains.
+
+    Raises InputError for a line that is neither BEIR's nor TREC's.
+    """
+    found: dict[str, dict[str, float]] = {}
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, 1):
+            cells = line.decode("utf-8", "replace").split()
+            if not cells or (number == 1 and cells[0].lower() in ("query-id", "qid", "query_id")):
+                continue
+            if len(cells) not in (3, 4):
+                raise _no_judgement(path, number)
+            try:
+                gain = float(cells[-1])
+            except ValueError:
+                raise _no_judgement(path, number) from None
+            if gain > 0:
+                found.setdefault(cells[0], {})[cells[-2]] = gain
+    if not found:
+        raise InputError(f"{path}: no relevant documents found", "qrels hold a gain above 0")
+    return found
+
+
+def _no_judgement(path: str, number: int) -> InputError:
+    return InputError(
+        f"{path}:{number}: not a judgement",
+        "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)",
+    )

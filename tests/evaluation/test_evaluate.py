@@ -1,0 +1,148 @@
+"""`bertcli evaluate` through the front door."""
+
+import json
+
+import numpy as np
+import pytest
+from example_files import reviews, scored, several, written
+from front import bad, call, good
+
+from bertcli.evaluation.scores import pearson
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a classifier of reviews and one of several labels."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    made = {"one": reviews(100), "several": several(100)}
+    for name, rows in made.items():
+        file = written(folder / f"{name}.jsonl", rows)
+        more = ["--steps", 60, "--learning-rate", 1e-2, "--threads", 1, "--device", "cpu"]
+        assert call("train", file, "-o", folder / name, "--frozen", "-q", *more).code == 0
+    return folder
+
+
+def test_classes(place):
+    rows = reviews(40, seed=7)
+    file = written(place / "test.jsonl", rows)
+    (found,) = good("evaluate", file, "-m", place / "one").rows
+    texts = [row["text"] for row in rows]
+    said = [row["label"] for row in good("classify", "-m", place / "one", "-q", *texts).rows]
+    right = sum(one == row["label"] for one, row in zip(said, rows, strict=True))
+    assert (found["task"], found["n"]) == ("classify", 40)
+    assert found["accuracy"] == pytest.approx(right / 40)
+    assert {"macro_f1", "micro_f1", "intervals", "confusion", "calibration"} < found.keys()
+    low, high = found["intervals"]["accuracy"]
+    assert low <= found["accuracy"] <= high
+    assert sum(map(sum, found["confusion"])) == 40
+
+
+def test_labels_that_the_model_lacks_are_counted(place):
+    file = written(place / "odd.jsonl", [*reviews(9), {"text": "so so", "label": "neutral"}])
+    done = call("evaluate", file, "-m", place / "one")
+    assert done.code == 0
+    assert done.err == "warning: 1 of 10 examples have a label that the model lacks\n"
+    assert done.rows[0]["accuracy"] <= 0.9
+
+
+def test_several_labels(place):
+    file = written(place / "many.jsonl", several(30, seed=5))
+    (found,) = good("evaluate", file, "-m", place / "several").rows
+    assert found["task"] == "multilabel" and found["micro_f1"] > 0.5
+
+
+def test_pairs_with_scores_are_cosines_of_an_embedding_model(place):
+    rows = scored(30)
+    file = written(place / "pairs.jsonl", rows)
+    (found,) = good("evaluate", file).rows
+    assert (found["task"], found["n"]) == ("embed", 30)
+    texts = [row["text"] for row in rows] + [row["pair"] for row in rows]
+    vectors = [row["embedding"] for row in good("embed", "-q", *texts).rows]
+    cosines = [
+        sum(a * b for a, b in zip(vectors[at], vectors[30 + at], strict=True)) for at in range(30)
+    ]
+    expected = pearson(np.array([row["score"] for row in rows]), np.array(cosines))
+    assert found["pearson"] == pytest.approx(expected, abs=1e-5)
+    assert set(found["intervals"]) == {"spearman", "pearson", "mse", "mae"}
+
+
+def test_two_models(place):
+    file = written(place / "both.jsonl", reviews(30, seed=2))
+    given = ["evaluate", file, "-m", place / "one", "--compare", place / "one"]
+    (found,) = good(*given).rows
+    assert found["compare"]["differences"]["accuracy"] == 0
+    assert found["compare"]["intervals"]["accuracy"] == [0, 0]
+
+
+def test_a_table_for_people(place):
+    file = written(place / "shown.jsonl", reviews(12))
+    shown = good("evaluate", file, "-m", place / "one", "-f", "table").out
+    assert "classify, 12 examples" in shown and "95 % interval" in shown and "confusion" in shown
+
+
+def search(folder, qrels):
+    animals = ["a cat sleeps", "a dog barks", "stock markets fell", "rain is expected"]
+    corpus = [{"_id": f"d{at}", "title": "", "text": text} for at, text in enumerate(animals)]
+    queries = [{"_id": "q0", "text": "cats"}, {"_id": "q1", "text": "shares lost value"}]
+    queries += [{"_id": "q2", "text": "nobody judged this"}]
+    (folder / "qrels.tsv").write_text(qrels)
+    return [
+        *("--queries", written(folder / "q.jsonl", queries)),
+        *("--corpus", written(folder / "c.jsonl", corpus)),
+        *("--qrels", folder / "qrels.tsv"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "qrels",
+    ["query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td2\t2\nq1\td3\t0\n", "q0 0 d0 1\nq1 0 d2 1\n"],
+)
+def test_a_search(qrels, tmp_path):
+    done = call("evaluate", *search(tmp_path, qrels))
+    assert done.code == 0
+    assert done.err == "note: 1 of 3 queries have no relevant documents and do not count\n"
+    (found,) = done.rows
+    assert (found["task"], found["n"]) == ("retrieval", 2)
+    assert (found["ndcg@10"], found["recall@100"], found["mrr@10"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("qrels", "said"),
+    [
+        ("q0 d9 1\n", "document 'd9' is not in the corpus"),
+        ("q9 d0 1\n", "none of its queries is in the file of queries"),
+        ("q0 d0\n", "qrels.tsv:1: not a judgement"),
+        ("q0 d0 0\n", "no relevant documents found"),
+    ],
+)
+def test_judgements_that_are_none(qrels, said, tmp_path):
+    assert said in bad("evaluate", *search(tmp_path, qrels)).error
+
+
+def test_wrong_usage(tmp_path):
+    assert "nothing to evaluate" in bad("evaluate", code=2).error
+    assert "belong together" in bad("evaluate", "--queries", "q", code=2).error
+    file = written(tmp_path / "e.jsonl", [{"text": "a"}])
+    assert "no field to learn" in bad("evaluate", file).error
+    file = written(tmp_path / "l.jsonl", reviews(5))
+    done = bad("evaluate", file)
+    assert "BertForSequenceClassification" in done.error
+
+
+def test_tags_and_answers(models, tmp_path):
+    tagged = [
+        {"words": ["Angela", "lives", "in", "Ouagadougou"], "tags": ["B-PER", "O", "O", "B-LOC"]}
+    ]
+    file = written(tmp_path / "tags.jsonl", tagged * 4)
+    labels = {"id2label": {0: "O", 1: "B-PER", 2: "B-LOC"}}
+    model = models("BertForTokenClassification", num_labels=3, **labels)
+    (found,) = good("evaluate", file, "-m", model).rows
+    assert found["task"] == "tag" and set(found["intervals"]) > {"precision", "recall", "f1"}
+    asked = {"question": "Who?", "context": "Angela lives here.", "answer": "Angela", "start": 0}
+    file = written(tmp_path / "answers.jsonl", [asked] * 3)
+    (found,) = good("evaluate", file, "-m", models("BertForQuestionAnswering")).rows
+    given = ["--question", "Who?", "--context", asked["context"]]
+    (said,) = good("answer", "-m", models("BertForQuestionAnswering"), *given).rows
+    assert found["task"] == "answer"
+    assert found["exact_match"] == float(said["answer"] == "Angela")
+    assert json.dumps(found)
