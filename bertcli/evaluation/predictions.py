@@ -28,8 +28,8 @@ from bertcli.tasks.tag import TagTask
 from bertcli.tokenizing.columns import Encoded, Layout
 
 
-class Predictions(Protocol):
-    """Predictions of n examples beside the truth."""
+class ModelPredictions(Protocol):
+    """ModelPredictions of n examples beside the truth."""
 
     def metrics(self, rows: np.ndarray | slice = slice(None)) -> Mapping[str, float]:
         """Return the metrics of some rows, or of all."""
@@ -40,7 +40,7 @@ class Judged:
     """The predictions of a model, and what else is to be said of them."""
 
     task: str
-    predictions: Predictions
+    predictions: ModelPredictions
     details: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
