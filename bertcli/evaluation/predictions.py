@@ -29,7 +29,7 @@ from bertcli.tokenizing.columns import Encoded, Layout
 
 
 class ModelPredictions(Protocol):
-    """ModelPredictions of n examples beside the truth."""
+    """Predictions of n examples beside the truth."""
 
     def metrics(self, rows: np.ndarray | slice = slice(None)) -> Mapping[str, float]:
         """Return the metrics of some rows, or of all."""

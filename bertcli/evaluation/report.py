@@ -34,7 +34,7 @@ class EvaluationReport:
         return said | {"compare": differences(found.predictions, self.other.predictions, self.n)}
 
 
-def differences(one: ModelPredictions, other: Predictions, count: int) -> dict[str, Any]:
+def differences(one: ModelPredictions, other: ModelPredictions, count: int) -> dict[str, Any]:
     """Return the metrics of the other model, and how much better it is: paired, with intervals."""
     theirs, ours = other.metrics(), one.metrics()
     drawn = [_minus(other.metrics(rows), one.metrics(rows)) for rows in samples(count)]
