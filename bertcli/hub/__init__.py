@@ -3,8 +3,8 @@
 A name is tried as a folder, then as a model that an installed package carries, then in the cache
 of Hugging Face, then on the hub. Only the last needs the network and `huggingface_hub`; the others
 import neither that nor the carrier, since `bertcli tokenize` has 150 ms in all. `names` are the
-models known by name, `files` says which files are fetched, `cache` reads Hugging Face's cache,
-`download` fills it.
+models known by name, `stored` those on this machine, `files` says which files are fetched, `cache`
+reads Hugging Face's cache, `download` fills it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def find_model(
         return _given(name, Path(place), files, revision)
     check_id(name, place)
     name = ALIASES.get(name, name)
-    if revision is None and (carried := _carried(name, files)):
-        return carried
+    if revision is None and (found := carried(name, files)):
+        return found
     snapshot = find_snapshot(name, revision or "main")
     gap = unfinished(snapshot, files) if snapshot else None
     cached = ModelFolder(name, snapshot, "cache", snapshot.name) if snapshot and not gap else None
@@ -120,7 +120,7 @@ def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) 
     raise ModelError(f"model folder {name!r} has no {gap}", hint)
 
 
-def _carried(name: str, files: Sequence[str]) -> ModelFolder | None:
+def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
     """Find an installed carrier without importing it, which would import sentence-transformers."""
     if name not in CARRIERS:
         return None

@@ -45,6 +45,7 @@ TASKS = {
     "BertForQuestionAnswering": ("answer", "deepset/bert-base-cased-squad2"),
     "BertForMultipleChoice": ("choose", "a BERT trained on SWAG"),
 }
+COMMANDS = {command: kind for kind, (command, _) in TASKS.items()}
 ALIKE = (  # their layers have the same names: only the config tells them apart
     "BertForSequenceClassification",
     "BertForTokenClassification",
@@ -231,6 +232,12 @@ def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:
                 size, part = 2 * size, []
             part += same
         yield part
+
+
+def command_of(found: ModelFolder) -> str:
+    """Return the command for the head that config.json names; "" for none."""
+    named = next(iter(read_config(found.path).architectures), "")
+    return TASKS[named][0] if named in TASKS else ""
 
 
 def refuse_other_class(folder: Path, kind: str) -> None:

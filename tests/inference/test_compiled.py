@@ -16,6 +16,7 @@ import pytest
 from front import DEADLINE, bad, call, environment, good, process, start
 from hostile import REAL
 
+from bertcli.hub import DEFAULT_MODEL
 from bertcli.inference import accelerators, compiled_cache, compiling, devices, opening
 from bertcli.inference.tell import SILENCE
 
@@ -278,14 +279,33 @@ def test_the_oldest_go_first(tmp_path, monkeypatch):
 
 def test_models_lists_prepares_and_cleans(tmp_path):
     env = {"BERTCLI_CACHE": str(tmp_path)}
+    told = f"note: {TINY} is prepared for embed\n"
     done = call("models", "prepare", TINY, **env)
-    assert (done.code, done.err) == (0, f"{COMPILING}note: {TINY} is prepared\n")
-    assert call("models", "prepare", TINY, **env).err == f"note: {TINY} is prepared\n"
-    done = call("models", **env)
-    assert f"{TINY}  layers -1, all tokens" in done.out and "note: 1 model, " in done.err
-    assert "note: removed 1 model, " in call("models", "clean", **env).err
-    assert files(tmp_path) == [] and call("models", **env).out == ""
+    assert (done.code, done.err) == (0, COMPILING + told)
+    assert call("models", "prepare", TINY, "--offline", **env).err == told
+    assert call("models", "prepare", TINY, "--pooling", "cls", "--layers=-2", **env).code == 0
+    rows = [row for row in good("models", **env).rows if row["state"] == "compiled"]
+    assert {(row["model"], row["use"]) for row in rows} == {
+        (str(TINY), "embed, layers -1, all tokens"),
+        (str(TINY), "embed, layers -2, first tokens"),
+    }
+    assert all(row["bytes"] == Path(row["path"]).stat().st_size for row in rows)
+    assert "note: removed 2 models, " in call("models", "clean", **env).err
+    assert files(tmp_path) == []
     assert bad("models", "clean", TINY, code=2, **env).error == "models clean takes no MODEL"
+    assert "revision" in bad("models", "prepare", TINY, "--revision", "x", code=2, **env).error
+
+
+def test_models_lists_what_is_installed_and_cached(tmp_path):
+    snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    env = {"BERTCLI_CACHE": str(tmp_path / "ours"), "HF_HUB_CACHE": str(tmp_path)}
+    rows = good("models", "-f", "jsonl", **env).rows
+    found = {(row["model"], row["state"]): row["bytes"] for row in rows}
+    assert found[DEFAULT_MODEL, "installed"] > 90e6
+    assert found["some/model", "cached"] == 2
+    assert "installed" in good("models", "-f", "table", **env).out
 
 
 # --- what is told ---

@@ -101,5 +101,14 @@ def test_a_note_says_before_it_is_compiled(models, tmp_path):
     command = ("classify", "a", "-m", models("BertForSequenceClassification"), *OPENVINO)
     assert call(*command, BERTCLI_CACHE=str(tmp_path)).err == COMPILING
     good(*command, BERTCLI_CACHE=str(tmp_path))
-    listed = good("models", "-q", BERTCLI_CACHE=str(tmp_path)).out
-    assert "BertForSequenceClassification" in listed
+
+
+def test_models_prepare_compiles_for_the_commands_named(models, tmp_path):
+    folder, env = models("BertForSequenceClassification"), {"BERTCLI_CACHE": str(tmp_path)}
+    notes = call("models", "prepare", folder, **env).err.splitlines()
+    assert notes[1::2] == [f"note: {folder} is prepared for {one}" for one in ("embed", "classify")]
+    good("classify", "a", "-m", folder, *OPENVINO, **env)
+    uses = [row["use"] for row in good("models", **env).rows if row["state"] == "compiled"]
+    assert sorted(uses) == ["classify", "embed, layers -1, all tokens"]
+    done = bad("models", "prepare", folder, "--for", "tag", **env)
+    assert "bertcli tag needs BertForTokenClassification" in done.error

@@ -1,12 +1,20 @@
-"""`bertcli models`: the compiled models in the cache."""
+"""`bertcli models`: what is installed, cached or compiled on this machine."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.display.messages import counted
-from bertcli.cli.options.common import ConsoleOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, Offline, Revision, RowOutput
+from bertcli.cli.options.embed import (
+    ComputeType,
+    LayerCombine,
+    LayerList,
+    PoolingMode,
+    layers_in,
+)
 from bertcli.cli.options.groups import MODEL
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
@@ -15,9 +23,11 @@ if TYPE_CHECKING:
     from bertcli.cli.display.console import Console
     from bertcli.inference.compiled_cache import CacheEntry
 
+USES = ("embed", "fill-mask", "next-sentence", "classify", "tag", "answer", "choose")
+
 
 @dataclass(frozen=True)
-class CacheOptions:
+class StoreOptions:
     """What to do, and with which model."""
 
     PANEL: ClassVar = MODEL
@@ -25,45 +35,120 @@ class CacheOptions:
     action: Annotated[
         Literal["list", "prepare", "clean"],
         typer.Argument(
-            help="list the compiled models, prepare (compile) one, or clean: remove all.",
+            help="list what is installed, cached or compiled; prepare: compile a model before its "
+            "first use; clean: remove what was compiled.",
         ),
     ] = "list"
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="The model to prepare: a folder, or a hub id."),
     ] = None
+    revision: Revision = None
+    offline: Offline = False
 
 
-def models(cache: CacheOptions, messages: ConsoleOptions) -> None:
-    """List, prepare or remove compiled models (--backend openvino).
+@dataclass(frozen=True)
+class PrepareOptions:
+    """For which use a model is compiled."""
+
+    PANEL: ClassVar = "Use (prepare)"
+
+    command: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--for",
+            metavar="COMMAND",
+            help=f"{', '.join(USES)}; repeatable (default: embed, and the one that the model was "
+            "trained for).",
+            autocompletion=lambda incomplete: [one for one in USES if one.startswith(incomplete)],
+        ),
+    ] = None
+    pooling: PoolingMode = "auto"
+    layers: LayerList = "-1"
+    layer_combine: LayerCombine = "mean"
+    dtype: ComputeType = "auto"
+
+    def __post_init__(self) -> None:
+        for one in self.command or ():
+            if one not in USES:
+                raise UsageError(f"--for {one} runs no model", f"one of {', '.join(USES)}")
+
+
+def models(
+    store: StoreOptions, use: PrepareOptions, output: RowOutput, messages: ConsoleOptions
+) -> None:
+    """List models on this machine; compile one, or remove compiled ones.
 
     $ bertcli models
     $ bertcli models prepare sentence-transformers/all-MiniLM-L6-v2
     """
     console = messages.console()
-    if cache.model is not None and cache.action != "prepare":
-        raise UsageError(f"models {cache.action} takes no MODEL")
-    from bertcli.inference.compiled_cache import clean, entries
-
-    match cache.action:
+    if store.model is not None and store.action != "prepare":
+        raise UsageError(f"models {store.action} takes no MODEL")
+    match store.action:
         case "prepare":
-            _prepare(cache.model or DEFAULT_MODEL, console)
+            _prepare(store, use, console)
         case "clean":
+            from bertcli.inference.compiled_cache import clean
+
             console.note(f"removed {_size(clean())}")
         case _:
-            found = entries()
-            for entry in found:
-                typer.echo(_line(entry.about, entry.size))
-            console.note(_size(found))
+            _list(output)
 
 
-def _prepare(model: str, console: "Console") -> None:
-    folder = find_model(model, files=MODEL_FILES)
+def _list(output: RowOutput) -> None:
+    from bertcli.files.tables import TableHeader
+
+    form, rows = output.form(ROWS), list(_rows())
+    if form == "table":
+        from bertcli.cli.display.tables import show_models
+
+        show_models(rows)
+        return
+    names = ("model", "state", "use", "bytes", "path")
+    with output.open(form) as write:
+        write(rows or ([TableHeader(dict.fromkeys(names, ""))] if form != "jsonl" else []))
+
+
+def _rows() -> Iterator[dict[str, Any]]:
+    from bertcli.hub.stored import stored_models
+    from bertcli.inference.compiled_cache import entries
+
+    names = {}
+    for one in stored_models():
+        names[str(one.path)] = one.name
+        yield _row(one.name, one.state, "", one.size, one.path)
+    for entry in entries():
+        folder = entry.about.get("model", "")
+        yield _row(names.get(folder, folder), "compiled", _use(entry.about), entry.size, entry.path)
+
+
+def _row(model: str, state: str, use: str, size: int, path: Any) -> dict[str, Any]:
+    return {"model": model, "state": state, "use": use, "bytes": size, "path": str(path)}
+
+
+def _prepare(store: StoreOptions, use: PrepareOptions, console: "Console") -> None:
+    model = store.model or DEFAULT_MODEL
+    folder = find_model(model, files=MODEL_FILES, revision=store.revision, offline=store.offline)
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.options import EmbedOptions
+    from bertcli.tasks.head import COMMANDS, Head, Settings, command_of
 
-    Embedder.open(folder, EmbedOptions(backend="openvino"), console)
-    console.note(f"{model} is prepared")
+    named = command_of(folder)
+    usual = ["embed", named] if named else ["embed"]
+    for command in use.command or usual:
+        if command == "embed":
+            options = EmbedOptions(
+                "openvino",
+                dtype=use.dtype,
+                pooling=use.pooling,
+                layers=layers_in(use.layers),
+                combine=use.layer_combine,
+            )
+            Embedder.open(folder, options, console)
+        else:
+            Head.open(folder, COMMANDS[command], Settings("openvino", dtype=use.dtype), console)
+        console.note(f"{model} is prepared for {command}")
 
 
 def _size(found: list["CacheEntry"]) -> str:
@@ -73,11 +158,15 @@ def _size(found: list["CacheEntry"]) -> str:
     return f"{counted(len(found), 'model', 'models')}, {total:,.0f} MB, in {cache_folder()}"
 
 
-def _line(about: Any, size: int) -> str:
+def _use(about: Any) -> str:
+    """Return what a compiled model is for."""
     if not about:
-        return f"{size / 1e6:,.0f} MB  damaged; made anew when it is needed"
+        return "damaged; compiled again when it is needed"
+    from bertcli.tasks.head import TASKS
+
+    if about["kind"] in TASKS:
+        return TASKS[about["kind"]][0]
     reading = about["reading"]
     layers = ",".join(map(str, reading["layers"]))
     what = "pooler" if about["pooler"] else "first tokens" if reading["first"] else "all tokens"
-    head = f"{about['kind']}, " if about["kind"] != "BertModel" else ""
-    return f"{size / 1e6:,.0f} MB  {about['model']}  {head}layers {layers}, {what}"
+    return f"embed, layers {layers}, {what}"

@@ -446,6 +446,16 @@ def show_duplicates(run: Duplicates) -> None:
             )
 
 
+def show_models(rows: Sequence[dict[str, Any]]) -> None:
+    """Draw what is on this machine."""
+    drawn = table("model", "state", "use", "MB", figures=("MB",))
+    for row in rows:
+        cells = [str(row[name]) for name in ("model", "state", "use")]
+        drawn.add_row(*cells, f"{row['bytes'] / 1e6:,.0f}")
+    with drawing() as draw:
+        draw(drawn if rows else plain("no models"))
+
+
 def hit_view(hit: Hit) -> RenderableType:
     """Draw one result in full: its fields, then its text."""
     found = {name: value for name, value in hit.fields().items() if name != "text"}

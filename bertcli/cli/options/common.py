@@ -30,6 +30,14 @@ ParseSpecial = Annotated[
     ),
 ]
 
+Revision = Annotated[
+    str | None,
+    typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION"),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Never use the network.", envvar="BERTCLI_OFFLINE")
+]
+
 
 def _complete_model(incomplete: str) -> list[str]:
     return [name for name in known_models() if name.startswith(incomplete)]
@@ -51,13 +59,8 @@ class ModelOptions:
             autocompletion=_complete_model,
         ),
     ] = DEFAULT_MODEL
-    revision: Annotated[
-        str | None,
-        typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION"),
-    ] = None
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Never use the network.", envvar="BERTCLI_OFFLINE")
-    ] = False
+    revision: Revision = None
+    offline: Offline = False
 
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
         """Return the model's folder; files that are missing are downloaded."""

@@ -18,23 +18,38 @@ def _complete_pooling(incomplete: str) -> list[str]:
     return [name for name in (*names, *ALONE) if name.startswith(incomplete)]
 
 
+PoolingMode = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        help="cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, "
+        "mean_sqrt_len, weightedmean and lasttoken; several, as in mean+max, are concatenated. "
+        "Or pooler; none (--token-vectors).",
+        envvar="BERTCLI_POOLING",
+        autocompletion=_complete_pooling,
+    ),
+]
+LayerList = Annotated[
+    str,
+    typer.Option(
+        metavar="L,...",
+        help="-1 is the last layer, 0 the embedding output; layers above the highest one "
+        "are not computed.",
+    ),
+]
+LayerCombine = Annotated[
+    Literal["mean", "sum", "concat", "stack"],
+    typer.Option(metavar="HOW", help="How to combine several layers."),
+]
+
+
 @dataclass(frozen=True)
 class VectorOptions:
     """How vectors are computed from hidden states."""
 
     PANEL: ClassVar = "Vectors"
 
-    pooling: Annotated[
-        str,
-        typer.Option(
-            metavar="MODE",
-            help="cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, "
-            "mean_sqrt_len, weightedmean and lasttoken; several, as in mean+max, are concatenated. "
-            "Or pooler; none (--token-vectors).",
-            envvar="BERTCLI_POOLING",
-            autocompletion=_complete_pooling,
-        ),
-    ] = "auto"
+    pooling: PoolingMode = "auto"
     token_vectors: Annotated[
         bool,
         flag("--token-vectors", "One vector per token, special tokens included."),
@@ -46,18 +61,8 @@ class VectorOptions:
             help="One vector per word: that of its first or last token, or the mean or max of all.",
         ),
     ] = None
-    layers: Annotated[
-        str,
-        typer.Option(
-            metavar="L,...",
-            help="-1 is the last layer, 0 the embedding output; layers above the highest one "
-            "are not computed.",
-        ),
-    ] = "-1"
-    layer_combine: Annotated[
-        Literal["mean", "sum", "concat", "stack"],
-        typer.Option(metavar="HOW", help="How to combine several layers."),
-    ] = "mean"
+    layers: LayerList = "-1"
+    layer_combine: LayerCombine = "mean"
     normalize: Annotated[
         bool | None,
         flag(
@@ -124,6 +129,15 @@ class LengthOptions:
     parse_special: ParseSpecial = True
 
 
+ComputeType = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16", "int8"],
+    typer.Option(
+        help="Compute precision. auto: float32. int8: CPU only, faster, approximate.",
+        envvar="BERTCLI_DTYPE",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class ComputeOptions:
     """Backend, device, precision and memory."""
@@ -147,13 +161,7 @@ class ComputeOptions:
             envvar="BERTCLI_DEVICE",
         ),
     ] = "auto"
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        typer.Option(
-            help="Compute precision. auto: float32. int8: CPU only, faster, approximate.",
-            envvar="BERTCLI_DTYPE",
-        ),
-    ] = "auto"
+    dtype: ComputeType = "auto"
     threads: Annotated[
         int | None,
         number("CPU threads, over all processes (default: all cores).", envvar="BERTCLI_THREADS"),

@@ -1,0 +1,38 @@
+"""Which models need no network: installed with a package, or in the cache of the hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from bertcli.hub import carried
+from bertcli.hub.cache import PREFIX, cache_root, cached_models
+from bertcli.hub.names import CARRIERS
+
+
+class StoredModel(NamedTuple):
+    """A model on this machine."""
+
+    name: str  # its id on the hub
+    state: str  # installed or cached
+    path: Path
+    size: int  # bytes
+
+
+def stored_models() -> list[StoredModel]:
+    """Return the models on this machine, the installed ones first."""
+    found = []
+    for name in CARRIERS:
+        if folder := carried(name, ()):
+            found.append(StoredModel(name, "installed", folder.path, _size(folder.path)))
+    for name in cached_models():
+        path = cache_root() / (PREFIX + name.replace("/", "--"))
+        found.append(StoredModel(name, "cached", path, _size(path)))
+    return found
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the files below a folder; what links name counts where it lies."""
+    paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
+    return sum(path.lstat().st_size for path in paths if not path.is_symlink())
