@@ -436,6 +436,32 @@ def test_completion_of_models(tmp_path):
     assert completed("bertcli decode --model some", **env) == ["someone/tiny-bert"]
 
 
+def test_completion_of_fields(tmp_path):
+    from pyarrow import parquet, table
+
+    (tmp_path / "a.csv").write_text('text,"the title",label\n')
+    (tmp_path / "b.jsonl").write_text('\n{"title": 1, "text": 2}\n')
+    (tmp_path / "c.txt").write_text("title\n")
+    parquet.write_table(table({"title": ["x"], "y": [1]}), tmp_path / "d.parquet")
+    found = {
+        name: completed(f"bertcli embed -i {tmp_path}/{name} --text-field t")
+        for name in ("a.csv", "b.jsonl", "c.txt", "d.parquet", "none.csv")
+    }
+    assert found == {
+        "a.csv": ["text", "the", "title"],
+        "b.jsonl": ["title", "text"],
+        "c.txt": [],
+        "d.parquet": ["title"],
+        "none.csv": [],
+    }
+    assert completed(f"bertcli tag -i {tmp_path} --keep-fields text,l") == ["text,label"]
+
+
+def test_completion_of_devices():
+    assert completed("bertcli embed --device c")[0] == "cpu"
+    assert completed("bertcli similar --device a") == ["auto"]
+
+
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_completion_scripts(name):
     env = environment({"_BERTCLI_COMPLETE": f"source_{name}"})

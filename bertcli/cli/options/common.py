@@ -10,9 +10,10 @@ import typer
 
 from bertcli.cli.display.console import Console, stdout_is_terminal
 from bertcli.cli.display.help import MESSAGES
+from bertcli.cli.options.completion import complete_model
 from bertcli.cli.options.groups import MODEL, OUTPUT, flag
 from bertcli.errors import UsageError
-from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
+from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 ROWS = ("table", "jsonl", "csv", "tsv", "parquet")  # formats of rows
@@ -39,10 +40,6 @@ Offline = Annotated[
 ]
 
 
-def _complete_model(incomplete: str) -> list[str]:
-    return [name for name in known_models() if name.startswith(incomplete)]
-
-
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and where to find it."""
@@ -56,7 +53,7 @@ class ModelOptions:
             "-m",
             help="Folder, or hub id such as bert-base-uncased.",
             envvar="BERTCLI_MODEL",
-            autocompletion=_complete_model,
+            autocompletion=complete_model,
         ),
     ] = DEFAULT_MODEL
     revision: Revision = None

@@ -7,6 +7,7 @@ import typer
 
 from bertcli.cli.options.chunk import At, Overlap
 from bertcli.cli.options.common import ParseSpecial, SpecialTokens
+from bertcli.cli.options.completion import complete_device
 from bertcli.cli.options.groups import COMPUTE, LAYOUT, OUTPUT, flag, number, record
 from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
 from bertcli.errors import UsageError
@@ -159,6 +160,7 @@ class ComputeOptions:
             help="auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
             "cuda:all: one process per device.",
             envvar="BERTCLI_DEVICE",
+            autocompletion=complete_device,
         ),
     ] = "auto"
     dtype: ComputeType = "auto"

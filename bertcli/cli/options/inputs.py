@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 
 from bertcli.cli.display.console import Console
+from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.groups import INPUT, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
@@ -27,12 +28,16 @@ TextField = Annotated[
         metavar="NAME",
         help="Column or key of the text (default: text).",
         envvar="BERTCLI_TEXT_FIELD",
+        autocompletion=complete_field,
     ),
 ]
 IdField = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Column or key of the id (default: id).", envvar="BERTCLI_ID_FIELD"
+        metavar="NAME",
+        help="Column or key of the id (default: id).",
+        envvar="BERTCLI_ID_FIELD",
+        autocompletion=complete_field,
     ),
 ]
 KeepFields = Annotated[
@@ -41,6 +46,7 @@ KeepFields = Annotated[
         metavar="[NAMES]",
         help="Copy other fields of the input to the output: all, or those named, a,b,c. A name "
         "that the output already has is an error.",
+        autocompletion=complete_field,
     ),
 ]
 OnError = Annotated[
@@ -170,6 +176,7 @@ class InputOptions:
             metavar="NAME",
             help="Column or key of the second sentence (default: pair).",
             envvar="BERTCLI_PAIR_FIELD",
+            autocompletion=complete_field,
         ),
     ] = None
     id_field: IdField = None

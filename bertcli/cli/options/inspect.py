@@ -8,18 +8,15 @@ from typing import Annotated, ClassVar
 import typer
 
 from bertcli.cli.options.common import ModelOptions
+from bertcli.cli.options.completion import complete_model
 from bertcli.cli.options.groups import flag
 from bertcli.errors import ModelError, UsageError
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, known_models
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES
 from bertcli.plots import DRAWN, PICTURES
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
-
-
-def _complete(incomplete: str) -> list[str]:
-    return [name for name in known_models() if name.startswith(incomplete)]
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class TargetOptions:
             metavar="[MODEL|FILE]",
             help="Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv "
             ".parquet (default: --model).",
-            autocompletion=_complete,
+            autocompletion=complete_model,
         ),
     ] = None
 

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
+from bertcli.cli.options.completion import complete_device
 from bertcli.cli.options.groups import COMPUTE, OUTPUT, flag, number
 from bertcli.errors import UsageError
 
@@ -39,6 +40,7 @@ class DeviceOptions:
             help="auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one "
             "GPU per process.",
             envvar="BERTCLI_DEVICE",
+            autocompletion=complete_device,
         ),
     ] = "auto"
     dtype: Annotated[
