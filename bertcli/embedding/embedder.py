@@ -43,7 +43,7 @@ from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
-from bertcli.tokenizing.chunks import Chunker, Chunking
+from bertcli.tokenizing.chunks import Chunker, ChunkSettings
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
 
@@ -208,7 +208,7 @@ class Embedder:
     def chunker(self) -> Chunker:
         """Return what divides texts, so that a piece with its prompt is not too long."""
         options = self.options
-        settings = Chunking(
+        settings = ChunkSettings(
             self.max_length, options.overlap, options.at, special_tokens=options.special_tokens
         )
         return Chunker(

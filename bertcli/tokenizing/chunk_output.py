@@ -64,7 +64,7 @@ class ChunkRun:
 
     def __iter__(self) -> Iterator[list[Chunk]]:
         """Yield the pieces of all texts, in their order."""
-        tokenizer = self.chunker.measure.tokenizer
+        tokenizer = self.chunker.counter.tokenizer
         for records in self.reader.blocks():
             first = self.tally.records
             self.tally.records += len(records)

@@ -1,6 +1,6 @@
 """Texts to pieces of at most N tokens, in their original characters.
 
-    chunker = Chunker(tokenizer, Chunking(max_length=256, overlap=32, at="sentence"))
+    chunker = Chunker(tokenizer, ChunkSettings(max_length=256, overlap=32, at="sentence"))
     for chunks in chunker.chunks([Record("A long text ..."), Record("")], skip):
         for chunk in chunks:
             assert chunk.text == chunk.record.text[chunk.start : chunk.end]
@@ -66,7 +66,7 @@ Prepare = Callable[[Sequence[str]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Chunking:
+class ChunkSettings:
     """How texts are divided. ``max_length`` None is the model's limit."""
 
     max_length: int | None = None
@@ -99,7 +99,7 @@ class Chunk(NamedTuple):
         return text[self.start : self.end]
 
 
-class TokenMeasure:
+class TokenCounter:
     """Counts the tokens of texts, special ones left out. ``prepare`` makes them what is read."""
 
     def __init__(self, tokenizer: Tokenizer, prepare: Prepare | None = None) -> None:
@@ -161,8 +161,8 @@ class SliceEndError(Exception):
 class TokenSums:
     """The tokens of a text up to the ends of its blocks, as far as it is read."""
 
-    def __init__(self, text: str, measure: TokenMeasure) -> None:
-        self.text, self.measure = text, measure
+    def __init__(self, text: str, counter: TokenCounter) -> None:
+        self.text, self.counter = text, counter
         self.read = 0  # characters
         self.first, self.tokens_before = 0, 0  # of the blocks that are not forgotten
         self.ends: list[int] = []
@@ -175,7 +175,7 @@ class TokenSums:
         end = min(at + size, len(text))
         blocks = []
         while at < end:
-            stop = self.measure.break_after(text, at + BLOCK)
+            stop = self.counter.break_after(text, at + BLOCK)
             blocks.append(text[at:stop])
             self.ends.append(stop)
             at = stop
@@ -213,14 +213,14 @@ class TokenSums:
             raise SliceEndError
         before = self._before(block)
         if start > self._begin(block):
-            starts = self.measure.starts(self.text, start, self.ends[block])
+            starts = self.counter.starts(self.text, start, self.ends[block])
             if room < len(starts):
                 return self._place(starts, room, start)
             before, room, block = self.sums[block], room - len(starts), block + 1
         last = bisect_right(self.sums, before + room, block)
         if last < len(self.sums):
             begin = self._begin(last)
-            starts = self.measure.starts(self.text, begin, self.ends[last])
+            starts = self.counter.starts(self.text, begin, self.ends[last])
             return self._place(starts, before + room - self._before(last), begin)
         if self.read < len(self.text):
             raise SliceEndError
@@ -231,20 +231,20 @@ class TokenSums:
         at = self._back(end, tokens)
         if self.text[at - 1].isspace():
             return at
-        while len(starts := self.measure.starts(self.text, at, end)) > tokens:  # a word is divided
+        while len(starts := self.counter.starts(self.text, at, end)) > tokens:  # a word is divided
             at = self._place_after(starts[1:], at, end)
         return at
 
     def _back(self, end: int, tokens: int) -> int:
         block = bisect_left(self.ends, end)
         begin = self._begin(block)
-        starts = self.measure.starts(self.text, begin, end)
+        starts = self.counter.starts(self.text, begin, end)
         at = len(starts) - tokens
         if at < 0:
             wanted = self._before(block) + at
             block = bisect_right(self.sums, wanted)
             begin, end = self._begin(block), self.ends[block]
-            starts = self.measure.starts(self.text, begin, end)
+            starts = self.counter.starts(self.text, begin, end)
             at = wanted - self._before(block)
         return self._place_after(starts[max(at, 0) :], begin, end)
 
@@ -274,7 +274,7 @@ class ChunkPlan:
         assert isinstance(record.text, str)
         self.record, self.sample, self.chunker = record, sample, chunker
         self.text, self.settings = record.text, chunker.settings
-        self.sums = TokenSums(record.text, chunker.measure)
+        self.sums = TokenSums(record.text, chunker.counter)
         self.is_hungry = True
         self.done = False
         self.ready: list[Chunk] = []
@@ -403,18 +403,22 @@ class Chunker:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        settings: Chunking,
+        settings: ChunkSettings,
         prepare: Prepare | None = None,
     ) -> None:
         layout = Layout(special_tokens=settings.special_tokens, max_length=settings.max_length)
         self.settings, self.limit = settings, tokenizer.max_length(layout)
-        self.measure = TokenMeasure(tokenizer, prepare)
+        self.counter = TokenCounter(tokenizer, prepare)
         self.text_room = tokenizer.room(self.limit, layout, pair=False)
         self.special = self.limit - self.text_room
-        (prompt,) = self.measure.counts([""])
+        (prompt,) = self.counter.counts([""])
         self.room = self.text_room - prompt
         if self.room < 1:
-            raise UsageError(f"--max-length {self.limit} leaves no room for text")
+            what = "special tokens and the prompt" if prompt else "special tokens"
+            raise UsageError(
+                f"--max-length {self.limit} leaves no room for text",
+                f"increase it: {what} take {self.limit - self.room}",
+            )
         if settings.overlap >= self.room:
             raise UsageError(
                 f"--overlap {settings.overlap} must be less than the {self.room} tokens of a chunk",
@@ -491,6 +495,6 @@ class Chunker:
     def _counts(self, groups: Sequence[Sequence[str]]) -> Iterator[list[int]]:
         """Yield the counts of groups of texts, which are counted together."""
         texts = [text for group in groups for text in group]
-        counts = iter(self.measure.counts(texts) if texts else ())
+        counts = iter(self.counter.counts(texts) if texts else ())
         for group in groups:
             yield [next(counts) for _ in group]

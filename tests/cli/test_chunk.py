@@ -15,7 +15,7 @@ from terminal import at_terminal
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.chunk_output import ChunkRun
-from bertcli.tokenizing.chunks import Chunker, Chunking, TokenMeasure
+from bertcli.tokenizing.chunks import Chunker, ChunkSettings, TokenCounter
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 TEXT = "I love NLP! It is unaffable. Café au lait, s’il vous plaît."
@@ -148,6 +148,12 @@ def test_wrong_usage(argv, message):
     assert bad("chunk", "a", *argv, code=2).error.startswith(message)
 
 
+def test_hints_say_how_much_room_there_is():
+    assert bad("chunk", "a", "--max-length", 2, code=2).hint == "increase it: special tokens take 2"
+    failed = bad("chunk", "a", "--max-length", 9, "--overlap", 7, code=2)
+    assert failed.hint == "--max-length 9 without special tokens is 7"
+
+
 def test_a_table_on_a_terminal():
     code, screen = at_terminal("chunk", TEXT, "--max-length", 10, "--at", "sentence")
     assert code == 0
@@ -162,7 +168,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 def test_an_interrupt_leaves_nothing(tmp_path):
     out = tmp_path / "out.jsonl"
-    with mock.patch.object(TokenMeasure, "counts", side_effect=[[0], KeyboardInterrupt]):
+    with mock.patch.object(TokenCounter, "counts", side_effect=[[0], KeyboardInterrupt]):
         done = call("chunk", "a", "-o", out)
     assert (done.code, done.out, list(tmp_path.iterdir())) == (130, "", [])
 
@@ -170,7 +176,7 @@ def test_an_interrupt_leaves_nothing(tmp_path):
 def test_how_far_a_long_text_is_divided(default_folder):
     text, shares = "some words of a text " * 200_000, []
     reader = Reader(Source(texts=(text,)))
-    run = ChunkRun(reader, Chunker(Tokenizer.load(default_folder), Chunking()))
+    run = ChunkRun(reader, Chunker(Tokenizer.load(default_folder), ChunkSettings()))
     reader.bytes_read = len(text)
     for _ in run.write("jsonl", lambda rows: None):
         shares.append(run.bytes_done / len(text))

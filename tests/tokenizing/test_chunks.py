@@ -16,7 +16,7 @@ from bertcli.errors import InputError, UsageError
 from bertcli.records.records import Record
 from bertcli.tokenizing import chunks as module
 from bertcli.tokenizing.boundaries import LEVELS, boundaries, grapheme_end, is_whole
-from bertcli.tokenizing.chunks import Chunker, Chunking
+from bertcli.tokenizing.chunks import Chunker, ChunkSettings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 AT = ("token", *LEVELS)
@@ -46,7 +46,7 @@ def stop(error):
 
 
 def divided(tokenizer, text, max_length=None, overlap=0, at="token", **options):
-    chunker = Chunker(tokenizer, Chunking(max_length, overlap, at, **options))
+    chunker = Chunker(tokenizer, ChunkSettings(max_length, overlap, at, **options))
     return [chunk for some in chunker.chunks([Record(text)], stop) for chunk in some]
 
 
@@ -206,7 +206,7 @@ def test_a_grapheme_that_is_too_long_is_divided_and_a_character_refused(default)
     with pytest.raises(
         InputError, match=r"text 7: character 2 \('\\ud55c'\) alone has more than 4"
     ):
-        list(Chunker(default, Chunking(4)).chunks([Record("a 한", line=7)], stop))
+        list(Chunker(default, ChunkSettings(4)).chunks([Record("a 한", line=7)], stop))
 
 
 def test_boundaries_of_graphemes_are_those_of_unicode():
@@ -264,25 +264,25 @@ def test_without_special_tokens(default):
 
 def test_the_first_piece_of_a_long_text_needs_no_more_of_it(default):
     text = "one two three " * 200_000
-    chunker = Chunker(default, Chunking(16, first=True))
+    chunker = Chunker(default, ChunkSettings(16, first=True))
     ((one,),) = chunker.chunks([Record(text)], stop)
     assert (one.text, one.n_tokens) == ("one two three " * 4 + "one two ", 16)
-    assert chunker.measure.seen < 10_000  # characters
+    assert chunker.counter.seen < 10_000  # characters
 
 
 def test_time_grows_with_the_text_and_not_with_its_square(default):
     """What is tokenized of a long text is counted: about twice its characters."""
     for piece in ("word ", "中", "x", ".", "a\u0301", "base64/+", "👍", " ", "unaffable"):
         text = piece * (60_000 // len(piece))
-        chunker = Chunker(default, Chunking(64))
+        chunker = Chunker(default, ChunkSettings(64))
         found = [one for some in chunker.chunks([Record(text)], stop) for one in some]
         assert "".join(one.text for one in found) == text
-        assert chunker.measure.seen < 4 * len(text)
+        assert chunker.counter.seen < 4 * len(text)
 
 
 def test_a_prompt_counts(default):
     prompt = "a prompt of tokens: "  # six
-    chunker = Chunker(default, Chunking(10), lambda texts: [prompt + text for text in texts])
+    chunker = Chunker(default, ChunkSettings(10), lambda texts: [prompt + text for text in texts])
     ((first, *_),) = chunker.chunks([Record("one two three four five")], stop)
     assert (first.text, first.n_tokens) == ("one two ", 10)
 
@@ -297,4 +297,4 @@ def test_a_prompt_counts(default):
 )
 def test_what_cannot_be(default, options, message):
     with pytest.raises(UsageError, match=message):
-        Chunker(default, Chunking(**options))
+        Chunker(default, ChunkSettings(**options))

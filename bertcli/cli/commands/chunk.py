@@ -15,7 +15,7 @@ from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
 from bertcli.tokenizing.chunk_output import WRITTEN, ChunkRun
-from bertcli.tokenizing.chunks import Chunker, Chunking
+from bertcli.tokenizing.chunks import Chunker, ChunkSettings
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ def chunk(
     taken = frozenset(WRITTEN) if form not in ("txt", "table") else frozenset()
     reader = texts.reader(files, console, taken)
     tokenizer = model.tokenizer(console, parse_special=chunks.parse_special)
-    chunker = Chunker(tokenizer, record(Chunking, chunks))
+    chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
     _warn(chunker, tokenizer, console)
     run = ChunkRun(reader, chunker)
     if form == "table":
