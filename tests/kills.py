@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -39,6 +40,8 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {  # suffix and options
     "words parquet": ("parquet", ("--word-vectors", "mean")),
     "chunks npy": ("npy", ("--on-truncate", "chunk", "--max-length", "8", "--overlap", "2")),
     "chunks jsonl": ("jsonl", ("--on-truncate", "chunk", "--max-length", "8")),
+    "update npy": ("npy", ("--update",)),
+    "update parquet": ("parquet", ("--update", "--precision", "float16")),
     "empty": ("npy", ()),
 }
 STRIKES = ("open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir")
@@ -57,7 +60,14 @@ class Harness:
         source.write_text("" if kind == "empty" else "".join(_lines(choose)))
         self.argv = ["embed", "-q", "-m", str(TINY), "-i", str(source), "--device", "cpu"]
         self.argv += ["--threads", "1", "--window", "20", *options]
-        (folder / "whole").mkdir()
+        for name in ("old", "whole"):
+            (folder / name).mkdir()
+        self.updates, text = "--update" in options, source.read_text()
+        if self.updates:  # of an output of half of the texts, and others
+            lines = text.splitlines(keepends=True)
+            source.write_text("".join(lines[::2] + [*_lines(random.Random(0))][:20]))
+            assert self._run(folder / "old" / f"out.{suffix}", 0, None) == 0
+            source.write_text(text)
         assert self._run(folder / "whole" / f"out.{suffix}", 0, None) == 0
         self.whole = _contents(folder / "whole")
         self.calls = int(self.said.read_text())
@@ -67,15 +77,19 @@ class Harness:
         place = self.folder / str(self.ended)
         place.mkdir()
         overwrite = self.choose.random() < 0.3  # an output that is there already is replaced
-        if overwrite:
+        if self.updates:
+            shutil.copytree(self.folder / "old", place, dirs_exist_ok=True)
+        elif overwrite:
             for name in self.whole:
                 (place / name).write_text("old")
         out, more = place / f"out.{self.suffix}", ["--overwrite"] if overwrite else ["--resume"]
+        more = [] if self.updates else more
         while (code := self._struck(out, more)) != 0:
             assert code == -signal.SIGKILL, (code, self.said.read_text(), _sizes(place))
             begun = any(name.endswith(".journal.json") for name in _contents(place))
             old = out.exists() and out.read_bytes() == b"old"
-            more = ["--overwrite"] if old and not begun else ["--resume"]
+            again = ["--overwrite"] if old and not begun else ["--resume"]
+            more = [] if self.updates else again
         assert _contents(place) == self.whole, _sizes(place)
         self.ended += 1
         for path in place.iterdir():

@@ -289,7 +289,7 @@ class Embedder:
         """
         if not len(batch):
             return
-        self._refuse(batch)
+        self.refuse(batch)
         if self.options.per_token and not isinstance(batch, RaggedBatch):
             for records in portions(windows_of(batch), HELD):
                 yield from self._pieces(records)
@@ -299,12 +299,12 @@ class Embedder:
     def _begun(self, batch: Batch) -> Work | None:
         """Hand a window out before its turn; one that is refused is refused when its turn comes."""
         try:
-            self._refuse(batch)
+            self.refuse(batch)
         except BertcliError:
             return None
         return self._run(Tokens.of(batch))
 
-    def _refuse(self, batch: Batch) -> None:
+    def refuse(self, batch: Batch) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
         if isinstance(batch, RaggedBatch):
             tokens, refused = batch.tokens, self.options.on_truncate == "error"

@@ -6,7 +6,8 @@ A run is resumed, and a corpus searched, only where all of these are as they wer
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -20,6 +21,8 @@ from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
 
+DIGEST_BYTES = 16  # of a text
+
 # Keys of config.json that change the numbers of the same weights; what else does is an option.
 NUMBERS = (
     "hidden_act",
@@ -31,15 +34,37 @@ NUMBERS = (
 )
 
 
+class TextDigests:
+    """Digests of texts for one way to make vectors of them, which ``made_by`` describes."""
+
+    def __init__(self, made_by: Mapping[str, Any]) -> None:
+        text = json.dumps(made_by, sort_keys=True)
+        self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
+
+    def of(self, records: Sequence[Record]) -> list[bytes]:
+        """Return the digest of each record's text and pair."""
+        block = TextBlock.of(records)
+        found = []
+        for pair in zip(block.texts, block.pairs or repeat(None), strict=False):
+            one = self.key.copy()
+            one.update(repr(pair).encode(errors="surrogatepass"))
+            found.append(one.digest()[:DIGEST_BYTES])
+        return found
+
+
 @dataclass
 class InputDigest:
     """The sha256 of the records so far, so that a changed input is noticed on resuming.
 
-    ``texts`` is that of the texts and pairs alone, whatever else was read with them.
+    ``texts`` is that of the texts and pairs alone, whatever else was read with them; ``each`` are
+    those of every text, if they are asked for.
     """
+
+    of_texts: TextDigests | None = None
 
     sha: Any = field(default_factory=hashlib.sha256)
     texts: Any = field(default_factory=hashlib.sha256)
+    each: bytearray = field(default_factory=bytearray)
     records: int = 0
 
     def add(self, records: Sequence[Record]) -> None:
@@ -49,6 +74,8 @@ class InputDigest:
         rows = zip(block.ids or nothing, texts, pairs, block.extras or nothing, strict=False)
         self.sha.update("".join(map(repr, rows)).encode())
         self.texts.update("".join(map(repr, zip(texts, pairs, strict=False))).encode())
+        if self.of_texts:
+            self.each += b"".join(self.of_texts.of(block))
         self.records += len(block)
 
 

@@ -7,6 +7,7 @@
     out.npy.partial.jsonl   the other fields of these rows, for the formats that hold them; or
                             what becomes the index
     out.npy.partial.whole   the output while it is made from both
+    out.npy.partial.index   the index with digests, of an output that is updated
     out.npy.journal.json    how much of both is committed, by what run, from which input
     out.npy.lock            held by the process that writes
 
@@ -48,6 +49,7 @@ ENDS = (  # of the names of the files beside an output, in the order of `Files`
     ".partial",
     ".partial.jsonl",
     ".partial.whole",
+    ".partial.index",
     ".journal.json",
     ".lock",
 )
@@ -63,6 +65,7 @@ class Files(NamedTuple):
     vectors: Path
     metas: Path
     whole: Path
+    new_index: Path
     journal: Path
     lock: Path
 
@@ -87,7 +90,14 @@ class Files(NamedTuple):
 
     def clear(self) -> None:
         """Remove all that an unfinished run leaves; the data first, as the journal speaks of it."""
-        for path in (self.whole, self.vectors, self.metas, _making(self.journal), self.journal):
+        for path in (
+            self.whole,
+            self.new_index,
+            self.vectors,
+            self.metas,
+            _making(self.journal),
+            self.journal,
+        ):
             path.unlink(missing_ok=True)
         _making(self.manifest).unlink(missing_ok=True)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from bertcli.vectors.journal import (
     not_resumable,
     refuse_changes,
 )
-from bertcli.vectors.sink import Sink, Target, whole_of
+from bertcli.vectors.sink import Sink, Target, index_of, whole_of
 
 
 @contextmanager
@@ -87,6 +88,9 @@ def begin(
     """
     inputs = inputs or Inputs()
     now = as_json({**fingerprint, "format": target.form, "precision": target.precision})
+    if target.update:
+        with explained(target.path):
+            return (yield from _begin_update(target, files, {**now, "update": True}, inputs))
     with explained(target.path):
         if target.overwrite:
             described = yield from inputs.described()  # fails before anything is removed
@@ -113,6 +117,37 @@ def begin(
         return Sink(target, files, Journal(now, (yield from inputs.described())))
 
 
+def _begin_update(
+    target: Target, files: Files, now: dict[str, Any], inputs: Inputs
+) -> Generator[Hashed, None, Sink]:
+    """Return the sink of a run that follows its input: resumed where it is the same run.
+
+    Raises OutputError for an output that this program has not made, or not as it is.
+    """
+    described = yield from inputs.described()
+    whole = all(one.get("sha256") for one in described)  # stdin and pipes have none
+    journal = Journal.read(files.journal)
+    if journal and journal.manifest:  # of an output that has not its name yet
+        form, precision = (str(journal.fingerprint.get(name)) for name in ("format", "precision"))
+        updated = bool(journal.fingerprint.get("update"))
+        made_as = replace(target, form=form, precision=precision, update=updated)
+        _check_made(made_as, files, journal.manifest)
+        Sink(made_as, files, journal)
+    elif journal and not journal.fingerprint.get("update"):
+        _refuse_remains(replace(target, resume=False), files)
+    elif journal and whole and (journal.fingerprint, journal.inputs) == (now, described):
+        return Sink(target, files, journal)
+    files.journal.unlink(missing_ok=True)
+    files.clear()
+    if not files.output.exists():
+        _refuse_remains(target, files)
+    else:
+        made = _unchanged(target, files)
+        if whole and (made.get("fingerprint"), made.get("inputs")) == (now, described):
+            return Sink(target, files, Journal(now), done=made)
+    return Sink(target, files, Journal(now, described, overwrite=True))
+
+
 def _refuse_remains(target: Target, files: Files) -> None:
     for path in () if target.resume else (files.journal, files.vectors):
         if path.exists():
@@ -129,10 +164,18 @@ def _refuse_remains(target: Target, files: Files) -> None:
 def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of an output that this very command made. Raises OutputError else."""
     made = dict(manifest_in(read_bytes(files.manifest, OutputError), str(files.manifest)))
+    if not isinstance(was := made.get("fingerprint"), dict):
+        raise not_resumable(str(target.path))
+    refuse_changes(str(target.path), was, now)
+    return _unchanged(target, files)
+
+
+def _unchanged(target: Target, files: Files) -> dict[str, Any]:
+    """Return the manifest of an output that is as it was made. Raises OutputError else."""
+    made = dict(manifest_in(read_bytes(files.manifest, OutputError), str(files.manifest)))
     was, digest = made.get("fingerprint"), made.get("sha256")
     if not isinstance(was, dict) or not isinstance(digest, str):
         raise not_resumable(str(target.path))
-    refuse_changes(str(target.path), was, now)
     expected: dict[Path, Any] = {files.output: digest}
     if "index" in made or (target.many and target.indexed):
         expected[files.row_index] = made.get("index_sha256")
@@ -158,7 +201,10 @@ def _same_inputs(target: Target, made: Mapping[str, Any], now: Sequence[Describe
 def _check_made(target: Target, files: Files, made: Mapping[str, Any]) -> None:
     """Raise OutputError when an output that has not its name yet was changed."""
     whole = whole_of(target, files)
-    for path, digest in ((whole, made.get("sha256")), (files.metas, made.get("index_sha256"))):
+    for path, digest in (
+        (whole, made.get("sha256")),
+        (index_of(target, files), made.get("index_sha256")),
+    ):
         if digest and path.exists() and sha256(path) != digest:
             raise OutputError(
                 f"{path}: was changed after it was made: its sha256 differs from the journal's",

@@ -17,12 +17,13 @@ from bertcli.inference.progress import Ran, Resumed, Step
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.fingerprint import InputDigest, made_by
+from bertcli.vectors.fingerprint import InputDigest, TextDigests, made_by
 from bertcli.vectors.formats import vector_writer
 from bertcli.vectors.input_hashes import Inputs
 from bertcli.vectors.output import begin, claimed
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
 from bertcli.vectors.sink import Sink, Target
+from bertcli.vectors.update import KnownVectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +116,7 @@ class EmbedRun:
     tally: TokenCounts = field(default_factory=TokenCounts)
     complete: bool = False  # whether the file was there already
     committed: int = 0  # records that a run which is resumed need not compute again
+    reused: int = 0  # texts whose vectors the output had before
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
     def __iter__(self) -> Iterator[Step]:
@@ -128,34 +130,42 @@ class EmbedRun:
         with claimed(self.target, inputs) as files:
             sink = yield from begin(self.target, files, self._fingerprint(), inputs)
             with closing(sink):
-                yield from self._run(sink, inputs)
+                if not self.target.update or sink.done:
+                    yield from self._run(sink, inputs)
+                    return
+                digests = TextDigests(self._made_by())
+                with KnownVectors.open(files, digests, self.embedder.nothing) as known:
+                    yield from self._run(sink, inputs, known)
 
-    def _run(self, sink: Sink, inputs: Inputs) -> Iterator[Step]:
+    def _run(self, sink: Sink, inputs: Inputs, known: KnownVectors | None = None) -> Iterator[Step]:
         self.unchecked = inputs.streams if sink.done or sink.state else ()
         if sink.done:
             self.complete = True
             return
         state = sink.state or {}
         self.committed = state.get("records", 0)
+        if known:
+            known.reused = state.get("reused", 0)
         self.tally = TokenCounts(**state.get("tally", {}))
         yield Resumed(self.tally.records)
-        digest = InputDigest()
+        digest = InputDigest(known.digests if known else None)
         blocks = self._after(state, digest)
         run = self.embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
-        for window in self.embedder.windows(run):
+        for window in known.windows(self.embedder, run) if known else self.embedder.windows(run):
             self.tally.merge(window.counts)
             for part in window.parts:
                 if isinstance(part, Ran):
                     yield part
                 else:
                     self._write(sink, part, digest)
+            self.reused = known.reused if known else 0
             yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
             self._commit(sink, digest)
         yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
         if not sink.rows:
             sink.write([], self.embedder.nothing, [] if self.target.many else None)
         self._commit(sink, digest)
-        yield from sink.finishing(self._manifest(digest))
+        yield from sink.finishing(self._manifest(digest), bytes(digest.each))
 
     def _after(self, state: Mapping[str, Any], digest: InputDigest) -> Iterator[Sequence[Record]]:
         """Return the records after those that are committed, which go to the digest.
@@ -198,9 +208,15 @@ class EmbedRun:
                 "records": digest.records,
                 "input": digest.sha.hexdigest(),
                 "tally": asdict(self.tally),
+                **({"reused": self.reused} if self.target.update else {}),
             }
         )
         self.committed = digest.records
+
+    def _made_by(self) -> dict[str, Any]:
+        """Return all that decides the vector of a text, wherever the model lies."""
+        made = {name: value for name, value in made_by(self.embedder).items() if name != "model"}
+        return {**made, **self.about, "precision": self.target.precision}
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)

@@ -6,16 +6,19 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files.atomic import explained, move
-from bertcli.files.system_calls import sync_folder
+from bertcli.files.jsonl import to_json
+from bertcli.files.system_calls import opener, sync, sync_folder
 from bertcli.files.typed_json import as_json
 from bertcli.files.versions import __version__
 from bertcli.hub import sha256
 from bertcli.inference.progress import Wrote
+from bertcli.vectors.fingerprint import DIGEST_BYTES
 from bertcli.vectors.formats import (
     WITH_FIELDS,
     WRITERS,
@@ -30,8 +33,8 @@ from bertcli.vectors.journal import (
     Journal,
     put_json,
 )
-from bertcli.vectors.precision import check_values
-from bertcli.vectors.spool import Row, Rows, VectorSpool
+from bertcli.vectors.precision import RANGED, check_values
+from bertcli.vectors.spool import DIGEST, ID, ROW, Row, Rows, VectorSpool
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +48,7 @@ class Target:
     form: str
     precision: str = "float32"
     resume: bool = False
+    update: bool = False  # what is there is replaced, and an index has the digests of texts
     overwrite: bool = False
     manifest: bool = True
     many: bool = False  # whether a record may have several rows
@@ -60,6 +64,8 @@ class Target:
     @property
     def indexed(self) -> bool:
         """Whether there may be an index beside the output: of rows and whose they are."""
+        if self.update:
+            return True
         return (self.many or self.lists_ids) and self.form not in (*WITH_FIELDS, *self._with_ids)
 
     @property
@@ -70,6 +76,7 @@ class Target:
         """Raise OutputError or UsageError for what can never be written."""
         if self.resume and self.overwrite:
             raise UsageError("--resume cannot be combined with --overwrite")
+        self._check_update()
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
         if self.many and self.form == "csv":
@@ -93,10 +100,29 @@ class Target:
 
             check_installed("writing Parquet", OutputError)
 
+    def _check_update(self) -> None:
+        if not self.update:
+            return
+        if self.overwrite or not self.manifest:
+            other = "--overwrite" if self.overwrite else "--no-manifest"
+            raise UsageError(f"--update cannot be combined with {other}")
+        if self.many or self.places:
+            raise UsageError("--update needs one vector per text")
+        if self.precision in RANGED:
+            raise UsageError(
+                f"--update cannot be combined with --precision {self.precision}",
+                "its ranges are those of all texts together; use float32, float16 or binary",
+            )
+
 
 def whole_of(target: Target, files: Files) -> Path:
     """Return where the output is before it has its name."""
     return files.vectors if is_spool(files, target.form, target.precision) else files.whole
+
+
+def index_of(target: Target, files: Files) -> Path:
+    """Return where the index is before it has its name."""
+    return files.new_index if target.update else files.metas
 
 
 class Sink:
@@ -198,8 +224,8 @@ class Sink:
         for _ in self.finishing(about):
             pass
 
-    def finishing(self, about: Mapping[str, Any]) -> Iterator[Wrote]:
-        """Finish, and yield how far that is."""
+    def finishing(self, about: Mapping[str, Any], digests: bytes = b"") -> Iterator[Wrote]:
+        """Finish, and yield how far that is; ``digests`` are those of the texts of an update."""
         spool = self._open
         with explained(self.target.path), self._hopeless():
             many, ids = self.target.many, self.target.lists_ids and spool.meta_bytes > 0
@@ -212,8 +238,20 @@ class Sink:
             else:
                 for written in make(rows, self.target.form, self.journal.mode):
                     yield Wrote(written, rows.count)
+            if self.target.update:
+                self._write_index(rows, digests)
             self._note(manifest=as_json({**about, **self._made(rows, ranges)}))
             self._publish()
+
+    def _write_index(self, rows: Rows, digests: bytes) -> None:
+        """Write the ids of the rows, where any has one, and the digests of their texts."""
+        metas = chain.from_iterable(rows.metas()) if rows.ids else ({} for _ in range(rows.count))
+        with open(self.files.new_index, "wb", opener=opener(self.journal.mode)) as file:
+            for row, meta in enumerate(metas):
+                digest = digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES].hex()
+                line = {ROW: row, **({ID: meta[ID]} if meta else {}), DIGEST: digest}
+                file.write(to_json(line).encode())
+            sync(file)
 
     @contextmanager
     def _hopeless(self) -> Iterator[None]:
@@ -249,9 +287,10 @@ class Sink:
 
     def _indexed(self, rows: Rows) -> dict[str, Any]:
         """Return what the manifest says of the index, where there is one."""
-        if not (self.target.indexed and (rows.many or rows.ids)):
+        if not (self.target.update or (self.target.indexed and (rows.many or rows.ids))):
             return {}
-        return {"index": self.files.row_index.name, "index_sha256": sha256(self.files.metas)}
+        index = index_of(self.target, self.files)
+        return {"index": self.files.row_index.name, "index_sha256": sha256(index)}
 
     def _publish_index(self) -> None:
         """Give the index its name before the output has: both there are of one run."""
@@ -259,9 +298,9 @@ class Sink:
         if "index" not in (self.journal.manifest or {}):
             if self.journal.overwrite:
                 files.row_index.unlink(missing_ok=True)  # that of an output which is replaced
-        elif files.metas.exists():
+        elif (index := index_of(self.target, files)).exists():
             files.output.unlink(missing_ok=True)  # likewise
-            self._move(files.metas, "row_index")
+            self._move(index, "row_index")
 
     def _publish(self) -> None:
         """Give the output its name. Done again after a kill, it ends in the same."""

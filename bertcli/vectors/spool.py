@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 START, STOP = "start", "stop"
-ROW, ID = "row", "id"  # of the index of an output whose records have one row each
+ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
 HEAD = 128  # bytes of an NPY header: a float32 NPY needs no copy
 CHUNK = 8 << 20  # bytes of vectors read at a time
 MOST = 8192  # rows read at a time

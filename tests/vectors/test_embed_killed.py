@@ -115,7 +115,7 @@ def test_killed_at_random_instants(tmp_path, texts, whole, suffix, kills):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_before_calls_that_change_a_file():
     """A few of what `python -m tests.kills` does for hours."""
-    kinds = ("npz", "safetensors", "csv", "tokens npy", "empty")
+    kinds = ("npz", "safetensors", "csv", "tokens npy", "update npy", "empty")
     argv = ["--count", "5", "--seed", "5", *(part for kind in kinds for part in ("--kind", kind))]
     done = subprocess.run(
         [sys.executable, "-m", "tests.kills", *argv],

@@ -106,6 +106,8 @@ def embed(
 def _check_for_ray(
     source: InputOptions, output: OutputOptions, file: VectorFileOptions, options: EmbedOptions
 ) -> None:
+    if file.update:
+        raise UsageError("--update cannot be combined with --engine ray")
     if not file.manifest:
         raise UsageError(
             "--no-manifest cannot be combined with --engine ray",
@@ -158,6 +160,8 @@ def _check(
         return
     if file.resume:
         raise UsageError("--resume requires -o FILE", "a stream cannot be resumed")
+    if file.update:
+        raise UsageError("--update requires -o FILE")
     if form == "table" and precision != "float32":
         raise UsageError(
             f"a table shows float32, not --precision {precision}", "give -f jsonl, or -o FILE"
@@ -221,13 +225,17 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     except KeyboardInterrupt:
         if run.committed:
             kept = counted(run.committed, "record is", "records are")
-            console.note(f"interrupted; {kept} kept; continue with --resume")
+            how = "--update" if target.update else "--resume"
+            console.note(f"interrupted; {kept} kept; continue with {how}")
         raise
     for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")
     if run.complete:
         console.note(f"{target.path} is already complete: nothing to do")
         return
+    if target.update:
+        texts = run.tally.records
+        console.note(f"{run.reused:,} of {counted(texts, 'vector', 'vectors')} reused")
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=not target.lists_ids)
 

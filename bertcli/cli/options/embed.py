@@ -182,6 +182,14 @@ class VectorFileOptions:
     PANEL: ClassVar = OUTPUT
 
     resume: Annotated[bool, flag("--resume", "Resume an interrupted run.")] = False
+    update: Annotated[
+        bool,
+        flag(
+            "--update",
+            "Follow a changed input: only texts that are new or changed are embedded. Resumes an "
+            "interrupted update.",
+        ),
+    ] = False
     manifest: Annotated[
         bool, flag("--manifest/--no-manifest", "Write a manifest next to the output.")
     ] = True

@@ -1,0 +1,113 @@
+"""An output that follows its input: texts that it holds keep their vectors, others get theirs.
+
+Beside the output an index has a digest of each row: of its text, and of all else that decides its
+vector. A vector is taken over where the digest is the same, so the new output has the bytes of a
+run from nothing, as far as a vector depends on its text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from bertcli.embedding.embedder import COLUMNS, EmbeddedBlock, Embedder, EmbedWindow
+from bertcli.embedding.token_vectors import windows_of
+from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.streams import open_bytes
+from bertcli.inference.progress import Ran
+from bertcli.tokenizing.run import Batch, RaggedBatch, TokenizeRun
+from bertcli.vectors.fingerprint import TextDigests
+from bertcli.vectors.journal import Files
+from bertcli.vectors.reading import floats
+from bertcli.vectors.spool import DIGEST
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class KnownVectors:
+    """The vectors of an output, by the digests of their texts. ``reused`` counts texts."""
+
+    def __init__(
+        self, rows: Mapping[bytes, int], vectors: np.ndarray, digests: TextDigests
+    ) -> None:
+        self.rows, self.vectors, self.digests = rows, vectors, digests
+        self.reused = 0
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, files: Files, digests: TextDigests, nothing: np.ndarray
+    ) -> Iterator[KnownVectors]:
+        """Yield those of an output, or none where there is none.
+
+        ``nothing`` is of the shape of no vector, [0, D...].
+        """
+        rows = _rows_of(files.row_index) if files.output.exists() else {}
+        if not rows:
+            yield cls({}, nothing, digests)
+            return
+        import numpy as np
+
+        with TemporaryDirectory() as folder:
+            place, count = Path(folder, "vectors"), 0
+            with open(place, "wb") as file:
+                for block in floats(str(files.output), nothing.shape[-1]):
+                    if block.shape[1:] == nothing.shape[1:]:
+                        count += len(block)
+                        file.write(block.tobytes())
+            if not count:  # of another width
+                yield cls({}, nothing, digests)
+                return
+            vectors = np.memmap(place, np.float32, "r", shape=(count, *nothing.shape[1:]))
+            yield cls({key: row for key, row in rows.items() if row < count}, vectors, digests)
+            del vectors  # Windows removes no file that is mapped
+
+    def windows(self, embedder: Embedder, run: TokenizeRun) -> Iterator[EmbedWindow]:
+        """Yield the windows of a run, as those of the embedder."""
+        for counts, batch in run.counted():
+            yield EmbedWindow(counts, self._parts(embedder, batch))
+
+    def _parts(self, embedder: Embedder, batch: Batch) -> Iterator[Ran | EmbeddedBlock]:
+        import numpy as np
+
+        if not len(batch):
+            return
+        flat = isinstance(batch, RaggedBatch)
+        items = windows_of(batch.encoded(COLUMNS) if isinstance(batch, RaggedBatch) else batch)
+        digests = self.digests.of([windows[0].record for windows in items])
+        old = np.array([self.rows.get(one, -1) for one in digests])
+        fresh = np.flatnonzero(old < 0)
+        if len(fresh) == len(old):
+            yield from embedder.embedded(batch)
+            return
+        vectors = self.vectors[np.maximum(old, 0)]
+        embedder.refuse(batch)
+        new = [item for at in fresh for item in items[at]]
+        for part in embedder.embedded(new):
+            if isinstance(part, Ran):
+                yield part
+            else:
+                vectors[fresh] = part.vectors
+        self.reused += len(old) - len(fresh)
+        firsts = batch if flat else [windows[0] for windows in items]
+        yield EmbeddedBlock(firsts, vectors)
+
+
+def _rows_of(index: Path) -> dict[bytes, int]:
+    """Return the rows of an index by their digests; none where it has none."""
+    found: dict[bytes, int] = {}
+    if not index.exists():
+        return found
+    with open_bytes(str(index)) as stream:
+        for lines in lines_of(stream, str(index)):
+            for number, line in lines:
+                where = f"{index}:{number}"
+                row = object_in(value_of(line, where), where)
+                if not isinstance(row.get(DIGEST), str):
+                    return {}
+                found.setdefault(bytes.fromhex(row[DIGEST]), row["row"])
+    return found

@@ -1,0 +1,159 @@
+"""`embed --update`: only changes are embedded, and the bytes are those of a run from nothing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from front import bad, call, good, left_in
+
+from bertcli.embedding.embedder import Embedder
+
+TINY = str(Path(__file__).parents[2] / "samples" / "tiny-bert")
+OLD = ["one", "two", "The cat sat.", "", "one", "three " * 9]
+NEW = ["", "four", "one", "The cat sat.", "five " * 200, "four", "one"]
+SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1)
+FORMS = ["npy", "npz", "safetensors", "jsonl", "csv", "parquet"]
+
+
+def put(path, texts, **more):
+    lines = [{"id": f"n{len(text)}", "text": text, **more} for text in texts]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The texts that a model ran over, in all runs together."""
+    texts = []
+    original = Embedder._run
+
+    def run(self, tokens, budget=None):
+        if budget is None:  # not those that `same_bits` tries
+            texts.append(len(tokens))
+        return original(self, tokens, budget)
+
+    monkeypatch.setattr(Embedder, "_run", run)
+    return texts
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in left_in(folder)}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "old", tmp_path / "new"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("more", [(), ("--precision", "float16"), ("--precision", "binary")])
+def test_the_bytes_are_those_of_a_run_from_nothing(tmp_path, folders, ran, form, more):
+    texts, (old, new) = tmp_path / "in.jsonl", folders
+    argv = (*SET, "--update", "-i", texts, *more, "-o")
+    put(texts, OLD)
+    good(*argv, old / f"v.{form}")
+    put(texts, NEW)
+    good(*argv, new / f"v.{form}")
+    ran.clear()
+    good(*argv, old / f"v.{form}")
+    assert sum(ran) == 3  # "four" twice, and "five"
+    assert contents(old) == contents(new)
+    assert left_in(old) == [f"v.{form}", f"v.{form}.index.jsonl", f"v.{form}.manifest.json"]
+    good(*SET, "-i", texts, *more, "-o", tmp_path / f"plain.{form}")
+    assert (tmp_path / f"plain.{form}").read_bytes() == (old / f"v.{form}").read_bytes()
+
+
+def test_many_windows_pairs_and_long_texts(tmp_path, folders, ran):
+    """Texts in several windows, and pairs, which are texts of their own."""
+    texts, (old, new) = tmp_path / "in.jsonl", folders
+    more = ("--window", 3, "--on-truncate", "window", "--max-length", 8, "--no-normalize")
+    argv = (*SET, "--update", "-i", texts, *more, "-o")
+    put(texts, [*OLD, *NEW])
+    good(*argv, old / "v.npy")
+    put(texts, [*NEW, "six", *OLD])
+    ran.clear()
+    good(*argv, old / "v.npy")
+    assert sum(ran) == 1
+    good(*argv, new / "v.npy")
+    assert contents(old) == contents(new)
+    put(texts, ["one", "six"], pair="two")
+    ran.clear()
+    good(*argv, old / "v.npy")
+    assert sum(ran) >= 2
+
+
+def test_other_ways_to_make_vectors_take_nothing_over(tmp_path, ran):
+    texts, out = put(tmp_path / "in.jsonl", OLD), tmp_path / "v.npy"
+    good(*SET, "--update", "-i", texts, "-o", out)
+    for more in (("--pooling", "cls"), ("--prompt", "a "), ("--precision", "float16")):
+        ran.clear()
+        done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out, *more)
+        assert sum(ran) == len(OLD)
+        assert "note: 0 of 6 vectors reused" in done.err
+    ran.clear()
+    done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out, *more)
+    assert (ran, "already complete" in done.err) == ([], True)
+
+
+def test_an_output_made_without_digests_gets_them(tmp_path, ran):
+    texts, out = put(tmp_path / "in.jsonl", OLD), tmp_path / "v.npy"
+    good(*SET, "-i", texts, "-o", out)
+    whole = out.read_bytes()
+    good(*SET, "--update", "-i", texts, "-o", out)
+    assert out.read_bytes() == whole
+    put(texts, OLD[::-1])
+    ran.clear()
+    done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out)
+    assert (ran, "note: 6 of 6 vectors reused" in done.err) == ([], True)
+    good("similar", "-m", TINY, "-q", "one", "--corpus", texts, "--vectors", out)
+    (answer,) = good("similar", "-m", TINY, "-q", "one", "--vectors", out, "-k", 1).rows
+    assert answer["hits"][0]["id"] == "n3"
+
+
+def test_texts_from_a_pipe_and_no_texts(tmp_path, ran):
+    argv = (*SET, "--update", "-o", tmp_path / "v.npy")
+    good(*argv, stdin="one\ntwo\n")
+    ran.clear()
+    good(*argv, stdin="two\nthree\n")
+    assert sum(ran) == 1
+    assert call(*argv, stdin="").code == 0
+    assert np.load(tmp_path / "v.npy").shape == (0, 32)
+    good(*argv, stdin="two\n")
+
+
+def test_what_is_there_is_not_lost(tmp_path):
+    texts, out = put(tmp_path / "in.jsonl", OLD), tmp_path / "v.jsonl"
+    argv = (*SET, "--update", "-i", texts, "-o", out)
+    out.write_text("precious\n")
+    assert "already exists, but has no manifest" in bad(*argv).error
+    out.unlink()
+    good(*argv)
+    put(texts, NEW)
+    out.write_text(out.read_text() + "\n")
+    assert "was changed after it was made" in bad(*argv).error
+    assert out.read_text().endswith("\n\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--precision", "int8"), "--update cannot be combined with --precision int8"),
+        (("--overwrite",), "--update cannot be combined with --overwrite"),
+        (("--no-manifest",), "--update cannot be combined with --no-manifest"),
+        (("--token-vectors",), "--update needs one vector per text"),
+        (("--on-truncate", "chunk"), "--update needs one vector per text"),
+    ],
+)
+def test_what_cannot_be_updated(tmp_path, more, message):
+    texts = put(tmp_path / "in.jsonl", OLD)
+    assert (
+        message in bad(*SET, "--update", "-i", texts, "-o", tmp_path / "v.npy", *more, code=2).error
+    )
+    assert left_in(tmp_path) == ["in.jsonl"]
+
+
+def test_a_stream_cannot_be_updated():
+    assert bad(*SET, "--update", "one", code=2).error == "--update requires -o FILE"
