@@ -220,7 +220,12 @@ class EmbedRun:
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
-        for name in ("flags", "taken", "max_record_bytes"):  # no record is another by these
+        for name in (
+            "asked",
+            "flags",
+            "taken",
+            "max_record_bytes",
+        ):  # no record is another by these
             del source[name]
         texts = source.pop("texts")
         return {**made_by(self.embedder), "input": source | {"texts": len(texts)}}

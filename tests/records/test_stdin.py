@@ -155,6 +155,21 @@ def test_texts_from_a_pipe(models, command, model, given):
     assert row == alone[0]
 
 
+def test_queries_and_a_corpus_from_a_pipe(tmp_path):
+    run = ("similar", "-m", TINY, "--corpus")
+    done = call(*run, "-", "one", stdin='{"text":"one"}\n{"text":"two"}\n')
+    assert (done.code, done.err) == (0, NOTE)
+    assert done.rows[0]["hits"][0]["text"] == "one"
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    done = call(*run, tmp_path, stdin='{"text":"one"}\n')
+    assert (done.code, done.err, done.rows[0]["query"]) == (0, NOTE, "one")
+    for option, stdin in (("--text-field", ""), ("--query-field", "one\n")):
+        texts = [] if stdin else ["one"]
+        refused = call(*run, tmp_path / "a.txt", *texts, option, "title", stdin=stdin)
+        assert refused.code == 2
+        assert f"error: {option}: the input is read as txt" in refused.err
+
+
 def test_an_empty_pipe():
     done = process("tokenize", stdin=b"")
     assert (done.code, done.out, done.err) == (0, "", "note: no records: the input is empty\n")

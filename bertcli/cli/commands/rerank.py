@@ -10,7 +10,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import number
-from bertcli.cli.options.inputs import TextField, fields_asked
+from bertcli.cli.options.inputs import TextField, fields_asked, note_files
 from bertcli.cli.options.task import CutOptions, TaskFileOptions
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
@@ -35,7 +35,9 @@ class RankedOptions:
         given = tuple(self.texts or ())
         source = files.source(given=bool(given), objects=False, texts=given, single=True)
         asked = (*fields_asked(self, "text_field"), *source.asked)
-        return Reader(replace(source, text_field=self.text_field, asked=asked), console.warn)
+        note_files((self.query, *given), console)
+        changed = replace(source, text_field=self.text_field, asked=asked)
+        return Reader(changed, console.warn, console.note)
 
 
 def rerank(

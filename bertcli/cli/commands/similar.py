@@ -21,6 +21,8 @@ from bertcli.cli.options.inputs import (
     KeepFields,
     MaxRecordBytes,
     TextField,
+    fields_asked,
+    note_files,
     source_paths,
 )
 from bertcli.errors import UsageError
@@ -77,14 +79,16 @@ class QueryOptions:
         """Return the reader of the queries: arguments, files or stdin."""
         if self.queries and self.input:
             raise UsageError("QUERY cannot be combined with --input")
+        note_files(self.queries or (), console)
         source = Source(
             texts=tuple(self.queries or ()),
             paths=source_paths(self.input, given=bool(self.queries)),
             text_field=self.query_field,
             single=True,
             flags={self.query_field or "text": "--query-field"},
+            asked=fields_asked(self, "query_field"),
         )
-        return Reader(source, console.warn)
+        return Reader(source, console.warn, console.note)
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,9 @@ class CorpusOptions:
         if not self.corpus:
             return None
         changes: dict[str, Any] = {"paths": tuple(self.corpus), "format": self.input_format}
-        source = record(Source, self, **changes, keep=self.keep_fields, taken=TAKEN)
-        return Reader(source, console.warn)
+        asked = fields_asked(self, "text_field", "id_field", "keep_fields")
+        source = record(Source, self, **changes, keep=self.keep_fields, taken=TAKEN, asked=asked)
+        return Reader(source, console.warn, console.note)
 
 
 def similar(
