@@ -1,4 +1,4 @@
-"""Fine-tuning as a task of the loop: labelled texts, and a head over all or some layers."""
+"""Fine-tuning as a task of the loop: labelled texts or words, and a head over a BERT."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ from bertcli.embedding.dense import MODULES
 from bertcli.errors import UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
 from bertcli.models.config import BertConfig
-from bertcli.models.heads import BertForSequenceClassification
+from bertcli.models.heads import BertForSequenceClassification, BertForTokenClassification
 from bertcli.models.surgery import initialise_weight
-from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.checkpoints import put_model
@@ -29,7 +29,10 @@ from bertcli.training.label_objective import HeldLabels, LabelObjective, text_lo
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.options import FineTuningJob, Selection, TrainingOptions
 from bertcli.training.result import RunSummary, put_description
+from bertcli.training.tag_objective import HeldTags, TagObjective, tagged_rows
 from bertcli.training.token_rows import TokenRows
+
+LabelledBert: TypeAlias = BertForSequenceClassification | BertForTokenClassification
 
 PROBLEMS = {
     "classify": "single_label_classification",
@@ -39,35 +42,43 @@ PROBLEMS = {
 
 
 @dataclass(frozen=True)
-class ClassifierTask:
-    """BertForSequenceClassification on labelled texts."""
+class HeadTask:
+    """A BERT with a head for labels of texts or tags of words."""
 
     job: FineTuningJob
     options: TrainingOptions
     texts: LabelledTexts
     base: Path
     config: BertConfig
-    start: BertForSequenceClassification  # its weights may be mapped files
-    objective: LabelObjective
+    start: LabelledBert  # its weights may be mapped files
+    objective: LabelObjective | TagObjective
     tally: TokenCounts
     notes: list[str] = field(default_factory=list)
 
     @classmethod
     def open(
         cls, job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, base: Path
-    ) -> ClassifierTask:
+    ) -> HeadTask:
         """Tokenize the texts, and load the model with a head for their labels.
 
         Raises ModelError for a folder that is not a whole BERT.
         """
         options = job.settled(options, len(texts.train), frozen=False)
         torch.manual_seed(options.seed)
-        start, notes = _with_head(base, texts.names)
+        tags = texts.task == "tag"
+        kind = BertForTokenClassification if tags else BertForSequenceClassification
+        start, notes = _with_head(base, kind, texts.names)
         config = _config(start, texts)
         _check_layers(job.layers, config)
-        data, tally = _tokenized(job, texts, base, config)
-        loss = LabelLoss(texts.task, texts.weights(job.class_weights), job.label_smoothing)
-        objective = LabelObjective(data, text_logits, loss)
+        items, tally = _tokenized(job, texts, base, config)
+        weights = texts.weights(job.class_weights)
+        loss = LabelLoss("classify" if tags else texts.task, weights, job.label_smoothing)
+        objective: LabelObjective | TagObjective
+        if tags:
+            objective = TagObjective(tagged_rows(items, texts.targets), loss)
+        else:
+            rows = TokenRows.of(items, targets=texts.targets)
+            objective = LabelObjective(rows, text_logits, loss)
         return cls(job, options, texts, base, config, start, objective, tally, notes)
 
     @property
@@ -76,15 +87,16 @@ class ClassifierTask:
         return self.texts.train
 
     @cached_property
-    def held(self) -> HeldLabels | None:
+    def held(self) -> HeldLabels | HeldTags | None:
         """The examples to evaluate on, in the order of their lengths."""
-        held = self.texts.held
+        held, names = self.texts.held, self.texts.names
         if not len(held):
             return None
         lengths = self.objective.read(held)["lengths"]
-        return HeldLabels(
-            self.objective, held[np.argsort(lengths, kind="stable")], len(self.texts.names)
-        )
+        rows = held[np.argsort(lengths, kind="stable")]
+        if isinstance(self.objective, TagObjective):
+            return HeldTags(self.objective, rows, names)
+        return HeldLabels(self.objective, rows, len(names))
 
     @property
     def selection(self) -> Selection | None:
@@ -101,37 +113,36 @@ class ClassifierTask:
             "layers": self.job.layers,
         }
 
-    def model(self, checkpoint: Path | None) -> BertForSequenceClassification:
+    def model(self, checkpoint: Path | None) -> LabelledBert:
         """Build the model; weights are copied, not mapped, whose address can change last bits."""
-        model = BertForSequenceClassification(self.config)
-        source = self.start
+        kind = type(self.start)
+        model, source = kind(self.config), self.start
         if checkpoint is not None:
-            source, _ = load(checkpoint, BertForSequenceClassification, dtype=torch.float32)
+            source, _ = load(checkpoint, kind, dtype=torch.float32)
         model.load_state_dict(source.state_dict())
         freeze_below(model, self.job.layers)
         return model
 
-    def put(self, folder: Path, model: BertForSequenceClassification) -> None:
+    def put(self, folder: Path, model: LabelledBert) -> None:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.base)
 
-    def publish(
-        self, folder: Path, model: BertForSequenceClassification, summary: RunSummary
-    ) -> None:
+    def publish(self, folder: Path, model: LabelledBert, summary: RunSummary) -> None:
         """Write the model, its manifest and its model card."""
         self.put(folder, model)
         put_description(folder, self.texts, self.job, self.options, self.identity, summary)
 
 
-def _with_head(base: Path, names: Sequence[str]) -> tuple[BertForSequenceClassification, list[str]]:
+def _with_head(
+    base: Path, kind: type[LabelledBert], names: Sequence[str]
+) -> tuple[LabelledBert, list[str]]:
     """Load a model with a head for these labels: its own if it has them all, else a fresh one."""
     there = read_config(base)
     own = [there.id2label.get(index, "") for index in range(len(there.id2label))]
-    model, report = load(
-        base, BertForSequenceClassification, dtype=torch.float32, fresh=True, labels=names
-    )
+    same = own == list(names) and kind.__name__ in there.architectures
+    model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=names)
     fresh = list(report.fresh)
-    if own != list(names) and "classifier.weight" not in fresh:
+    if not same and "classifier.weight" not in fresh:
         for name in ("classifier.weight", "classifier.bias"):
             weight = torch.empty_like(model.get_parameter(name))
             initialise_weight(name, weight, there.initializer_range)
@@ -140,8 +151,8 @@ def _with_head(base: Path, names: Sequence[str]) -> tuple[BertForSequenceClassif
     return model, [f"fresh head: {', '.join(fresh)}"] if fresh else []
 
 
-def _config(start: BertForSequenceClassification, texts: LabelledTexts) -> BertConfig:
-    config = replace(start.bert.config, problem_type=PROBLEMS[texts.task])
+def _config(start: LabelledBert, texts: LabelledTexts) -> BertConfig:
+    config = replace(start.bert.config, problem_type=PROBLEMS.get(texts.task))
     if texts.task != "regress":
         return config
     other = {**config.other, "sentence_transformers": {"activation_fn": MODULES["Identity"]}}
@@ -169,16 +180,16 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
 
 def _tokenized(
     job: FineTuningJob, texts: LabelledTexts, base: Path, config: BertConfig
-) -> tuple[TokenRows, TokenCounts]:
+) -> tuple[list[Encoded], TokenCounts]:
     folder = bert_folder(base)
     tokenizer = Tokenizer.load(folder)
     refuse_unfit(folder, config, tokenizer)
     limit = token_limit(config, tokenizer, job.max_length)
-    layout = Layout(
-        columns=("input_ids", "token_type_ids"), max_length=limit, truncation="longest_first"
-    )
+    words = ("word_ids",) if texts.task == "tag" else ()
+    columns = ("input_ids", "token_type_ids", *words)
+    layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     items = tokenizer.encode(texts.records, layout)
     refuse_pairs(items, config.type_vocab_size)
     tally = TokenCounts()
     tally.add(items, limit)
-    return TokenRows.of(items, targets=texts.targets), tally
+    return items, tally

@@ -91,6 +91,8 @@ class FrozenTask:
         folder: ModelFolder, job: FineTuningJob, texts: LabelledTexts, compute: dict[str, Any]
     ) -> RecordVectors:
         """Open the model; UsageError for options that have no effect on a head alone."""
+        if texts.task == "tag":
+            raise UsageError("--frozen cannot learn tags of words", "leave it out, or give --full")
         if job.layers is not None:
             raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
         options = EmbedOptions(max_length=job.max_length, **compute)

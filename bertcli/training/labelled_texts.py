@@ -20,6 +20,8 @@ from bertcli.records.records import Record
 from bertcli.training.labels import balanced, label_names, label_notes, parted, target_array
 from bertcli.training.options import FineTuningJob, Selection
 
+LEARNT = ("classify", "multilabel", "regress", "tag")
+
 
 @dataclass(frozen=True)
 class LabelledTexts:
@@ -40,7 +42,13 @@ class LabelledTexts:
         Raises InputError for examples that nothing can be learnt from.
         """
         examples = read_examples(opened(job.file), job.task)
-        task, names = examples.form.task, label_names(examples)
+        task = examples.form.task
+        if task not in LEARNT:
+            raise UsageError(
+                f"{job.file}: examples for {task}, which train does not learn",
+                f"it learns {', '.join(LEARNT)}",
+            )
+        names = label_names(examples)
         if job.class_weights and task == "regress":
             raise UsageError("--class-weights has no effect on scores", "leave it out")
         notes, every = list(label_notes(examples)), list(examples.examples)
@@ -66,7 +74,7 @@ class LabelledTexts:
 
     @property
     def task(self) -> str:
-        """What is learnt: classify, multilabel or regress."""
+        """What is learnt: classify, multilabel, regress or tag."""
         return self.examples.form.task
 
     @cached_property

@@ -23,7 +23,7 @@ def label_names(examples: Examples) -> list[str]:
         return ["score"]
     for example in examples.examples:
         found.update([example.target] if task == "classify" else example.target)
-    least = 2 if task == "classify" else 1
+    least = 1 if task == "multilabel" else 2
     if len(found) < least:
         only = f"the label {next(iter(found))!r}" if found else "no label"
         raise InputError(
@@ -35,7 +35,9 @@ def label_names(examples: Examples) -> list[str]:
 
 
 def target_array(task: str, examples: Sequence[Example], names: Sequence[str]) -> Any:
-    """Return the targets: class numbers [n], labels [n, k] of 0 and 1, or scores [n].
+    """Return the targets: class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags.
+
+    Tags are n arrays of numbers, one for each word.
 
     Raises InputError for a label that is none of the names.
     """
@@ -52,6 +54,10 @@ def target_array(task: str, examples: Sequence[Example], names: Sequence[str]) -
                 )
     if task == "classify":
         return np.array([number[example.target] for example in examples], np.int64)
+    if task == "tag":
+        tagged = np.empty(len(examples), object)
+        tagged[:] = [np.array([number[tag] for tag in one.target], np.int64) for one in examples]
+        return tagged
     found = np.zeros((len(examples), len(names)), np.float32)
     for row, example in enumerate(examples):
         found[row, [number[label] for label in example.target]] = 1
@@ -64,6 +70,8 @@ def balanced(task: str, targets: Any, count: int) -> Any:
     Classes: n / (k * their number), as scikit-learn's "balanced". Several labels: texts without
     the label for each that has it.
     """
+    if task == "tag":
+        return balanced("classify", np.concatenate(list(targets)), count)
     if task == "classify":
         there = np.bincount(targets, minlength=count)
         return (len(targets) / (count * np.maximum(there, 1))).astype(np.float32)

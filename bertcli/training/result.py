@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from bertcli.training.labelled_texts import LabelledTexts
 
 LIBRARIES = ("torch", "tokenizers", "numpy")
-COMMANDS = {"classify": "classify", "multilabel": "classify", "regress": "classify"}
-PIPELINES = {"classify": "text-classification", "multilabel": "text-classification"}
+COMMANDS = {
+    "classify": "classify",
+    "multilabel": "classify",
+    "regress": "classify",
+    "tag": "tag",
+}
+PIPELINES = {
+    "classify": "text-classification",
+    "multilabel": "text-classification",
+    "tag": "token-classification",
+}
 
 
 class RunSummary(NamedTuple):

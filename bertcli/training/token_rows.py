@@ -40,6 +40,12 @@ class TokenRows:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def places(self, rows: Any, name: str) -> Any:
+        """Return the places of the tokens of rows for which a column is not 0."""
+        inside = [np.arange(self.starts[row], self.starts[row + 1]) for row in rows]
+        found = np.concatenate(inside) if inside else np.zeros(0, np.int64)
+        return found[self.tokens[name][found] > 0]
+
     def columns(self, rows: Any) -> Columns:
         """Return rows by their numbers, their tokens padded with 0, [B, L]."""
         starts = self.starts[rows]

@@ -44,6 +44,18 @@ def scored(count: int = 60, seed: int = 0) -> list[dict]:
     return found
 
 
+def tagged(count: int = 60, seed: int = 0) -> list[dict]:
+    """Words with tags: those of a class are its entities, of several tokens where they are rare."""
+    draw, found = random.Random(seed), []
+    for _ in range(count):
+        words = sentence(draw, *draw.choices([*GOOD, *BAD, "Ouagadougou"], k=2)).split()
+        kinds = {word: kind for kind, some in LABELS.items() for word in some}
+        kinds["Ouagadougou"] = "LOC"
+        tags = [f"B-{kinds[word]}" if word in kinds else "O" for word in words]
+        found.append({"words": words, "tags": tags})
+    return found
+
+
 def written(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return path

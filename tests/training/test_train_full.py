@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
-from bertcli.training.fine_tuning import ClassifierTask
+from bertcli.training.fine_tuning import HeadTask
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.loop import Training
 from bertcli.training.options import FineTuningJob, TrainingOptions
@@ -50,7 +50,7 @@ def opened(rows, path, base, **changes):
     job = FineTuningJob(file, eval_fraction=0.0, batch_size=12, **changes)
     texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
     options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
-    return ClassifierTask.open(job, options, texts, base)
+    return HeadTask.open(job, options, texts, base)
 
 
 def their_step(task, base, rows, numbers):

@@ -75,7 +75,7 @@ def _opened(
     console: Console,
 ) -> "TrainedTask":
     """Read the examples, and open the model that learns from them."""
-    from bertcli.training.fine_tuning import ClassifierTask
+    from bertcli.training.fine_tuning import HeadTask
     from bertcli.training.frozen import FrozenTask
     from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.options import FEW
@@ -84,9 +84,11 @@ def _opened(
     for note in texts.notes:
         console.note(note)
     folder = model.folder(MODEL_FILES)
-    frozen = len(texts.train) <= FEW if wanted.frozen is None else wanted.frozen
+    frozen = wanted.frozen
+    if frozen is None:
+        frozen = len(texts.train) <= FEW and texts.task != "tag"
     if not frozen:
-        task = ClassifierTask.open(wanted, options, texts, folder.path)
+        task = HeadTask.open(wanted, options, texts, folder.path)
         _tell(task.tally, console)
         return task
     made = FrozenTask.open(folder, wanted, texts, compute)

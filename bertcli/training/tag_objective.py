@@ -1,0 +1,114 @@
+"""Training on tags of words: the first token of each word carries its tag, as in the paper (5.3).
+
+Source of the loss: transformers' BertForTokenClassification, with -100 for all other tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertcli.evaluation.entities import TagPredictions
+from bertcli.models.heads import BertForTokenClassification
+from bertcli.tokenizing.columns import Encoded
+from bertcli.training.batches import Columns, in_batches, token_batch
+from bertcli.training.label_losses import LabelLoss
+from bertcli.training.objective import states, tensor
+from bertcli.training.ranks import Ranks
+from bertcli.training.token_rows import TokenRows
+
+TAGS = "tags"  # a column of tokens: 0, or 1 + the number of the tag
+
+
+def tagged_rows(items: Sequence[Encoded], targets: Sequence[Any]) -> TokenRows:
+    """Return encoded sentences with the tags of their words, each a list of tag numbers."""
+    tags = [tag for item, words in zip(items, targets, strict=True) for tag in _tags(item, words)]
+    found = TokenRows.of(items)
+    return TokenRows(found.starts, {**found.tokens, TAGS: np.array(tags, np.int64)})
+
+
+def _tags(item: Encoded, words: Sequence[int]) -> Iterator[int]:
+    before = None
+    for word in item.columns["word_ids"]:
+        yield 0 if word is None or word == before else int(words[word]) + 1
+        before = word
+
+
+@dataclass(frozen=True)
+class TagObjective:
+    """Logits of the first token of each word, and the loss of its tag."""
+
+    data: TokenRows
+    loss: LabelLoss
+    losses: Sequence[str] = ("loss",)
+
+    def read(self, rows: Any) -> Columns:
+        """Return sentences by their numbers."""
+        return self.data.columns(rows)
+
+    def counts(self, found: Columns) -> Sequence[float]:
+        """Return what the loss of a step is divided by."""
+        return (max(self.loss.count(_targets(found)), 1.0),)
+
+    def logits(
+        self, model: BertForTokenClassification, part: Columns, device: torch.device
+    ) -> Tensor:
+        """Return the logits of the words of all sentences, [M, k]."""
+        tokens = token_batch(part, padded=device.type != "cpu")
+        places = tokens.starts[:, None] + np.arange(part[TAGS].shape[1])
+        hidden = states(model.bert, tokens, device)
+        return model.logits(hidden.index_select(0, tensor(places[part[TAGS] > 0], device)))
+
+    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
+        """Return the sum of the loss over the words of some sentences."""
+        return (self.loss.sum(self.logits(model, part, device), _targets(part)),)
+
+
+def _targets(found: Columns) -> Columns:
+    """Return the tag numbers of the words, [M]."""
+    return {"targets": found[TAGS][found[TAGS] > 0] - 1}
+
+
+@dataclass(frozen=True)
+class HeldTags:
+    """Sentences that no step trains on."""
+
+    objective: TagObjective
+    rows: Any
+    names: Sequence[str]
+
+    def evaluate(
+        self, model: Any, ranks: Ranks, batch_size: int, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        """Return the loss of words, and precision, recall and F1 of entities."""
+        objective, device = self.objective, ranks.device
+        model.eval()
+        sums = torch.zeros(2, dtype=torch.float64)
+        said = np.zeros(len(objective.data.tokens[TAGS]), np.float32)
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            for rows in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
+                found = objective.read(rows)
+                logits = objective.logits(model, found, device).float()
+                targets = _targets(found)
+                loss = objective.loss.sum(logits, targets).item()
+                sums += torch.tensor([loss, objective.loss.count(targets)])
+                said[objective.data.places(rows, TAGS)] = logits.argmax(-1).cpu().numpy()
+        model.train()
+        if ranks.count > 1:
+            sums = ranks.sum(sums.to(device)).cpu()
+            said = ranks.sum(torch.from_numpy(said).to(device)).cpu().numpy()
+        loss, count = sums.tolist()
+        metrics = self._predictions(said.astype(np.int64)).metrics()
+        return {"eval_loss": loss / max(count, 1), **metrics, "rows": len(self.rows)}
+
+    def _predictions(self, said: np.ndarray) -> TagPredictions:
+        data = self.objective.data
+        places = [data.places(np.array([row]), TAGS) for row in self.rows]
+        truth = [[self.names[tag - 1] for tag in data.tokens[TAGS][place]] for place in places]
+        guesses = [[self.names[tag] for tag in said[place]] for place in places]
+        return TagPredictions(truth, guesses)

@@ -1,0 +1,112 @@
+"""`bertcli train` on words with tags: the step of transformers, and what loads the result."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from example_files import tagged, written
+from front import bad, call, good
+from model_reference import close
+
+from bertcli.records.examples import examples_source
+from bertcli.records.reader import Reader
+from bertcli.training.fine_tuning import HeadTask
+from bertcli.training.labelled_texts import LabelledTexts
+from bertcli.training.loop import Training
+from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.ranks import Ranks
+
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="module")
+def base(models):
+    return models("BertForMaskedLM", **STILL)
+
+
+def argv(file, out, base, *more):
+    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 3e-3]
+    return ["train", file, "-o", out, "-m", base, *fixed, *more]
+
+
+def their_step(task, base, rows):
+    """Loss and gradients of transformers with its own tokenizer and the usual alignment."""
+    names = task.texts.names
+    config = transformers.BertConfig.from_pretrained(base, num_labels=len(names), **STILL)
+    theirs = transformers.BertForTokenClassification(config)
+    theirs.load_state_dict(task.start.state_dict())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    words = [row["words"] for row in rows]
+    batch = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
+    labels = torch.full_like(batch["input_ids"], -100)
+    for at, row in enumerate(rows):
+        before = None
+        for place, word in enumerate(batch.word_ids(at)):
+            if word is not None and word != before:
+                labels[at, place] = names.index(row["tags"][word])
+            before = word
+    loss = theirs(**batch, labels=labels).loss
+    loss.backward()
+    return loss.item(), {name: one.grad for name, one in theirs.named_parameters()}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_step_is_that_of_transformers(parts, base, tmp_path):
+    rows = tagged(20)
+    file = str(written(tmp_path / "e.jsonl", rows))
+    job = FineTuningJob(file, eval_fraction=0.0, batch_size=10)
+    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
+    options = TrainingOptions(
+        steps=2, warmup_steps=0, max_grad_norm=0.0, gradient_accumulation_steps=parts
+    )
+    task = HeadTask.open(job, options, texts, base)
+    training = Training(
+        task.model(None), task.objective, task.rows, task.options, Ranks(torch.device("cpu"))
+    )
+    training.optimizer.step = lambda *given: None
+    step = training.step(0)
+    loss, gradients = their_step(task, base, [rows[at] for at in training.order.batch(0)])
+    close(step.losses["loss"], loss)
+    for name, weight in training.model.named_parameters():
+        close(weight.grad, gradients[name])
+
+
+def test_a_rule_is_learnt_and_used(base, tmp_path):
+    file = written(tmp_path / "words.jsonl", tagged(200))
+    assert call(*argv(file, tmp_path / "out", base, "--steps", 150, "--eval-every", 50)).code == 0
+    metrics = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    assert metrics["f1"] > 0.99, metrics
+    other = written(tmp_path / "other.jsonl", tagged(50, seed=8))
+    (found,) = good("evaluate", other, "-m", tmp_path / "out").rows
+    assert found["task"] == "tag" and found["f1"] > 0.99
+    (row,) = good("tag", "-m", tmp_path / "out", "--aggregation", "first", "a lovely film").rows
+    assert [(one["entity_group"], one["word"]) for one in row["entities"]] == [("good", "lovely")]
+    theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "out")
+    assert sorted(theirs.config.id2label.values()) == ["B-LOC", "B-bad", "B-good", "O"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"words": ["a", "b"], "tags": ["O"]}, "e.jsonl:2: 2 words, but 1 tags"),
+        ({"words": ["a", 1], "tags": ["O", "O"]}, "e.jsonl:2: "),
+        ({"words": ["a"], "tags": None}, "e.jsonl:2: field 'tags' is missing or empty"),
+    ],
+)
+def test_words_and_tags_that_do_not_fit(row, said, base, tmp_path):
+    file = written(tmp_path / "e.jsonl", [{"words": ["a"], "tags": ["O"]}, row])
+    assert said in bad(*argv(file, tmp_path / "out", base)).error
+
+
+def test_tags_need_full_training(base, tmp_path):
+    file = written(tmp_path / "e.jsonl", tagged(10))
+    done = call(*argv(file, tmp_path / "out", base, "--frozen"))
+    assert done.code == 2 and "--frozen cannot learn tags" in done.err
+
+
+def test_what_is_not_learnt_is_said(base, tmp_path):
+    rows = [{"anchor": "a", "positive": "b"}] * 4
+    done = call(*argv(written(tmp_path / "e.jsonl", rows), tmp_path / "out", base))
+    assert done.code == 2 and "examples for embed, which train does not learn" in done.err
