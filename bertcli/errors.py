@@ -56,11 +56,18 @@ class PrecisionError(BertcliError):
     """The vectors, as they are, cannot be written in the precision that was asked for."""
 
 
+NO_ROOM = (  # in messages of torch on a CPU, of OpenVINO and of what it calls
+    "can't allocate memory",
+    "bad_alloc",
+    "Failed to allocate",
+)
+
+
 def out_of_memory(failed: BaseException) -> bool:
     """Tell whether this is what Python, NumPy or torch raise when there is no room for more."""
     if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
         return True
-    return isinstance(failed, RuntimeError) and "can't allocate memory" in str(failed)  # on a CPU
+    return isinstance(failed, RuntimeError) and any(one in str(failed) for one in NO_ROOM)
 
 
 class PipeClosed(BertcliError):

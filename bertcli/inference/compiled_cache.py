@@ -110,7 +110,7 @@ def cached(
 def _keep(path: Path | None, about: Mapping[str, Any], blob: np.ndarray) -> None:
     if path is None:
         raise OSError("there is no home folder")
-    for rest in path.parent.glob(f".*{END}.*.tmp"):  # of a process that was killed
+    for rest in path.parent.glob(".*.tmp"):  # of a process that was killed
         rest.unlink(missing_ok=True)
     header = json.dumps({**about, "size": blob.nbytes, "crc32": zlib.crc32(blob.data)}).encode()
     with whole_file(path) as file:

@@ -3,21 +3,23 @@
 import json
 import os
 import random
+import resource
+import signal
 import subprocess
 import sys
-import time
 import zlib
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
-from front import DEADLINE, bad, call, environment, good, process, start
+from front import DEADLINE, NO_BYTECODE, bad, call, environment, good, process, start
 from hostile import REAL
 
 from bertcli.hub import DEFAULT_MODEL
-from bertcli.inference import accelerators, compiled_cache, compiling, devices, opening
+from bertcli.inference import accelerators, compiled, compiled_cache, compiling, devices, opening
 from bertcli.inference.tell import SILENCE
 
 ROOT = Path(__file__).parents[2]
@@ -105,30 +107,42 @@ def test_several_processes_give_the_bits_of_one(tmp_path, cache):
 
 
 NO_TORCH = """
-import socket, sys
+import os, sys
 
-for name in ("torch", "transformers"):
-    sys.modules[name] = None
+def audit(event, given):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto", "socket.gethostbyname"):
+        raise AssertionError(f"{event} {given}")
+    if event == "open" and isinstance(given[0], (str, bytes)) and given[2] & 3:
+        path = os.fsdecode(given[0])
+        if not path.startswith((os.environ["BERTCLI_CACHE"], os.devnull)):
+            written.append(path)
 
-def refused(*ignored, **also):
-    raise AssertionError("a socket is opened")
-
-socket.socket.connect = socket.socket.sendto = socket.create_connection = refused
-socket.getaddrinfo = refused
+written = []
+if sys.argv[1] == "no torch":
+    for name in ("torch", "transformers"):
+        sys.modules[name] = None
+sys.dont_write_bytecode = True
+sys.addaudithook(audit)
 from bertcli.cli.app import main
-code = main(sys.argv[1:])
-assert "openvino_telemetry" not in sys.modules or sys.modules["openvino_telemetry"] is None
+code = main(sys.argv[2:])
+assert sys.modules.get("openvino_telemetry") is None
+assert written == [], written
 sys.exit(code)
 """
 
 
-def without_torch(*argv, **env):
+def audited(torch, *argv, **env):
+    """Run a command that may connect to nothing, and write nowhere but in the cache."""
     return subprocess.run(
-        [sys.executable, "-c", NO_TORCH, *map(str, argv)],
+        [sys.executable, "-c", NO_TORCH, torch, *map(str, argv)],
         env=environment(env),
         capture_output=True,
         timeout=DEADLINE,
     )
+
+
+def without_torch(*argv, **env):
+    return audited("no torch", *argv, **env)
 
 
 def test_once_it_is_compiled_nothing_imports_torch_nor_opens_a_socket(tmp_path, cache):
@@ -153,15 +167,14 @@ def test_similar_imports_no_torch(tmp_path, cache):
     np.testing.assert_allclose(*scores, atol=1e-5)
 
 
-def test_compiling_opens_no_socket_and_writes_to_the_cache_alone(tmp_path):
+@pytest.mark.parametrize(
+    "argv", [EMBED, ("models", "-q", "prepare", TINY)], ids=["embed", "models"]
+)
+def test_compiling_opens_no_socket_and_writes_to_the_cache_alone(tmp_path, argv):
     home = tmp_path / "home"
     home.mkdir()
-    program = NO_TORCH.replace('("torch", "transformers")', "()")
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, EMBED)],
-        env=environment({"HOME": str(home), "BERTCLI_CACHE": str(tmp_path / "cache")}),
-        capture_output=True,
-    )
+    env = {"HOME": str(home), "BERTCLI_CACHE": str(tmp_path / "cache")}
+    done = audited("torch", *argv, **env)
     assert (done.returncode, done.stderr) == (0, b"")
     assert list(home.rglob("*")) == []
 
@@ -228,20 +241,61 @@ def test_two_at_once_make_one(tmp_path):
     assert len(files(tmp_path / "cache")) == 1
 
 
-@pytest.mark.slow
-def test_killed_while_it_compiles_the_next_run_makes_it(tmp_path):
+KILLED = """
+import os, signal, sys
+from importlib import import_module
+
+module, _, name = sys.argv[1].rpartition(".")
+def kill(*given, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(import_module(module), name, kill)
+from bertcli.cli.app import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "bertcli.inference.compiling._compare",  # it has the lock, and nothing is written
+        "bertcli.files.atomic.sync",  # the file is half there
+        "bertcli.files.atomic.move",  # and whole, under another name
+    ],
+)
+def test_killed_while_it_makes_one_the_next_run_makes_it(tmp_path, place):
     folder = tmp_path / "cache"
-    for wait in (0.0, 0.5):
-        running = start(*EMBED, env={"BERTCLI_CACHE": str(folder)})
-        until = time.monotonic() + DEADLINE
-        while not (folder / "making.lock").exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(wait)
-        running.kill()
-        running.communicate()
-    done = process(*EMBED, env={"BERTCLI_CACHE": str(folder)})
-    assert (done.code, done.err) == (0, "")
-    assert len(files(folder)) == 1 and not list(folder.glob(".*"))
+    env = {"BERTCLI_CACHE": str(folder)}
+    expected = good(*EMBED, **env)
+    (path,) = folder.glob("*.model")
+    path.unlink()  # digests of weights stay: nothing else is written
+    argv = [sys.executable, "-c", KILLED, place, *map(str, EMBED)]
+    done = subprocess.run(argv, env=environment(env), capture_output=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b""), done.stderr
+    assert files(folder) == []
+    assert good(*EMBED, **env).stdout == expected.stdout
+    assert files(folder) == [path.name] and not list(folder.glob(".*"))
+
+
+def test_a_full_disk_is_a_warning(tmp_path, cache):
+    """The file of the compiled model may not grow beyond 100 KB."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    env = {"BERTCLI_CACHE": str(tmp_path / "cache")} | NO_BYTECODE
+    loud = [option for option in EMBED if option != "-q"]
+    done = process(*loud, env=env, preexec_fn=limit)
+    expected = good(*EMBED, BERTCLI_CACHE=cache)
+    assert (done.code, done.stdout) == (0, expected.stdout)
+    assert f"warning: the compiled model cannot be kept in {tmp_path / 'cache'}: " in done.err
+    assert files(tmp_path / "cache") == [] and not list((tmp_path / "cache").glob(".*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_home_that_nobody_may_write_to_is_a_warning(cache):
+    expected = good(*EMBED, BERTCLI_CACHE=cache)
+    home = {"HOME": "/proc/self", "BERTCLI_CACHE": "", "XDG_CACHE_HOME": ""}
+    done = call("embed", *EMBED[2:], **home)
+    assert (done.code, done.stdout) == (0, expected.stdout)
+    assert "warning: the compiled model cannot be kept in /proc/self/.cache/bertcli: " in done.err
 
 
 def test_where_nothing_can_be_written_it_is_compiled_in_memory(tmp_path, cache):
@@ -253,16 +307,38 @@ def test_where_nothing_can_be_written_it_is_compiled_in_memory(tmp_path, cache):
         assert f"warning: the compiled model cannot be kept in {place}: Not a directory" in done.err
 
 
-def test_without_a_home_there_is_none(monkeypatch):
-    for name in ("BERTCLI_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    assert compiled_cache.cache_folder() is None
-    made = compiled_cache.CompiledModel(np.frombuffer(b"made", np.uint8))
-    told = mock.Mock()
-    assert compiled_cache.cached("key", {}, lambda: made, told) is made
-    (message,) = told.warn.call_args.args
-    assert "cannot be kept in None" not in message and "no home folder" in message
+def test_without_a_home_it_is_compiled_in_memory(cache, monkeypatch):
+    """HOME is not set, and nobody knows where this user is at home."""
+    expected = good(*EMBED, BERTCLI_CACHE=cache)
+    monkeypatch.setattr(compiled_cache.os.path, "expanduser", lambda path: path)
+    none = dict.fromkeys(("BERTCLI_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"), "")
+    done = call("embed", *EMBED[2:], **none)
+    assert (done.code, done.stdout) == (0, expected.stdout)
+    assert "warning: the compiled model cannot be kept: there is no home folder" in done.err
+
+
+@pytest.mark.parametrize("failure", [MemoryError, RuntimeError("Failed to allocate 9 bytes of memory")])
+def test_when_memory_runs_out_batches_are_halved(tmp_path, cache, monkeypatch, failure):
+    texts = lines(50)
+    expected = vectors(tmp_path, cache, texts, "-m", TINY, *OPENVINO)
+    run = compiled.CompiledRunner.vectors
+
+    def small(self, batch, finish):
+        if len(batch) > 1 and len(batch.ids) > 40:
+            raise failure
+        return run(self, batch, finish)
+
+    monkeypatch.setattr(compiled.CompiledRunner, "vectors", small)
+    monkeypatch.setattr(compiled, "BUDGET", 100)
+    given, out = tmp_path / "texts.txt", tmp_path / "again.npy"
+    argv = ("embed", "-m", TINY, "-i", given, "-o", out, *OPENVINO)
+    done = call(*argv, BERTCLI_CACHE=cache)
+    assert done.code == 0
+    assert "warning: out of memory on cpu: batches of 50 tokens from here on" in done.err
+    assert np.array_equal(np.load(out), expected)
+    monkeypatch.setattr(compiled.CompiledRunner, "vectors", mock.Mock(side_effect=MemoryError))
+    done = bad(*EMBED, BERTCLI_CACHE=cache)
+    assert done.error == "out of memory on cpu with a batch of 100 tokens"
 
 
 def test_the_oldest_go_first(tmp_path, monkeypatch):

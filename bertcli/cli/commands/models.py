@@ -48,7 +48,7 @@ class StoreOptions:
 
 
 @dataclass(frozen=True)
-class PrepareOptions:
+class UseOptions:
     """For which use a model is compiled."""
 
     PANEL: ClassVar = "Use (prepare)"
@@ -75,7 +75,7 @@ class PrepareOptions:
 
 
 def models(
-    store: StoreOptions, use: PrepareOptions, output: RowOutput, messages: ConsoleOptions
+    store: StoreOptions, use: UseOptions, output: RowOutput, messages: ConsoleOptions
 ) -> None:
     """List models on this machine; compile one, or remove compiled ones.
 
@@ -127,7 +127,7 @@ def _row(model: str, state: str, use: str, size: int, path: Any) -> dict[str, An
     return {"model": model, "state": state, "use": use, "bytes": size, "path": str(path)}
 
 
-def _prepare(store: StoreOptions, use: PrepareOptions, console: "Console") -> None:
+def _prepare(store: StoreOptions, use: UseOptions, console: "Console") -> None:
     model = store.model or DEFAULT_MODEL
     folder = find_model(model, files=MODEL_FILES, revision=store.revision, offline=store.offline)
     from bertcli.embedding.embedder import Embedder
