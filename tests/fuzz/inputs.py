@@ -231,7 +231,7 @@ def reading(dice: random.Random, *, pairs: bool = True, model: bool = True) -> l
 
 def _text(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return one or two commands over a file of texts."""
-    name = dice.choice(["tokenize", "tokenize", "embed", "similar", "corpus", *HEADS])
+    name = dice.choice(["tokenize", "tokenize", "embed", "chunk", "similar", "corpus", *HEADS])
     file = file_of(dice, case, FIELDS.get(name, dice.choice([["text"], ["text", "pair"]])))
     if name == "corpus":
         return [_corpus(dice, file, sound)]
@@ -271,8 +271,14 @@ def _over(name: str, given: list[str], dice: random.Random, sound: Path) -> Comm
         argv += dice.choice([[], [], ["--token-vectors"], ["--word-vectors", "mean"]])
         argv += dice.choice([[], [], ["--precision", "int8"], ["--precision", "float16"]])
         argv += dice.choice([[], [], ["--window", "2"], ["--prompt", "a: "], ["--max-length", "8"]])
-        argv += dice.choice([[], ["--on-truncate", "window"], ["--on-truncate", "error"], []])
+        ways = ["window", "error", "chunk"]
+        argv += dice.choice([[], *(["--on-truncate", way] for way in ways)])
         forms = ("jsonl", "csv", "npy", "npz", "safetensors", "parquet")
+    elif name == "chunk":
+        argv += dice.choice([[], ["--max-length", "8"], ["--max-length", "5", "--overlap", "2"]])
+        argv += dice.choice([[], ["--at", "word"], ["--at", "sentence"], ["--first"]])
+        argv += dice.choice([[], ["-f", "table"], ["-f", "csv"], ["-f", "txt"]])
+        forms = ("jsonl", "csv", "tsv", "parquet", "txt")
     else:
         argv += dice.choice([[], ["-f", "table"], ["-f", "csv"], ["-f", "tsv"], ["--window", "2"]])
         forms = ("jsonl", "csv", "tsv", "parquet")
