@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -13,7 +16,6 @@ DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "int8": torch.float32,  # of what is no matrix product
 }
 
 
@@ -85,6 +87,17 @@ def refuse_several(names: str, instead: str) -> None:
     """Raise UsageError where one device computes and a list is named."""
     if len(devices(names)) > 1:
         raise several(names, instead)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the last bits are those of the threads, and decide on roundings."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def use_threads(count: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bertcli.errors import UsageError
 from bertcli.inference.accelerators import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
 from bertcli.inference.options import Compute
@@ -18,7 +19,7 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
     this model or this machine cannot follow.
     """
     if spec.compute.backend == "torch":
-        return _torch(spec, tokenizer, tell)
+        return _torch(spec, tokenizer, tell, "--backend torch")
     from bertcli.inference.compiled import CompiledRuntime
 
     if spec.compute.backend == "openvino":
@@ -26,10 +27,12 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
     reason = _not_openvino(spec.compute)
     tell.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
     if reason:
-        return _torch(spec, tokenizer, tell)
+        return _torch(spec, tokenizer, tell, reason)
     try:
         return CompiledRuntime.open(spec, tokenizer, tell)
     except OpenvinoError as failed:
+        if spec.compute.dtype == "int8":
+            raise
         tell.warn(f"{failed}; torch runs the model instead (--backend torch)")
         return _torch(spec, tokenizer, tell)
 
@@ -50,7 +53,14 @@ def _not_openvino(compute: Compute) -> str:
     return ""
 
 
-def _torch(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell) -> Runtime:
+def _torch(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell, reason: str = "") -> Runtime:
+    if spec.compute.dtype == "int8":
+        raise UsageError(
+            f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})",
+            "leave that out, or use --dtype float32"
+            if openvino_installed()
+            else "pip install 'bertcli[int8]', or use --dtype float32",
+        )
     from bertcli.inference.torch_runtime import TorchRuntime
 
     return TorchRuntime.open(spec, tokenizer, tell)

@@ -13,18 +13,22 @@ import torch
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.load_report import LoadReport
 from bertcli.errors import UsageError
-from bertcli.inference.devices import devices, dtype_of, put, refuse_several, slow, use_threads
+from bertcli.inference.devices import (
+    devices,
+    dtype_of,
+    one_thread,
+    put,
+    refuse_several,
+    slow,
+    use_threads,
+)
 from bertcli.inference.encoder import Encoder
 from bertcli.inference.options import Compute
 from bertcli.inference.pool import ProcessPool
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
-from bertcli.models.calibration_sample import SAMPLE, drawn, one_thread
-from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.surgery import prepare
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 
@@ -55,7 +59,7 @@ class TorchRuntime(Runtime):
         if len(places) > 1:
             pool = _pool(spec, places, max(1, threads // len(places)))
         try:
-            encoder, report = _loaded(spec, tokenizer, places[0], elsewhere=bool(pool))
+            encoder, report = _loaded(spec, places[0], elsewhere=bool(pool))
         except BaseException:
             if pool:
                 pool.close()
@@ -70,7 +74,7 @@ class TorchRuntime(Runtime):
         dtype = encoder.bert.embeddings.word_embeddings.weight.dtype
         return {
             "backend": "torch",
-            "dtype": "int8" if encoder.linear == "int8" else str(dtype)[6:],
+            "dtype": str(dtype)[6:],
             "kernel": encoder.kernel,
             "linear": encoder.linear,
             "device": encoder.device.type,  # devices of a kind give the same numbers
@@ -92,16 +96,11 @@ class TorchRuntime(Runtime):
 def open_encoder(spec: ModelSpec) -> Encoder:
     """Load a model in a process of a pool, whose parent has checked it and says what is wrong."""
     use_threads(spec.compute.threads)
-    tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
-    return _loaded(spec, tokenizer, devices(spec.compute.device)[0])[0]
+    return _loaded(spec, devices(spec.compute.device)[0])[0]
 
 
 def _loaded(
-    spec: ModelSpec,
-    tokenizer: Tokenizer,
-    device: torch.device,
-    *,
-    elsewhere: bool = False,
+    spec: ModelSpec, device: torch.device, *, elsewhere: bool = False
 ) -> tuple[Encoder, LoadReport]:
     """Read the weights; where other processes run the model, only to see that they can."""
     dtype = dtype_of(spec.compute.dtype)
@@ -109,8 +108,7 @@ def _loaded(
     put(model, torch.device("cpu") if elsewhere else device)
     encoder = Encoder(model, spec.reading, budget_of(spec.compute, device), device)
     if spec.prepared:
-        sample = calibration_sample(spec.compute, tokenizer, encoder.bert.config)
-        encoder.linear = prepare(encoder.bert, spec.compute.dtype, device, sample)
+        encoder.linear = prepare(encoder.bert, device)
     if elsewhere:
         del encoder.bert.encoder.layer[:]
         model.to("meta")
@@ -139,14 +137,3 @@ def _of_one_kind(names: str) -> tuple[torch.device, ...]:
 def budget_of(compute: Compute, device: torch.device) -> int:
     """Return the tokens of a batch: few enough for a CPU's cache, or many for a GPU."""
     return compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
-
-
-def calibration_sample(
-    compute: Compute, tokenizer: Tokenizer, config: BertConfig
-) -> list[Sequence[int]]:
-    """Return the token ids of texts that show the range of activations, if int8 needs them."""
-    if compute.dtype != "int8":
-        return []
-    encoded = tokenizer.encode([Record(text) for text in SAMPLE], Layout())
-    sample = [item.columns["input_ids"] for item in encoded]
-    return [*sample, *drawn(config.vocab_size, sample[0])]

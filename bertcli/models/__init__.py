@@ -5,7 +5,6 @@
 `bert` is the model, `heads` and `decoder` are what stands on top. `forward_passes` runs it in other
 ways, `module_tree` shows it.
 
-Changes to a built model are in `surgery`: `cpu_products` are faster linear layers, `int8` those of
-8-bit integers, with weights by `int8_rounding` and scales from `calibration_sample`. Imports
-`errors` and `files` (for the config). Begin with `bert`.
+Changes to a built model are in `surgery`: `cpu_products` are faster linear layers. Imports `errors`
+and `files` (for the config). Begin with `bert`.
 """

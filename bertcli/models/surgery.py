@@ -5,7 +5,7 @@ Letters as in attention.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertcli.errors import ModelError, UsageError
 from bertcli.models.attention import Attend
 from bertcli.models.bert import (
     KV,
@@ -24,11 +23,9 @@ from bertcli.models.bert import (
     BertSelfAttention,
     Residual,
 )
-from bertcli.models.calibration_sample import inputs_of, one_thread
 from bertcli.models.cpu_products import Plain, Prepacked, cannot_prepack, linear
-from bertcli.models.int8 import EightBit, EightBitFeedForward, cannot_multiply
 
-Product: TypeAlias = Plain | Prepacked | EightBit
+Product: TypeAlias = Plain | Prepacked
 
 
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
@@ -121,7 +118,7 @@ class PreparedIntermediate(nn.Module):
         self.product = product
         self.activation = parts.activation
         self.bent = self._bent
-        if parts.activation is F.gelu and not isinstance(product, EightBit):
+        if parts.activation is F.gelu:
             self.bent = product.gelu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -157,23 +154,16 @@ class PreparedPooler(nn.Module):
         return self.product(first).tanh()
 
 
-def prepare(
-    model: BertModel, dtype: str, device: torch.device, sample: Sequence[Sequence[int]] = ()
-) -> str:
+def prepare(model: BertModel, device: torch.device) -> str:
     """Make a loaded model fast on a device, for inference only, and say what its products are.
 
-    `dtype` is a name that users give, "auto" included. The numbers stay those of the model as it
-    was, except with "int8", which needs a CPU, float32 weights, and the ids of some texts as a
-    sample: UsageError where it cannot be. Parameters lose their names, so save before.
+    The numbers stay those of the model as it was. Parameters lose their names, so save before.
     """
     model.eval()
     reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
     made = Plain if reason or device.type != "cpu" else Prepacked
     if isinstance(model.pooler, BertPooler):
         model.pooler = PreparedPooler(made(model.pooler.dense))
-    if dtype == "int8":
-        _eight_bit(model, device, sample, made)
-        return "int8"
     fuse_qkv(model)
     for layer in model.encoder.layer:
         layer.attention.self.qkv = made(layer.attention.self.qkv)
@@ -184,50 +174,6 @@ def prepare(
     if made is Prepacked:
         return "prepacked"
     return f"plain ({reason})" if device.type == "cpu" else "plain"
-
-
-def _eight_bit(
-    model: BertModel,
-    device: torch.device,
-    sample: Sequence[Sequence[int]],
-    exact: type[Plain] | type[Prepacked],
-) -> None:
-    reason = cannot_multiply() if device.type == "cpu" else f"{device} is not a CPU"
-    if reason:
-        raise UsageError(f"--dtype int8 is not possible: {reason}", "use float32 or bfloat16")
-    with one_thread():
-        inputs = inputs_of(model, sample)
-        for numbers in (*model.parameters(), *inputs.values()):
-            if not torch.linalg.vector_norm(numbers).isfinite():  # nor could it be rounded
-                raise ModelError(
-                    "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
-                    " infinite or huge",
-                    "bertcli inspect --verify checks the weights",
-                )
-        queried = [inputs[layer.attention.self.query] for layer in model.encoder.layer]
-        fuse_qkv(model)
-        for layer, asking in zip(model.encoder.layer, queried, strict=True):
-            attention, wide, narrow = layer.attention, layer.intermediate, layer.output
-            attention.self.qkv = EightBit(attention.self.qkv, asking, exact)
-            dense = attention.output.dense
-            mixing = EightBit(dense, inputs[dense], exact, mixed=True)
-            attention.output = PreparedResidual(attention.output, mixing)
-            entering = inputs[wide.dense], inputs[narrow.dense]
-            layer.intermediate, layer.output = _eight_bit_halves(wide, narrow, entering, exact)
-
-
-def _eight_bit_halves(
-    wide: BertIntermediate,
-    narrow: Residual,
-    inputs: tuple[Tensor, Tensor],
-    exact: type[Plain] | type[Prepacked],
-) -> tuple[nn.Module, nn.Module]:
-    """Return both halves of a feed-forward block; the second is all of it when it can be."""
-    if wide.activation is F.gelu:
-        whole = EightBitFeedForward(wide.dense, narrow.dense, narrow.LayerNorm, inputs, exact)
-        return nn.Identity(), whole
-    first, second = EightBit(wide.dense, inputs[0], exact), EightBit(narrow.dense, inputs[1], exact)
-    return PreparedIntermediate(wide, first), PreparedResidual(narrow, second)
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:

@@ -15,6 +15,7 @@ from bertcli.inference import compiled
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "samples" / "tiny-bert"
+AUTO = ("--backend", "auto")
 INT8 = ("--backend", "openvino", "--dtype", "int8")
 BFLOAT16 = ("--backend", "openvino", "--dtype", "bfloat16")
 EMBED = ("embed", "-q", "-m", TINY, "I love NLP!")
@@ -96,6 +97,30 @@ def test_nncf_is_needed_only_where_an_8_bit_model_is_made(tmp_path, cache, monke
     done = bad(*EMBED, *INT8, BERTCLI_CACHE=str(tmp_path))
     assert done.error.startswith("--dtype int8 needs the package nncf")
     assert "pip install 'bertcli[int8]'" in done.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(("--backend", "torch"), "--backend torch"), ((*AUTO, "--device", "cuda"), "--device cuda")],
+)
+def test_8_bits_are_told_to_be_of_openvino_alone(cache, options, reason):
+    done = bad(*EMBED, "--dtype", "int8", *options, code=2, BERTCLI_CACHE=cache)
+    assert f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})" == done.error
+    assert done.hint == "leave that out, or use --dtype float32"
+
+
+def test_8_bits_without_openvino_are_one_line(cache, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    done = bad(*EMBED, *AUTO, "--dtype", "int8", code=2, BERTCLI_CACHE=cache)
+    assert "(OpenVINO is not installed)" in done.error
+    assert done.hint == "pip install 'bertcli[int8]', or use --dtype float32"
+
+
+def test_auto_computes_8_bits_by_openvino(cache):
+    assert (
+        good(*EMBED, *AUTO, "--dtype", "int8", BERTCLI_CACHE=cache).stdout
+        == good(*EMBED, *INT8, BERTCLI_CACHE=cache).stdout
+    )
 
 
 def test_without_bfloat16_arithmetic_it_is_float32_and_warned_about(tmp_path, cache, monkeypatch):
