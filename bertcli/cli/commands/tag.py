@@ -19,8 +19,9 @@ class EntityOptions:
     aggregation: Annotated[
         Literal["none", "simple", "first", "average", "max"],
         typer.Option(
-            help="none: tokens; simple: merge neighbours with the same label; first, average, max: "
-            "give each word one label, then merge.",
+            metavar="HOW",
+            help="How tokens become entities. none: they do not; simple: merge neighbours with the "
+            "same label; first, average, max: give each word one label, then merge.",
             envvar="BERTCLI_AGGREGATION",
         ),
     ] = "simple"

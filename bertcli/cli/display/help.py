@@ -37,6 +37,8 @@ COMMON = frozenset(
     """.split()  # noqa: SIM905 - a list that is read downwards
 )
 
+RARE = {("embed", "overlap"), ("embed", "at")}  # which the command has for one of its modes
+
 
 def _show_common(ctx: typer.Context, asked: bool) -> None:
     if asked:
@@ -121,11 +123,14 @@ class _Page:
             if self.everything:
                 panel = "Arguments" if is_argument else one.rich_help_panel or "Options"
                 found.setdefault(panel, []).append((_names(one), _described(one)))
-            elif self._commands() or is_argument or one.required or one.name in COMMON:
+            elif self._commands() or is_argument or one.required or self._is_common(one.name):
                 about = " ".join(filter(None, (first_sentence(one.help or ""), _listed(one))))
                 title = "Options" if self._commands() else "Common options"
                 found.setdefault(title, []).append((_names(one), about))
         return found
+
+    def _is_common(self, name: str) -> bool:
+        return name in COMMON and (self.ctx.command.name, name) not in RARE
 
     def _row(self, names: str, about: str) -> Iterator[str]:
         indent = " " * self.left
