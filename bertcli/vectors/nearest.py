@@ -83,11 +83,22 @@ class Nearest:
         if len(fresh) > self.k:
             last = np.partition(near[fresh], -self.k)[-self.k]
             fresh = fresh[near[fresh] >= last - 2 * slack]
-        scores = (unit(vectors[fresh]) @ self.queries[number]).round(DIGITS)
+        self.score(number, self.rows + fresh, vectors[fresh])
+
+    def score(self, number: int, rows: Array, vectors: Array) -> None:
+        """Take the best of some rows [n], later than all before, and their vectors [n, D].
+
+        They are for one query.
+        """
+        import numpy as np
+
+        best = self._best[number]
+        least = best[-1].score if len(best) == self.k else -np.inf
+        scores = (unit(vectors) @ self.queries[number]).round(DIGITS)
         better = scores > least  # a tie goes to the row that was first
-        fresh, scores = fresh[better], scores[better]
-        order = np.lexsort((fresh, -scores))[: self.k]
-        best += [Match(self.rows + int(fresh[at]), float(scores[at])) for at in order]
+        rows, scores = rows[better], scores[better]
+        order = np.lexsort((rows, -scores))[: self.k]
+        best += [Match(int(rows[at]), float(scores[at])) for at in order]
         best.sort(key=lambda match: (-match.score, match.row))
         del best[self.k :]
 

@@ -44,7 +44,8 @@ from bertcli.vectors.corpus import (
 )
 from bertcli.vectors.fingerprint import numbers_of, tokenizer_of, weights_of
 from bertcli.vectors.nearest import Match, Nearest
-from bertcli.vectors.reading import floats
+from bertcli.vectors.packed import add_packed
+from bertcli.vectors.reading import floats, precision_of
 from bertcli.vectors.run import EmbedRun, EmbedStream, stacked
 from bertcli.vectors.sink import Target
 
@@ -197,8 +198,7 @@ class Search:
         texts = None if self.reader is None else CorpusTexts(path, self.reader)
         for some in windows(queries, AT_ONCE):
             asked, nearest = self.asking(some)
-            for vectors in floats(path, nearest.queries.shape[1]):
-                nearest.add(vectors)
+            add_stored(nearest, path)
             found = ids_at(path, nearest.found) if texts is None else {}
             rows = {} if texts is None else texts.at(nearest.found, nearest.rows)
             yield answers_of(asked, nearest, rows, found)
@@ -211,6 +211,15 @@ class Search:
         vectors = np.concatenate([asking.nothing, *map(stacked, blocks)])
         nearest = Nearest(vectors, self.options.top_k, self.options.threshold)
         return [record for block in blocks for record in block.records], nearest
+
+
+def add_stored(nearest: Nearest, path: str) -> None:
+    """Take in all rows of a file of vectors."""
+    if (precision := precision_of(path)) in ("binary", "ubinary"):
+        add_packed(nearest, path, precision)
+        return
+    for vectors in floats(path, nearest.queries.shape[1]):
+        nearest.add(vectors)
 
 
 class PassingSearch:

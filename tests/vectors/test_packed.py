@@ -1,0 +1,83 @@
+"""Vectors of bits: candidates by the bits that differ, scores as of the same vectors restored."""
+
+import json
+
+import numpy as np
+import pytest
+from front import bad, call, good
+from test_search import TINY, normal
+
+from bertcli.errors import InputError
+from bertcli.vectors import packed
+from bertcli.vectors.nearest import Nearest, nearest
+from bertcli.vectors.packed import add_packed
+from bertcli.vectors.precision import quantize, restore
+
+
+def stored(path, vectors, precision):
+    bits = quantize(vectors, precision)
+    np.save(path, bits)
+    path.with_name(f"{path.name}.manifest.json").write_text(json.dumps({"precision": precision}))
+    return bits
+
+
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+@pytest.mark.parametrize("width", [5, 16, 40, 64, 96])
+@pytest.mark.parametrize("block", [7, 1 << 16])
+def test_the_answers_are_those_of_restored_vectors(tmp_path, monkeypatch, precision, width, block):
+    monkeypatch.setattr(packed, "ROWS", block)
+    queries, path = normal(4, width, seed=5), tmp_path / "v.npy"
+    bits = stored(path, normal(300, width), precision)
+    found = Nearest(queries, 9)
+    add_packed(found, str(path), precision)
+    assert found.rows == 300
+    assert found.matches() == nearest(queries, [restore(bits, precision, None, width)], 9)
+
+
+@pytest.mark.parametrize("block", [10, 1 << 16])
+def test_candidates_differ_in_the_fewest_bits(tmp_path, monkeypatch, block):
+    """Of those that differ in as many, the first."""
+    monkeypatch.setattr(packed, "ROWS", block)
+    monkeypatch.setattr(packed, "CANDIDATES", 25)
+    monkeypatch.setattr(packed, "MORE", 2)
+    queries, path = normal(3, 32, seed=5), tmp_path / "v.npy"
+    bits = stored(path, normal(500, 32), "ubinary")
+    asked = quantize(queries, "ubinary")
+    found = Nearest(queries, 8)
+    add_packed(found, str(path), "ubinary")
+    for query, one, best in zip(queries, asked, found.matches(), strict=True):
+        distances = np.unpackbits(bits ^ one, axis=1).sum(axis=1)
+        few = np.sort(np.argsort(distances, kind="stable")[:25])
+        (expected,) = nearest(query[None], [restore(bits[few], "ubinary", None, 32)], 8)
+        assert [match.row for match in best] == [int(few[match.row]) for match in expected]
+        assert [match.score for match in best] == [match.score for match in expected]
+
+
+def test_rows_of_another_width(tmp_path):
+    stored(tmp_path / "v.npy", normal(3, 24), "binary")
+    with pytest.raises(InputError, match="its rows have 3 bytes, and those of the query have 4"):
+        add_packed(Nearest(normal(1, 32), 2), str(tmp_path / "v.npy"), "binary")
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+def test_the_command_in_every_format(tmp_path, form, precision):
+    texts = ["one", "two", "The cat sat.", "three " * 9]
+    (tmp_path / "c.txt").write_text("".join(text + "\n" for text in texts))
+    argv = ("embed", "-q", "-m", TINY, "-i", tmp_path / "c.txt", "--precision", precision, "-o")
+    good(*argv, tmp_path / f"v.{form}")
+    asked = ("similar", "-q", "-m", TINY, "two", "--vectors")
+    answer = good(*asked, tmp_path / f"v.{form}").rows[0]
+    assert [hit["row"] for hit in answer["hits"]][:1] == [1]
+    assert len(answer["hits"]) == 4
+
+
+def test_a_file_that_is_not_bits(tmp_path):
+    (tmp_path / "c.txt").write_text("one\n")
+    out = tmp_path / "v.npy"
+    argv = ("embed", "-q", "-m", TINY, "-i", tmp_path / "c.txt", "--precision", "binary", "-o", out)
+    good(*argv)
+    np.save(out, normal(2, 32))
+    done = bad("similar", "-m", TINY, "-q", "one", "--vectors", out)
+    assert "v.npy: holds float32, not bits" in done.error
+    assert call("similar", "-m", TINY, "-q", "one", "--vectors", tmp_path / "c.txt").code == 1
