@@ -87,9 +87,9 @@ class _Page:
 
     def lines(self) -> Iterator[str]:
         about, notes, examples = parts_of(self.ctx.command.help or "")
-        yield from wrap(about, self.width)
+        yield from self._wrapped(about)
         for note in notes if self.everything else ():
-            yield from ("", *wrap(note, self.width))
+            yield from ("", *self._wrapped(note))
         yield from ("", *self._usage())
         if examples:
             yield from ("", self._title("Examples"))
@@ -99,6 +99,9 @@ class _Page:
             yield from ("", self._title(title))
             yield from (line for row in rows for line in self._row(*row))
         yield from self._end()
+
+    def _wrapped(self, text: str) -> list[str]:
+        return wrap(text, self.width, break_on_hyphens=False)
 
     def _title(self, text: str) -> str:
         return typer.style(f"{text}:", bold=True)
