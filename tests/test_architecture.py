@@ -48,7 +48,7 @@ TOP = ("__init__", "__main__")  # the public names and the process: they may imp
 TORCH = ("models", "checkpoints", "inference", "embedding")
 TORCH_IN_TRAINING = """
 checkpoints fine_tuning frozen label_losses label_objective loop objective pretraining
-pretraining_losses ranks run tag_objective
+pair_objective pairs pretraining_losses ranks run tag_objective
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
 TORCH += ("tokenizing/call",)  # where a caller asks for tensors
@@ -57,9 +57,9 @@ NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
 checkpoints/comparison
-embedding/__init__ embedding/dense embedding/embedder embedding/options embedding/pooling
-embedding/sentence_config embedding/word_pooling inference/__init__ inference/accelerators
-inference/compiled
+embedding/__init__ embedding/sentence_folder embedding/record_vectors embedding/dense
+embedding/embedder embedding/options embedding/pooling embedding/sentence_config
+embedding/word_pooling inference/__init__ inference/accelerators inference/compiled
 inference/compiled_cache inference/cpu_features inference/opening inference/openvino
 inference/options inference/pool inference/progress inference/runner inference/runtime
 inference/tell

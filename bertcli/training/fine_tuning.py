@@ -17,6 +17,7 @@ from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.dense import MODULES
 from bertcli.errors import UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
+from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForSequenceClassification, BertForTokenClassification
 from bertcli.models.surgery import initialise_weight
@@ -69,7 +70,7 @@ class HeadTask:
         kind = BertForTokenClassification if tags else BertForSequenceClassification
         start, notes = _with_head(base, kind, texts.names)
         config = _config(start, texts)
-        _check_layers(job.layers, config)
+        check_layers(job.layers, config)
         items, tally = _tokenized(job, texts, base, config)
         weights = texts.weights(job.class_weights)
         loss = LabelLoss("classify" if tags else texts.task, weights, job.label_smoothing)
@@ -159,7 +160,8 @@ def _config(start: LabelledBert, texts: LabelledTexts) -> BertConfig:
     return replace(config, other=other)
 
 
-def _check_layers(layers: int | None, config: BertConfig) -> None:
+def check_layers(layers: int | None, config: BertConfig) -> None:
+    """Raise UsageError for a layer that the model does not have."""
     if layers is not None and layers > config.num_hidden_layers:
         raise UsageError(
             f"--layers {layers}: the model has {config.num_hidden_layers} layers",
@@ -172,7 +174,7 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
     """Exclude the embeddings and the layers below this one from training; None: nothing."""
     if layers is None:
         return
-    bert = model.get_submodule("bert")
+    bert = model if isinstance(model, BertModel) else model.get_submodule("bert")
     below = list(bert.get_submodule("encoder.layer").children())[:layers]
     for part in (bert.get_submodule("embeddings"), *below):
         part.requires_grad_(False)

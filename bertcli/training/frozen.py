@@ -7,8 +7,6 @@ the model.
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +19,11 @@ from torch import Tensor, nn
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import read_config
-from bertcli.embedding import dense, sentence_config
+from bertcli.embedding import dense
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.record_vectors import RecordVectors
+from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
 from bertcli.errors import UsageError
 from bertcli.hub import ModelFolder
 from bertcli.models.bert import BertModel
@@ -157,8 +156,20 @@ class FrozenTask:
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         layer = dense.Dense(weight.astype(np.float32), bias.astype(np.float32))
         self._put_bert(folder)
-        put_sentence_model(folder, self.embedder, layer)
+        write_sentence_parts(folder, self._parts, self.embedder.folder.path, layer)
         put_description(folder, self.texts, self.job, self.options, self.identity, summary)
+
+    @property
+    def _parts(self) -> SentenceParts:
+        embedder = self.embedder
+        return SentenceParts(
+            embedder.options.modes,
+            bool(embedder.options.normalize),
+            embedder.max_length,
+            embedder.runtime.config.hidden_size,
+            embedder.sentence.lower_case,
+            embedder.sentence.include_prompt,
+        )
 
     def _put_bert(self, folder: Path) -> None:
         base = self.embedder.runtime.spec.folder
@@ -166,33 +177,3 @@ class FrozenTask:
         config = read_config(base).with_labels(self.texts.names)
         config = replace(config, problem_type=PROBLEMS[self.texts.task])
         put_model(folder, bert, config, base)
-
-
-def put_sentence_model(folder: Path, embedder: Embedder, layer: dense.Dense) -> None:
-    """Write what makes a sentence model of the BERT in a folder, with this layer at its end."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedder.options.normalize else [])]
-    paths = {kind: f"{at}_{kind}" if at else "" for at, kind in enumerate([*kinds, "Dense"])}
-    modules = [
-        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for at, (kind, path) in enumerate(paths.items())
-    ]
-    for path in filter(None, paths.values()):
-        (folder / path).mkdir()
-    _put_json(folder / "modules.json", modules)
-    if "Normalize" in paths:
-        _put_json(folder / paths["Normalize"] / "config.json", {})
-    limits = {"max_seq_length": embedder.max_length, "do_lower_case": embedder.sentence.lower_case}
-    _put_json(folder / "sentence_bert_config.json", limits)
-    modes = {key: mode in embedder.options.modes for key, mode in sentence_config.OURS.items()}
-    size = embedder.runtime.config.hidden_size
-    pooled = {"word_embedding_dimension": size, **modes}
-    pooled["include_prompt"] = embedder.sentence.include_prompt
-    _put_json(folder / paths["Pooling"] / "config.json", pooled)
-    prompts = embedder.folder.path / sentence_config.CONFIG
-    if prompts.is_file():
-        shutil.copyfile(prompts, folder / sentence_config.CONFIG)
-    dense.write_dense(folder / paths["Dense"], layer)
-
-
-def _put_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

@@ -20,7 +20,7 @@ from bertcli.records.records import Record
 from bertcli.training.labels import balanced, label_names, label_notes, parted, target_array
 from bertcli.training.options import FineTuningJob, Selection
 
-LEARNT = ("classify", "multilabel", "regress", "tag")
+LEARNT = ("classify", "multilabel", "regress", "tag", "embed")
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,10 @@ class LabelledTexts:
                 f"it learns {', '.join(LEARNT)}",
             )
         names = label_names(examples)
-        if job.class_weights and task == "regress":
-            raise UsageError("--class-weights has no effect on scores", "leave it out")
+        if (job.class_weights or job.label_smoothing) and task in ("regress", "embed"):
+            raise UsageError(
+                f"--class-weights and --label-smoothing have no effect on {task}", "leave them out"
+            )
         notes, every = list(label_notes(examples)), list(examples.examples)
         targets = target_array(task, every, names)
         if job.eval is None:
@@ -74,7 +76,7 @@ class LabelledTexts:
 
     @property
     def task(self) -> str:
-        """What is learnt: classify, multilabel, regress or tag."""
+        """What is learnt: classify, multilabel, regress, tag or embed."""
         return self.examples.form.task
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.records.examples import Example, Examples
+from bertcli.records.examples import CONTRAST, Example, Examples
 
 
 def label_names(examples: Examples) -> list[str]:
@@ -19,8 +19,8 @@ def label_names(examples: Examples) -> list[str]:
     """
     task = examples.form.task
     found: set[str] = set()
-    if task == "regress":
-        return ["score"]
+    if task in ("regress", "embed"):
+        return ["score"] if task == "regress" else []
     for example in examples.examples:
         found.update([example.target] if task == "classify" else example.target)
     least = 1 if task == "multilabel" else 2
@@ -41,7 +41,9 @@ def target_array(task: str, examples: Sequence[Example], names: Sequence[str]) -
 
     Raises InputError for a label that is none of the names.
     """
-    if task == "regress":
+    if task in ("regress", "embed"):
+        if any(not isinstance(example.target, float) for example in examples):
+            return np.zeros(len(examples), np.float32)  # of pairs that belong together
         return np.array([example.target for example in examples], np.float32)
     number = {name: index for index, name in enumerate(names)}
     for example in examples:
@@ -89,6 +91,8 @@ def label_notes(examples: Examples) -> Iterator[str]:
         yield f"{len(examples):,} examples, {len(counts)} labels: {shown}{rest}"
     else:
         yield f"{len(examples):,} examples for {form.task}"
+    if form == CONTRAST:  # an anchor may have several positives
+        return
     said: dict[Any, set[str]] = {}
     for example in examples.examples:
         key = str(example.record.text), str(example.record.pair)

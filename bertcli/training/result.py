@@ -21,11 +21,13 @@ COMMANDS = {
     "multilabel": "classify",
     "regress": "classify",
     "tag": "tag",
+    "embed": "embed",
 }
 PIPELINES = {
     "classify": "text-classification",
     "multilabel": "text-classification",
     "tag": "token-classification",
+    "embed": "sentence-similarity",
 }
 
 
@@ -91,7 +93,7 @@ def model_card(texts: LabelledTexts, identity: Mapping[str, Any], summary: RunSu
         f"evaluated on {len(texts.held):,}. `manifest.json` has the options, the versions and the "
         "sha256 of the data.",
         "",
-        f"Labels: {labels}",
+        *([f"Labels: {labels}"] if labels else []),
         *metrics,
         "",
         "```",

@@ -56,6 +56,17 @@ def tagged(count: int = 60, seed: int = 0) -> list[dict]:
     return found
 
 
+def belonging(count: int = 60, seed: int = 0, negatives: bool = False) -> list[dict]:
+    """Pairs that belong together as they name the same number."""
+    draw, found = random.Random(seed), []
+    numbers = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+    for _ in range(count):
+        own, other = draw.sample(numbers, 2)
+        pair = {"anchor": f"room {own}", "positive": f"the key of {own} please"}
+        found.append({**pair, "negative": f"the key of {other} please"} if negatives else pair)
+    return found
+
+
 def written(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return path

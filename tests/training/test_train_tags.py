@@ -107,6 +107,6 @@ def test_tags_need_full_training(base, tmp_path):
 
 
 def test_what_is_not_learnt_is_said(base, tmp_path):
-    rows = [{"anchor": "a", "positive": "b"}] * 4
+    rows = [{"question": "Who?", "context": "Angela.", "answer": "Angela", "start": 0}] * 4
     done = call(*argv(written(tmp_path / "e.jsonl", rows), tmp_path / "out", base))
-    assert done.code == 2 and "examples for embed, which train does not learn" in done.err
+    assert done.code == 2 and "examples for answer, which train does not learn" in done.err

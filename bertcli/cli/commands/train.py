@@ -79,11 +79,16 @@ def _opened(
     from bertcli.training.frozen import FrozenTask
     from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.options import FEW
+    from bertcli.training.pairs import PairTask
 
     texts = LabelledTexts.read(wanted, reader, options.seed)
     for note in texts.notes:
         console.note(note)
     folder = model.folder(MODEL_FILES)
+    if texts.task == "embed":
+        pairs = PairTask.open(wanted, options, texts, folder.path)
+        _tell(pairs.tally, console)
+        return pairs
     frozen = wanted.frozen
     if frozen is None:
         frozen = len(texts.train) <= FEW and texts.task != "tag"

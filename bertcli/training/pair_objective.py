@@ -1,0 +1,127 @@
+"""Training vectors on pairs: contrast with the other pairs of a step, or the order of scores.
+
+Source: sentence-transformers, MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss
+(Su, 2022), with their scale. A loss is that of the rows of a part: with several parts or processes
+the negatives of an anchor are those of its own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertcli.embedding.pooling import pool
+from bertcli.evaluation.scores import ScorePredictions
+from bertcli.models.bert import BertModel
+from bertcli.training.batches import Columns, in_batches, token_batch
+from bertcli.training.objective import states, tensor
+from bertcli.training.ranks import Ranks
+from bertcli.training.token_rows import TokenRows
+
+SCALE = 20.0  # of cosines, in both losses
+NONE = -1  # the number of a negative text that is not there
+
+
+@dataclass(frozen=True)
+class PairObjective:
+    """Vectors of pairs, and the loss of their cosines."""
+
+    data: TokenRows  # of all texts
+    texts: Any  # [n, 3] the texts of each example: one, the other, a negative or NONE
+    scores: Any  # [n], or None: the pairs belong together
+    modes: tuple[str, ...]  # of pooling
+    losses: Sequence[str] = ("loss",)
+
+    def read(self, rows: Any) -> Columns:
+        """Return pairs by their numbers."""
+        texts = self.texts[rows]
+        sizes = np.diff(self.data.starts)[texts] * (texts != NONE)
+        found: Columns = {"texts": texts, "lengths": sizes.sum(1)}
+        return found if self.scores is None else {**found, "scores": self.scores[rows]}
+
+    def counts(self, found: Columns) -> Sequence[float]:
+        """Return the number of pairs of a step."""
+        return (len(found["texts"]),)
+
+    def sums(self, model: BertModel, part: Columns, device: torch.device) -> Sequence[Tensor]:
+        """Return the loss of some pairs, times their number."""
+        one, other, negative = part["texts"].T
+        negative = negative[negative != NONE]
+        vectors = self.vectors(model, np.concatenate([one, other, negative]), device)
+        first, second, third = vectors.split([len(one), len(one), len(negative)])
+        return (self.loss(first, second, third, part.get("scores")) * len(one),)
+
+    def vectors(self, model: BertModel, texts: Any, device: torch.device) -> Tensor:
+        """Return the vectors of texts by their numbers, each of length 1, [B, D]."""
+        order = np.argsort(np.diff(self.data.starts)[texts], kind="stable")
+        tokens = token_batch(self.data.columns(texts[order]), padded=device.type != "cpu")
+        hidden = states(model, tokens, device)
+        if tokens.width:
+            keep = np.arange(tokens.width) < tokens.lengths[:, None]
+            hidden = hidden[tensor(keep.ravel(), device)]
+        pooled = pool(hidden, tokens.lengths.tolist(), self.modes)
+        back: Tensor = pooled[tensor(np.argsort(order), device)]
+        return F.normalize(back.float(), dim=-1)
+
+    def loss(self, one: Tensor, other: Tensor, negative: Tensor, scores: Any) -> Tensor:
+        """Return the mean loss of pairs of vectors, [B, D] each."""
+        if scores is None:
+            cosines = one @ torch.cat([other, negative]).T
+            return F.cross_entropy(SCALE * cosines, torch.arange(len(one), device=one.device))
+        cosines, truth = SCALE * (one * other).sum(-1), tensor(scores, one.device)
+        wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
+        wrong = wrong[truth[:, None] < truth]
+        return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
+
+
+@dataclass(frozen=True)
+class HeldPairs:
+    """Pairs that no step trains on."""
+
+    objective: PairObjective
+    rows: Any
+
+    def evaluate(
+        self, model: BertModel, ranks: Ranks, batch_size: int, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        """Return the loss by batches, and correlations, or how many find their own pair."""
+        objective, device = self.objective, ranks.device
+        model.eval()
+        vectors = {}
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            for side, texts in enumerate(objective.texts[self.rows].T):
+                own = np.flatnonzero(texts != NONE)[ranks.index :: ranks.count]
+                found = torch.zeros(len(texts), model.config.hidden_size * len(objective.modes))
+                for some in in_batches(own, batch_size):
+                    found[some] = objective.vectors(model, texts[some], device).cpu()
+                vectors[side] = ranks.sum(found.to(device)).cpu() if ranks.count > 1 else found
+        model.train()
+        return {"eval_loss": self._loss(vectors, batch_size), **self._metrics(vectors)}
+
+    def _loss(self, vectors: dict[int, Tensor], batch_size: int) -> float:
+        objective, total = self.objective, 0.0
+        for some in in_batches(np.arange(len(self.rows)), batch_size):
+            there = some[objective.texts[self.rows[some], 2] != NONE]
+            scores = None if objective.scores is None else objective.scores[self.rows[some]]
+            loss = objective.loss(vectors[0][some], vectors[1][some], vectors[2][there], scores)
+            total += loss.item() * len(some)
+        return total / len(self.rows)
+
+    def _metrics(self, vectors: dict[int, Tensor]) -> dict[str, Any]:
+        one, other = vectors[0].double().numpy(), vectors[1].double().numpy()
+        if self.objective.scores is not None:
+            truth = self.objective.scores[self.rows].astype(np.float64)
+            found = ScorePredictions(truth, (one * other).sum(1)).metrics()
+            return {name: found[name] for name in ("spearman", "pearson")} | {"rows": len(one)}
+        best = np.concatenate([(one[some] @ other.T).argmax(1) for some in _blocks(len(one))])
+        return {"accuracy": float((best == np.arange(len(one))).mean()), "rows": len(one)}
+
+
+def _blocks(count: int) -> list[Any]:
+    return list(in_batches(np.arange(count), 1024))

@@ -1,0 +1,145 @@
+"""`bertcli train` on pairs: the losses of sentence-transformers, and vectors that are better."""
+
+import json
+import warnings
+
+import pytest
+import torch
+from example_files import belonging, scored, written
+from front import call, good
+from model_reference import close
+from pretrain_folders import lines
+
+from bertcli.records.examples import examples_source
+from bertcli.records.reader import Reader
+from bertcli.training.labelled_texts import LabelledTexts
+from bertcli.training.loop import Training
+from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.pairs import PairTask
+from bertcli.training.ranks import Ranks
+
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+KINDS = {
+    "contrast": (lambda count: belonging(count), "MultipleNegativesRankingLoss"),
+    "negatives": (lambda count: belonging(count, negatives=True), "MultipleNegativesRankingLoss"),
+    "scores": (lambda count: scored(count), "CoSENTLoss"),
+}
+
+
+@pytest.fixture(scope="module")
+def base(models):
+    return models("BertForMaskedLM", **STILL)
+
+
+def argv(file, out, base, *more):
+    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 16, "--learning-rate", 3e-3]
+    return ["train", file, "-o", out, "-m", base, *fixed, *more]
+
+
+def their_step(base, rows, loss_name):
+    """Loss and gradients of sentence-transformers, with the mean of the last states."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses, modules
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bert = modules.Transformer(str(base))
+        model = SentenceTransformer(modules=[bert, modules.Pooling(32, "mean")], device="cpu")
+        columns = [key for key in rows[0] if key != "score"]
+        features = [model.tokenize([row[key] for row in rows]) for key in columns]
+        loss = getattr(losses, loss_name)(model)(
+            features, torch.tensor([row.get("score", 0.0) for row in rows])
+        )
+    loss.backward()
+    named = bert.named_parameters()
+    return loss.item(), {name.split("model.")[-1]: one.grad for name, one in named}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_that_of_sentence_transformers(kind, base, tmp_path):
+    make, loss_name = KINDS[kind]
+    rows = make(24)
+    file = str(written(tmp_path / "e.jsonl", rows))
+    job = FineTuningJob(file, task="embed", eval_fraction=0.0, batch_size=12)
+    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
+    options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
+    task = PairTask.open(job, options, texts, base)
+    training = Training(
+        task.model(None), task.objective, task.rows, task.options, Ranks(torch.device("cpu"))
+    )
+    training.optimizer.step = lambda *given: None
+    step = training.step(0)
+    loss, gradients = their_step(base, [rows[at] for at in training.order.batch(0)], loss_name)
+    close(step.losses["loss"], loss)
+    for name, weight in training.model.named_parameters():
+        if not name.startswith("pooler."):
+            close(weight.grad, gradients[name])
+
+
+def test_pairs_that_belong_together_come_near(base, tmp_path):
+    file = written(tmp_path / "pairs.jsonl", belonging(200))
+    more = ["--steps", 60, "--eval-every", 20, "--batch-size", 12]
+    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
+    texts = ["room three", "the key of three please", "the key of nine please"]
+    near, far = similarities(tmp_path / "out", texts)
+    assert near > far + 0.3
+    before = similarities(base, texts)
+    assert before[0] - before[1] < near - far
+
+
+def similarities(model, texts):
+    given = call("embed", "-q", "-m", model, "--normalize", *texts).rows
+    one, *others = (torch.tensor(row["embedding"]) for row in given)
+    return [float(one @ other) for other in others]
+
+
+def test_scores_become_cosines(base, tmp_path):
+    rows = scored(200)
+    file = written(tmp_path / "pairs.jsonl", rows)
+    more = ["--task", "embed", "--steps", 120, "--eval-every", 40]
+    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
+    other = written(tmp_path / "other.jsonl", scored(100, seed=4))
+    (found,) = good("evaluate", other, "-m", tmp_path / "out", "--compare", base).rows
+    assert found["task"] == "embed"
+    assert found["spearman"] > found["compare"]["spearman"] + 0.2, found
+
+
+def test_the_result_is_a_sentence_model(base, tmp_path):
+    file = written(tmp_path / "pairs.jsonl", belonging(20))
+    assert call(*argv(file, tmp_path / "out", base, "--steps", 2, "--max-length", 20)).code == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["pooling"] == "mean"
+    from sentence_transformers import SentenceTransformer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SentenceTransformer(str(tmp_path / "out"))
+    (row,) = good("embed", "-q", "-m", tmp_path / "out", "room one").rows
+    close(torch.tensor(row["embedding"]), torch.from_numpy(model.encode("room one")))
+    assert model.max_seq_length == 20
+
+
+def test_interrupted_and_resumed_to_the_same_bits(base, tmp_path, monkeypatch):
+    file = written(tmp_path / "pairs.jsonl", belonging(40, negatives=True))
+    more = ["--steps", 8, "--save-every", 2, "--log-every", 2, "--eval-every", 3, "--resume"]
+    assert call(*argv(file, tmp_path / "whole", base, *more)).code == 0
+    step = Training.step
+
+    def stopping(self, at):
+        if at == 5:
+            raise KeyboardInterrupt
+        return step(self, at)
+
+    monkeypatch.setattr(Training, "step", stopping)
+    assert call(*argv(file, tmp_path / "out", base, *more)).code == 130
+    monkeypatch.undo()
+    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
+    assert lines(tmp_path / "out") == lines(tmp_path / "whole")
+    for name in ("model.safetensors", "manifest.json", "checkpoint-8/optimizer.safetensors"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_vectors_need_full_training(base, tmp_path):
+    file = written(tmp_path / "pairs.jsonl", belonging(8))
+    done = call(*argv(file, tmp_path / "out", base, "--frozen"))
+    assert done.code == 2 and "--frozen cannot train vectors" in done.err
