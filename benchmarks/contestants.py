@@ -53,6 +53,7 @@ def products(precision: str, device: str = "cpu") -> Contestant:
 ONNX = ("onnx", "transformers")
 CPU = (
     *(bertcli(f"bertcli {precision}", precision) for precision in ("float32", "bfloat16", "int8")),
+    bertcli("bertcli float32, torch", backend="torch"),
     *(sentence_transformers(precision) for precision in ("float32", "bfloat16")),
     *(
         Contestant(f"ONNX Runtime {precision}", "onnxruntime", precision, ("onnxruntime", *ONNX))

@@ -46,7 +46,7 @@ def bertcli(contestant: Contestant, place: Place) -> Loaded:
     from bertcli.records.source import Source
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
-    given["max_length"] = place.max_length
+    given |= {"max_length": place.max_length, "threads": place.threads}
     embedder = Embedder.open(
         find_model(str(place.model)), EmbedOptions(**given | contestant.options)
     )

@@ -317,7 +317,9 @@ def test_without_a_home_it_is_compiled_in_memory(cache, monkeypatch):
     assert "warning: the compiled model cannot be kept: there is no home folder" in done.err
 
 
-@pytest.mark.parametrize("failure", [MemoryError, RuntimeError("Failed to allocate 9 bytes of memory")])
+@pytest.mark.parametrize(
+    "failure", [MemoryError, RuntimeError("Failed to allocate 9 bytes of memory")]
+)
 def test_when_memory_runs_out_batches_are_halved(tmp_path, cache, monkeypatch, failure):
     texts = lines(50)
     expected = vectors(tmp_path, cache, texts, "-m", TINY, *OPENVINO)
