@@ -10,10 +10,10 @@ import typer
 
 from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import truncated
+from bertcli.cli.display.messages import counted, truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, record
+from bertcli.cli.options.groups import INPUT, flag, record
 from bertcli.cli.options.inputs import (
     Files,
     IdField,
@@ -69,16 +69,35 @@ class QueryOptions:
         ),
     ] = None
 
+    mine: Annotated[
+        bool,
+        flag(
+            "--mine",
+            "Hard negatives for training: --input has pairs (anchor, positive); written are texts "
+            "of the corpus that are near to the anchor, but no positive of it.",
+        ),
+    ] = False
+    margin: Annotated[
+        float,
+        typer.Option(
+            metavar="X", help="How much less alike than the positive a negative has to be (--mine)."
+        ),
+    ] = 0.0
+
     @property
     def typed(self) -> bool:
         """Whether queries are typed at a prompt: none is given, and stdin is a terminal."""
-        given = self.queries or self.input
+        given = self.queries or self.input or self.mine
         return not given and sys.stdin is not None and sys.stdin.isatty()
 
     def reader(self, console: Console) -> Reader:
-        """Return the reader of the queries: arguments, files or stdin."""
+        """Return the reader of the queries, or of pairs: arguments, files or stdin."""
         if self.queries and self.input:
             raise UsageError("QUERY cannot be combined with --input")
+        if self.margin and not self.mine:
+            raise UsageError("--margin requires --mine")
+        if self.mine:
+            return self._pairs(console)
         note_files(self.queries or (), console)
         source = Source(
             texts=tuple(self.queries or ()),
@@ -87,6 +106,21 @@ class QueryOptions:
             single=True,
             flags={self.query_field or "text": "--query-field"},
             asked=fields_asked(self, "query_field"),
+        )
+        return Reader(source, console.warn, console.note)
+
+    def _pairs(self, console: Console) -> Reader:
+        """Return the reader of anchors, with positives as their pairs."""
+        if self.queries:
+            raise UsageError("--mine takes no QUERY", "give pairs with --input FILE")
+        paths = source_paths(self.input, given=False)
+        anchor = self.query_field or "anchor"
+        source = Source(
+            paths=paths,
+            format="jsonl" if paths == ("-",) else "auto",
+            text_field=anchor,
+            pair_field="positive",
+            flags={anchor: "--query-field"},
         )
         return Reader(source, console.warn, console.note)
 
@@ -167,10 +201,12 @@ def similar(
     $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     """
     console = messages.console()
-    form = output.form(ROWS)
+    form = output.form(ROWS, terminal="jsonl" if query.mine else "table")
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader(console)
     corpus.check(("-",) if typed else queries.source.paths)
+    if query.mine and (corpus.corpus is None or form == "table"):
+        raise UsageError("--mine requires --corpus, and writes no table")
     texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
@@ -179,6 +215,9 @@ def similar(
     options = record(SearchOptions, query, corpus)
     how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, texts, console)
+    if query.mine:
+        _mine(search, queries, query.margin, output, console)
+        return
     if typed:
         from bertcli.cli.display.prompt import USAGE, search_at_prompt
 
@@ -193,6 +232,28 @@ def similar(
     console.close(search.asked.records, queries)
     if texts is not None:
         console.close(texts.records, texts, numbered=True)
+
+
+def _mine(
+    search: "Search", pairs: Reader, margin: float, output: OutputOptions, console: Console
+) -> None:
+    """Write hard negatives for pairs."""
+    from bertcli.vectors.mining import Mining
+
+    form = output.form(ROWS, terminal="jsonl")
+    header = {"anchor": "", "positive": "", "negative": "", "margin": 0.0}
+    with stored_vectors(search, console) as stored:
+        mining = Mining(stored, pairs, margin)
+        reading = [*pairs.source.paths, *(search.reader.source.paths if search.reader else ())]
+        with output.open(form, reading) as write:
+            for rows in mining:
+                if rows:
+                    write(rows)
+            if not mining.negatives and form != "jsonl":
+                write([TableHeader(header)])
+    found = counted(mining.negatives, "negative", "negatives")
+    console.note(f"{found} for {counted(mining.pairs, 'pair', 'pairs')}")
+    console.close(mining.pairs, pairs)
 
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
