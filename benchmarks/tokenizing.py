@@ -40,7 +40,7 @@ tokenizer.no_padding()
 ONE_TOKENIZERS = LOAD + "print(tokenizer.encode('I love NLP!').ids)"
 ONE_TRANSFORMERS = f"""
 from transformers import AutoTokenizer
-print(AutoTokenizer.from_pretrained({str(FOLDER)!r})("I love NLP!").input_ids)
+print(AutoTokenizer.from_pretrained({str(FOLDER)!r})('I love NLP!').input_ids)
 """
 ALL_LINES = """
 import sys
@@ -242,7 +242,7 @@ def main() -> None:
     on_two_cores()
     one_text = {
         "tokenizers: load, one text": python(ONE_TOKENIZERS),
-        'bertcli tokenize "I love NLP!"': bertcli("I love NLP!"),
+        "bertcli tokenize 'I love NLP!'": bertcli("I love NLP!"),
         "transformers: load, one text": python(ONE_TRANSFORMERS),
     }
     results: dict[str, dict[str, dict[str, float]]] = {}

@@ -1,7 +1,7 @@
 """Texts to vectors: records are tokenized, run in batches by length, pooled, and come in order.
 
     embedder = Embedder.open(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), EmbedOptions())
-    run = embedder.run(Reader(Source(texts=("I love NLP!",))))
+    run = embedder.run(Reader(Source(texts=('I love NLP!',))))
     for window in embedder.embed(run):
         for item in window:
             print(item.encoded.record.text, item.vector)

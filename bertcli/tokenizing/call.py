@@ -1,7 +1,7 @@
 """What calling a tokenizer takes and gives: the arguments and the shapes of transformers.
 
 call = Call(padding=True, return_tensors="np")
-records, batched = call.records(["I love NLP!", "Hi"])
+records, batched = call.records(['I love NLP!', "Hi"])
 call.result(tokenizer.encode(records, call.layout(tokenizer.limit)), batched=batched)
 """
 

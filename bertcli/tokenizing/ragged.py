@@ -1,6 +1,6 @@
 """Millions of texts as flat arrays: ids, and where those of each text begin.
 
-    ragged = tokenizer.ragged([Record("I love NLP!"), Record("Hi")], Layout())
+    ragged = tokenizer.ragged([Record('I love NLP!'), Record("Hi")], Layout())
     ragged.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
     ragged.offsets   # int64 [B + 1]: 0 7 10
     ragged.column("token_type_ids")   # uint8 [T]

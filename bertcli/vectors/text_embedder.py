@@ -3,7 +3,7 @@
     embedder = Embedder.load("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
     embedder.encode(["a", "b"])                      # float32 [2, 384]
     embedder.encode([("a", "b")], normalize=True)    # a pair, with an option of `bertcli embed`
-    embedder.encode(["I love NLP!"], word_vectors="mean")   # a list: [4, 384] for each text
+    embedder.encode(['I love NLP!'], word_vectors="mean")   # a list: [4, 384] for each text
 
 The vectors are those of `bertcli embed`, to the last bit, and come as fast.
 """

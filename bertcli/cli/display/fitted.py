@@ -22,7 +22,8 @@ Inputs: TypeAlias = Sequence[str | Path]  # files that are read, "-" for stdin
 
 MOST_TEXTS = 20  # that are drawn of a run
 MOST_ROWS = 100  # and the rows after which no other text is begun
-NARROWEST = 16  # characters of a text that previews leave to it
+LEAST_TEXT = 28  # characters of a text that previews leave to it
+NARROWEST = 16  # characters that are worth being shown of a text
 SHORTEST = 8  # characters of a text, whatever the width
 
 
@@ -61,7 +62,7 @@ class FittedTable:
             last = max(map(cell_len, shown), default=0) if numbers else 0
             columns = [*widths, last] if numbers else widths
             room = options.max_width - sum(columns) - 3 * len(columns) - 1  # 2 beside, 1 between
-            if room >= min(text, NARROWEST):
+            if room >= min(text, LEAST_TEXT):
                 break
         widths[self.text_at] = max(min(text, room), min(text, SHORTEST))
         yield self._drawn(widths, shown if numbers else None)
