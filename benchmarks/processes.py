@@ -62,8 +62,8 @@ def start(setting: Setting) -> Section:
         "python": python("pass"),
         "python, tokenizer.json": python(BARE, str(place.model / "tokenizer.json"), text),
         "python, import torch": python("import torch"),
-        'bertcli tokenize "I love NLP!"': bertcli("tokenize", text),
-        'bertcli embed "I love NLP!"': bertcli(*ours),
+        "bertcli tokenize 'I love NLP!'": bertcli("tokenize", text),
+        "bertcli embed 'I love NLP!'": bertcli(*ours),
         "the same, --backend torch": bertcli(*ours, "--backend", "torch"),
         "sentence-transformers, one text": python(ONE_THEIRS, str(place.model), text),
     }

@@ -21,18 +21,14 @@ COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 def sessions():
+    """Yield the blocks of commands. None needs what another has written: they run in any order."""
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
         yield COMMAND.findall(block)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return furnished(tmp_path_factory.mktemp("readme"))
-
-
-@pytest.fixture(scope="module")
-def zsh_place(tmp_path_factory):
-    return furnished(tmp_path_factory.mktemp("zsh"))
+@pytest.fixture
+def place(tmp_path):
+    return furnished(tmp_path)
 
 
 def furnished(folder):
@@ -96,8 +92,8 @@ def test_what_it_shows_is_what_happens(session, place):
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
 @pytest.mark.parametrize("session", list(sessions()), ids=lambda session: session[0][0][:40])
-def test_the_same_happens_in_zsh(session, zsh_place):
-    check(session, zsh_place, "zsh")
+def test_the_same_happens_in_zsh(session, place):
+    check(session, place, "zsh")
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
