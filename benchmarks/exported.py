@@ -55,7 +55,7 @@ def _quantize(path: Path, small: Path) -> None:
     quantize_dynamic(path, small, weight_type=kind, per_channel=True, extra_options=extra)
 
 
-def _export(model: Path, path: Path) -> None:
+def _pooled(model: Path) -> Any:
     import torch
     from transformers import AutoModel
 
@@ -71,11 +71,16 @@ def _export(model: Path, path: Path) -> None:
             share = keep.to(states.dtype) / keep.sum(1, keepdim=True)
             return (states * share.unsqueeze(-1)).sum(1)
 
-    bert = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
+    return Pooled(AutoModel.from_pretrained(model, attn_implementation="eager").eval())
+
+
+def _export(model: Path, path: Path) -> None:
+    import torch
+
     ids = torch.randint(1000, 2000, (3, 17))
     sizes = {0: "batch", 1: "length"}
     torch.onnx.export(
-        Pooled(bert),
+        _pooled(model),
         (ids, torch.ones_like(ids)),
         str(path),
         dynamo=False,  # the fusions of fused_file know this exporter's graphs, not the new one's
@@ -84,6 +89,38 @@ def _export(model: Path, path: Path) -> None:
         output_names=["vectors"],
         dynamic_axes={"ids": sizes, "keep": sizes},
     )
+
+
+def openvino_file(model: Path, work: Path, *, quantized: bool) -> str:
+    """Return a graph (ids, keep: int64 [B, L]) -> mean of the tokens [B, D], of OpenVINO.
+
+    Quantized it is by NNCF's defaults for transformers, with the sample that bertcli takes.
+    """
+    path = work / ("openvino.int8.xml" if quantized else "openvino.xml")
+    if not path.exists():
+        apart(_openvino, model, path, quantized)
+    return str(path)
+
+
+def _openvino(model: Path, path: Path, quantized: bool) -> None:
+    import numpy as np
+    import torch
+    from transformers import AutoTokenizer
+
+    import bertcli
+    from bertcli.inference.openvino import converted, nncf, openvino
+
+    ids = torch.randint(1000, 2000, (3, 17))
+    with torch.inference_mode():
+        graph = converted(_pooled(model), (ids, torch.ones_like(ids)))
+    if quantized:
+        sample = Path(bertcli.__file__).with_name("inference") / "calibration.txt"
+        tokenizer, library = AutoTokenizer.from_pretrained(model), nncf()
+        texts = [tokenizer(line)["input_ids"] for line in sample.read_text("utf-8").splitlines()]
+        pairs = [[np.array([text]), np.ones((1, len(text)), np.int64)] for text in texts]
+        kind = library.ModelType.TRANSFORMER
+        graph = library.quantize(graph, library.Dataset(pairs), model_type=kind)
+    openvino().save_model(graph, str(path), compress_to_fp16=False)
 
 
 def ctranslate2_folder(model: Path, work: Path) -> Path:

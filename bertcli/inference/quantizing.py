@@ -31,7 +31,7 @@ from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-LOUD = 48  # one in so many units stays float32
+LOUD = 24  # one in so many units stays float32
 SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take over
 HELD_OUT = 4  # each so many-th text is not calibrated on: it tells how near the numbers are
 
