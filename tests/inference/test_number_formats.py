@@ -88,6 +88,7 @@ def test_the_accuracy_is_kept_and_told_and_another_format_is_another_run(tmp_pat
 def test_made_twice_an_8_bit_model_is_the_same(tmp_path):
     made = [good(*EMBED, *INT8, BERTCLI_CACHE=str(tmp_path / name)).stdout for name in "ab"]
     assert made[0] == made[1]
+    assert "all tokens, int8" in call("models", BERTCLI_CACHE=str(tmp_path / "a")).out
 
 
 def test_nncf_is_needed_only_where_an_8_bit_model_is_made(tmp_path, cache, monkeypatch):

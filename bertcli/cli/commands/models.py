@@ -164,9 +164,11 @@ def _use(about: Any) -> str:
         return "damaged; compiled again when it is needed"
     from bertcli.tasks.head import TASKS
 
+    dtype = about.get("dtype", "float32")
+    computed = "" if dtype == "float32" else f", {dtype}"
     if about["kind"] in TASKS:
-        return TASKS[about["kind"]][0]
+        return TASKS[about["kind"]][0] + computed
     reading = about["reading"]
     layers = ",".join(map(str, reading["layers"]))
     what = "pooler" if about["pooler"] else "first tokens" if reading["first"] else "all tokens"
-    return f"embed, layers {layers}, {what}"
+    return f"embed, layers {layers}, {what}{computed}"
