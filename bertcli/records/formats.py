@@ -132,7 +132,7 @@ def jsonl(
 
 def delimited(
     stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
-) -> Iterator[list[Record]]:
+) -> Iterator[Sequence[Record]]:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     rows = DelimitedRows(stream, decode, reader.source.max_record_bytes, reader.skip, tabs=tabs)
     if reader.source.are_pairs:
@@ -141,15 +141,35 @@ def delimited(
         rows.begin()
         if header and header[1] != _pair_names(reader.source):
             yield reader.collect(iter([header]), parse)
-    else:
-        header = next(rows, None)
-        if header is None:
-            return
-        rows.begin()
-        fields = reader.table_fields(header[1], decode.name)
-        parse = partial(_row, fields, reader, decode.name, header[1])
+        yield from (reader.collect(some, parse) for some in handfuls(rows))
+        return
+    header = next(rows, None)
+    if header is None:
+        return
+    rows.begin()
+    fields = reader.table_fields(header[1], decode.name)
+    parse = partial(_row, fields, reader, decode.name, header[1])
     for some in handfuls(rows):
-        yield reader.collect(some, parse)
+        together = _rows(fields, reader, decode.name, header[1], some)
+        yield together or reader.collect(some, parse)
+
+
+def _rows(
+    fields: RecordFields,
+    reader: ReadProgress,
+    name: str,
+    header: list[str],
+    rows: Sequence[tuple[int, list[str]]],
+) -> TextBlock | None:
+    """Return the records of rows; None where one of them needs a closer look: see `_row`."""
+    if any(len(row) != len(header) for _, row in rows):
+        return None
+    cells = map(list, zip(*(row for _, row in rows), strict=True))
+    columns: dict[str, list[Any]] = dict(zip(header, cells, strict=True))
+    for field in (fields.pair, fields.id):
+        if field is not None:
+            columns[field] = [cell or None for cell in columns[field]]
+    return reader.block(fields, columns, name, [number for number, _ in rows])
 
 
 def _row(

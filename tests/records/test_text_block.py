@@ -67,6 +67,25 @@ def test_lines_of_json_together_and_one_by_one(tmp_path, lines, source):
     assert found[0] == found[1]
 
 
+cells = st.lists(st.sampled_from(["a", "é", "", '"b, c"', '"d']), min_size=3, max_size=4)
+
+
+@given(
+    rows=st.lists(cells.map(lambda row: row[:3]), max_size=5) | st.lists(cells, max_size=5),
+    source=sources,
+    suffix=st.sampled_from(["csv", "tsv"]),
+)
+def test_rows_of_text_together_and_one_by_one(tmp_path, rows, source, suffix):
+    path, between = tmp_path / f"a.{suffix}", "," if suffix == "csv" else "\t"
+    header = ["text", "x", "id"]
+    path.write_text("".join(between.join(row) + "\n" for row in [header, *rows]), "utf-8")
+    found = [seen(path, source)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReadProgress, "block", lambda *given: None)
+        found.append(seen(path, source))
+    assert found[0] == found[1]
+
+
 @given(
     texts=st.lists(st.one_of(st.none(), st.text(max_size=4)), min_size=1, max_size=5),
     keys=st.sampled_from([["a"], [1], [None], [1.5], [float("nan")], [b"\xff"], [[1]]]),
