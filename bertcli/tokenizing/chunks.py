@@ -106,7 +106,10 @@ class TokenCounter:
         tokenizer.notice_changes()
         self.tokenizer, self.prepare = tokenizer, prepare
         added = tokenizer.core.get_added_tokens_decoder().values()
-        self.inside = {letter for token in added for letter in token.content}
+        self.inside: dict[str, list[tuple[str, int]]] = {}  # two letters -> a token, place between
+        for name in (token.content for token in added):
+            for at, (before, after) in enumerate(pairwise(name), 1):
+                self.inside.setdefault(before + after, []).append((name, at))
         self.remembered = lru_cache(WORDS)(self._starts)
         self.seen = 0
 
@@ -124,17 +127,22 @@ class TokenCounter:
         """Return the first place behind ``at`` where tokens and a grapheme end; or the end."""
         while (found := _BREAK.search(text, at)) is not None:
             at = found.end()
-            if text[at - 1] not in self.inside and is_whole(text, at):
+            if is_whole(text, at) and not self._divides(text, at):
                 return at
         return len(text)
+
+    def _divides(self, text: str, at: int) -> bool:
+        """Whether a place is within a special or added token that is written out."""
+        tokens = self.inside.get(text[at - 1 : at + 1], ())
+        return any(text.startswith(name, at - place) for name, place in tokens)
 
     def starts(self, text: str, start: int, end: int) -> list[int]:
         """Return where the tokens of [start, end) begin; -1 for one within a character."""
         found: list[int] = []
-        inside, remembered = self.inside, self.remembered
+        remembered = self.remembered
         for broken in _BREAK.finditer(text, start, end):
             stop = broken.end()
-            if text[stop - 1] in inside:
+            if self._divides(text, stop):
                 continue
             if stop < end and text[stop] >= FIRST_MARK and not is_whole(text, stop):
                 continue
@@ -452,7 +460,7 @@ class Chunker:
 
     def _begun(self, records: Sequence[tuple[int, Record]]) -> Sequence[Chunk | ChunkPlan]:
         """Return the pieces of texts that are short enough to be one, and plans for the others."""
-        most = GUESSED * self.room
+        most = min(GUESSED * self.room, SLICE)
         short = [record.text for _, record in records if len(record.text) <= most]
         (counts,) = map(iter, self._counts([short]))  # type: ignore[list-item]
         found: list[Chunk | ChunkPlan] = []

@@ -270,14 +270,23 @@ def test_the_first_piece_of_a_long_text_needs_no_more_of_it(default):
     assert chunker.counter.seen < 10_000  # characters
 
 
-def test_time_grows_with_the_text_and_not_with_its_square(default):
-    """What is tokenized of a long text is counted: about twice its characters."""
-    for piece in ("word ", "中", "x", ".", "a\u0301", "base64/+", "👍", " ", "unaffable"):
-        text = piece * (60_000 // len(piece))
-        chunker = Chunker(default, ChunkSettings(64))
-        found = [one for some in chunker.chunks([Record(text)], stop) for one in some]
-        assert "".join(one.text for one in found) == text
-        assert chunker.counter.seen < 4 * len(text)
+@pytest.mark.parametrize(
+    "piece", ["word ", "中", "x", ".", "a\u0301", "base64/+", "👍", " ", "unaffable", "[SEP]", "[S"]
+)
+def test_time_grows_with_the_text_and_not_with_its_square(default, monkeypatch, piece):
+    """What is tokenized of a long text, and looked at word by word, is a few times its length."""
+    text, looked_at, starts = piece * (60_000 // len(piece)), [], module.TokenCounter.starts
+
+    def counting(counter, text, start, end):
+        looked_at.append(end - start)
+        return starts(counter, text, start, end)
+
+    monkeypatch.setattr(module.TokenCounter, "starts", counting)
+    chunker = Chunker(default, ChunkSettings(64))
+    found = [one for some in chunker.chunks([Record(text)], stop) for one in some]
+    assert "".join(one.text for one in found) == text
+    assert chunker.counter.seen < 4 * len(text)
+    assert sum(looked_at) < 4 * len(text)
 
 
 def test_a_prompt_counts(default):
