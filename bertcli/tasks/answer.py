@@ -50,14 +50,7 @@ class AnswerTask:
         """How a question and its context become tokens: in windows over the context."""
         settings = self.head.settings
         length = settings.max_length or min(self.head.max_length, WINDOW)
-        stride = min(length // 2, SHARED) if settings.stride is None else settings.stride
-        return replace(
-            self.head.layout(*COLUMNS),
-            max_length=length,
-            truncation="only_second",
-            overflowing=True,
-            stride=stride,
-        )
+        return in_windows(self.head.layout(*COLUMNS), length, settings.stride)
 
     def _prepare(self, record: Record) -> Record:
         if self.question is not None:
@@ -87,3 +80,14 @@ class AnswerTask:
             fields = {"answers": found} if self.choosing.top_k > 1 else alone
             results.append(Result(item.record, item.sample, fields))
         return results
+
+
+def in_windows(layout: Layout, length: int, stride: int | None = None) -> Layout:
+    """Return a layout of windows over the context, of so many tokens with the question."""
+    return replace(
+        layout,
+        max_length=length,
+        truncation="only_second",
+        overflowing=True,
+        stride=min(length // 2, SHARED) if stride is None else stride,
+    )

@@ -8,9 +8,9 @@
   `objective`, `checkpoints`, `log`; `options` are its numbers, `ranks` the processes.
 - `pretraining` is the task of such a folder, with its `configuration` and `pretraining_losses`.
 - `fine_tuning` is the task of labelled texts: read by `labelled_texts` (checks in `labels`), as
-  arrays in `token_rows`, with `label_losses` in a `label_objective` or, for words, a
-  `tag_objective`; `frozen` is that of a head alone over vectors that are computed once, `pairs`
-  (with `pair_objective`) that of an embedding model. `result` describes the model.
+  arrays in `token_rows`, with `label_losses` in a `label_objective` (of words: `tag_objective`, of
+  answers: `span_objective`); `frozen` is that of a head alone over vectors that are computed once,
+  `pairs` (with `pair_objective`) that of an embedding model. `result` describes the model.
 
 Begin with `prepare` and `run`.
 """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -19,8 +18,14 @@ from bertcli.errors import UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
-from bertcli.models.heads import BertForSequenceClassification, BertForTokenClassification
+from bertcli.models.heads import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 from bertcli.models.surgery import initialise_weight
+from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
+from bertcli.tasks.answer import WINDOW, in_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -30,10 +35,20 @@ from bertcli.training.label_objective import HeldLabels, LabelObjective, text_lo
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.options import FineTuningJob, Selection, TrainingOptions
 from bertcli.training.result import RunSummary, put_description
+from bertcli.training.span_objective import HeldSpans, SpanObjective, span_rows
 from bertcli.training.tag_objective import HeldTags, TagObjective, tagged_rows
 from bertcli.training.token_rows import TokenRows
 
-LabelledBert: TypeAlias = BertForSequenceClassification | BertForTokenClassification
+HeadedBert: TypeAlias = (
+    BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering
+)
+KINDS: Mapping[str, type[HeadedBert]] = {
+    "classify": BertForSequenceClassification,
+    "multilabel": BertForSequenceClassification,
+    "regress": BertForSequenceClassification,
+    "tag": BertForTokenClassification,
+    "answer": BertForQuestionAnswering,
+}
 
 PROBLEMS = {
     "classify": "single_label_classification",
@@ -42,17 +57,25 @@ PROBLEMS = {
 }
 
 
+class Lesson(NamedTuple):
+    """What is learnt from which rows, and what is evaluated."""
+
+    objective: LabelObjective | TagObjective | SpanObjective
+    rows: Any
+    held: HeldLabels | HeldTags | HeldSpans | None
+
+
 @dataclass(frozen=True)
 class HeadTask:
-    """A BERT with a head for labels of texts or tags of words."""
+    """A BERT with a head for labels of texts, tags of words or answers to questions."""
 
     job: FineTuningJob
     options: TrainingOptions
     texts: LabelledTexts
     base: Path
     config: BertConfig
-    start: LabelledBert  # its weights may be mapped files
-    objective: LabelObjective | TagObjective
+    start: HeadedBert  # its weights may be mapped files
+    lesson: Lesson
     tally: TokenCounts
     notes: list[str] = field(default_factory=list)
 
@@ -64,40 +87,29 @@ class HeadTask:
 
         Raises ModelError for a folder that is not a whole BERT.
         """
-        options = job.settled(options, len(texts.train), frozen=False)
         torch.manual_seed(options.seed)
-        tags = texts.task == "tag"
-        kind = BertForTokenClassification if tags else BertForSequenceClassification
-        start, notes = _with_head(base, kind, texts.names)
+        start, notes = _with_head(base, KINDS[texts.task], texts.names)
         config = _config(start, texts)
         check_layers(job.layers, config)
         items, tally = _tokenized(job, texts, base, config)
-        weights = texts.weights(job.class_weights)
-        loss = LabelLoss("classify" if tags else texts.task, weights, job.label_smoothing)
-        objective: LabelObjective | TagObjective
-        if tags:
-            objective = TagObjective(tagged_rows(items, texts.targets), loss)
-        else:
-            rows = TokenRows.of(items, targets=texts.targets)
-            objective = LabelObjective(rows, text_logits, loss)
-        return cls(job, options, texts, base, config, start, objective, tally, notes)
+        lesson = _lesson(job, texts, items)
+        options = job.settled(options, len(lesson.rows), frozen=False)
+        return cls(job, options, texts, base, config, start, lesson, tally, notes)
+
+    @property
+    def objective(self) -> LabelObjective | TagObjective | SpanObjective:
+        """Rows and losses."""
+        return self.lesson.objective
 
     @property
     def rows(self) -> Any:
-        """The examples to train on."""
-        return self.texts.train
+        """The rows to train on."""
+        return self.lesson.rows
 
-    @cached_property
-    def held(self) -> HeldLabels | HeldTags | None:
-        """The examples to evaluate on, in the order of their lengths."""
-        held, names = self.texts.held, self.texts.names
-        if not len(held):
-            return None
-        lengths = self.objective.read(held)["lengths"]
-        rows = held[np.argsort(lengths, kind="stable")]
-        if isinstance(self.objective, TagObjective):
-            return HeldTags(self.objective, rows, names)
-        return HeldLabels(self.objective, rows, len(names))
+    @property
+    def held(self) -> HeldLabels | HeldTags | HeldSpans | None:
+        """What is evaluated."""
+        return self.lesson.held
 
     @property
     def selection(self) -> Selection | None:
@@ -114,7 +126,7 @@ class HeadTask:
             "layers": self.job.layers,
         }
 
-    def model(self, checkpoint: Path | None) -> LabelledBert:
+    def model(self, checkpoint: Path | None) -> HeadedBert:
         """Build the model; weights are copied, not mapped, whose address can change last bits."""
         kind = type(self.start)
         model, source = kind(self.config), self.start
@@ -124,35 +136,57 @@ class HeadTask:
         freeze_below(model, self.job.layers)
         return model
 
-    def put(self, folder: Path, model: LabelledBert) -> None:
+    def put(self, folder: Path, model: HeadedBert) -> None:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.base)
 
-    def publish(self, folder: Path, model: LabelledBert, summary: RunSummary) -> None:
+    def publish(self, folder: Path, model: HeadedBert, summary: RunSummary) -> None:
         """Write the model, its manifest and its model card."""
         self.put(folder, model)
         put_description(folder, self.texts, self.job, self.options, self.identity, summary)
 
 
+def _lesson(job: FineTuningJob, texts: LabelledTexts, items: Sequence[Encoded]) -> Lesson:
+    """Return what is learnt from texts; what is held out comes in the order of its lengths."""
+    train, held = texts.train, texts.held
+    if texts.task == "answer":
+        windows = np.flatnonzero(np.isin([item.sample for item in items], train))
+        every = texts.examples.examples
+        spans = SpanObjective(span_rows(items, every))
+        return Lesson(spans, windows, HeldSpans(spans, items, every, held) if len(held) else None)
+    lengths = np.array([item.length for item in items])[held]
+    held = held[np.argsort(lengths, kind="stable")]
+    weights = texts.weights(job.class_weights)
+    if texts.task == "tag":
+        loss = LabelLoss("classify", weights, job.label_smoothing)
+        tags = TagObjective(tagged_rows(items, texts.targets), loss)
+        return Lesson(tags, train, HeldTags(tags, held, texts.names) if len(held) else None)
+    loss = LabelLoss(texts.task, weights, job.label_smoothing)
+    rows = TokenRows.of(items, targets=texts.targets)
+    labels = LabelObjective(rows, text_logits, loss)
+    return Lesson(labels, train, HeldLabels(labels, held, len(texts.names)) if len(held) else None)
+
+
 def _with_head(
-    base: Path, kind: type[LabelledBert], names: Sequence[str]
-) -> tuple[LabelledBert, list[str]]:
+    base: Path, kind: type[HeadedBert], names: Sequence[str]
+) -> tuple[HeadedBert, list[str]]:
     """Load a model with a head for these labels: its own if it has them all, else a fresh one."""
     there = read_config(base)
     own = [there.id2label.get(index, "") for index in range(len(there.id2label))]
     same = own == list(names) and kind.__name__ in there.architectures
     model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=names)
     fresh = list(report.fresh)
-    if not same and "classifier.weight" not in fresh:
+    headed = not isinstance(model, BertForQuestionAnswering)
+    if headed and not same and "classifier.weight" not in fresh:
         for name in ("classifier.weight", "classifier.bias"):
             weight = torch.empty_like(model.get_parameter(name))
             initialise_weight(name, weight, there.initializer_range)
-            model.classifier.register_parameter(name.split(".")[1], nn.Parameter(weight))
+            setattr(model.classifier, name.split(".")[1], nn.Parameter(weight))
             fresh.append(name)
     return model, [f"fresh head: {', '.join(fresh)}"] if fresh else []
 
 
-def _config(start: LabelledBert, texts: LabelledTexts) -> BertConfig:
+def _config(start: HeadedBert, texts: LabelledTexts) -> BertConfig:
     config = replace(start.bert.config, problem_type=PROBLEMS.get(texts.task))
     if texts.task != "regress":
         return config
@@ -187,9 +221,11 @@ def _tokenized(
     tokenizer = Tokenizer.load(folder)
     refuse_unfit(folder, config, tokenizer)
     limit = token_limit(config, tokenizer, job.max_length)
-    words = ("word_ids",) if texts.task == "tag" else ()
-    columns = ("input_ids", "token_type_ids", *words)
+    further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(texts.task, ())
+    columns = ("input_ids", "token_type_ids", *further)
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
+    if texts.task == "answer":
+        layout = in_windows(layout, job.max_length or min(limit, WINDOW))
     items = tokenizer.encode(texts.records, layout)
     refuse_pairs(items, config.type_vocab_size)
     tally = TokenCounts()

@@ -90,8 +90,9 @@ class FrozenTask:
         folder: ModelFolder, job: FineTuningJob, texts: LabelledTexts, compute: dict[str, Any]
     ) -> RecordVectors:
         """Open the model; UsageError for options that have no effect on a head alone."""
-        if texts.task == "tag":
-            raise UsageError("--frozen cannot learn tags of words", "leave it out, or give --full")
+        if texts.task in ("tag", "answer"):
+            what = "tags of words" if texts.task == "tag" else "answers"
+            raise UsageError(f"--frozen cannot learn {what}", "leave it out, or give --full")
         if job.layers is not None:
             raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
         options = EmbedOptions(max_length=job.max_length, **compute)

@@ -17,10 +17,15 @@ from bertcli.hub import sha256
 from bertcli.records.examples import Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.training.labels import balanced, label_names, label_notes, parted, target_array
+from bertcli.training.labels import (
+    UNNAMED,
+    balanced,
+    label_names,
+    label_notes,
+    parted,
+    target_array,
+)
 from bertcli.training.options import FineTuningJob, Selection
-
-LEARNT = ("classify", "multilabel", "regress", "tag", "embed")
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,8 @@ class LabelledTexts:
         """
         examples = read_examples(opened(job.file), job.task)
         task = examples.form.task
-        if task not in LEARNT:
-            raise UsageError(
-                f"{job.file}: examples for {task}, which train does not learn",
-                f"it learns {', '.join(LEARNT)}",
-            )
         names = label_names(examples)
-        if (job.class_weights or job.label_smoothing) and task in ("regress", "embed"):
+        if (job.class_weights or job.label_smoothing) and task in UNNAMED:
             raise UsageError(
                 f"--class-weights and --label-smoothing have no effect on {task}", "leave them out"
             )
@@ -57,6 +57,8 @@ class LabelledTexts:
         targets = target_array(task, every, names)
         if job.eval is None:
             train, held = parted(every, job.eval_fraction, seed)
+            if job.eval_fraction and not len(held):
+                notes.append("all examples have the same text: none can be held out")
         else:
             other = read_examples(opened(job.eval), task)
             targets = np.concatenate([targets, target_array(task, other.examples, names)])
@@ -76,7 +78,7 @@ class LabelledTexts:
 
     @property
     def task(self) -> str:
-        """What is learnt: classify, multilabel, regress, tag or embed."""
+        """What is learnt: classify, multilabel, regress, tag, answer or embed."""
         return self.examples.form.task
 
     @cached_property

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.records.examples import CONTRAST, Example, Examples
+from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples
+
+# Tasks whose labels are not in the data.
+UNNAMED = {"regress": ["score"], "embed": [], "answer": ["LABEL_0", "LABEL_1"]}
 
 
 def label_names(examples: Examples) -> list[str]:
@@ -19,8 +22,8 @@ def label_names(examples: Examples) -> list[str]:
     """
     task = examples.form.task
     found: set[str] = set()
-    if task in ("regress", "embed"):
-        return ["score"] if task == "regress" else []
+    if task in UNNAMED:
+        return UNNAMED[task]
     for example in examples.examples:
         found.update([example.target] if task == "classify" else example.target)
     least = 1 if task == "multilabel" else 2
@@ -41,9 +44,9 @@ def target_array(task: str, examples: Sequence[Example], names: Sequence[str]) -
 
     Raises InputError for a label that is none of the names.
     """
-    if task in ("regress", "embed"):
+    if task in UNNAMED:
         if any(not isinstance(example.target, float) for example in examples):
-            return np.zeros(len(examples), np.float32)  # of pairs that belong together
+            return np.zeros(len(examples), np.float32)  # of pairs, and of answers
         return np.array([example.target for example in examples], np.float32)
     number = {name: index for index, name in enumerate(names)}
     for example in examples:
@@ -106,11 +109,13 @@ def label_notes(examples: Examples) -> Iterator[str]:
 def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:
     """Split rows into those to train on and those held out, [n1] and [n2].
 
-    Equal texts are on one side: texts are drawn, not examples.
+    Equal texts, of answers equal contexts, are on one side: texts are drawn, not examples.
     """
     rows_of: dict[str, list[int]] = {}
     for row, example in enumerate(examples):
-        rows_of.setdefault(str(example.record.text), []).append(row)
+        record, answers = example.record, isinstance(example.target, AnswerSpan)
+        text = record.pair if answers else record.text
+        rows_of.setdefault(str(text), []).append(row)
     wanted = round(len(examples) * fraction)
     held: list[int] = []
     if fraction and len(rows_of) > 1:

@@ -21,12 +21,14 @@ COMMANDS = {
     "multilabel": "classify",
     "regress": "classify",
     "tag": "tag",
+    "answer": "answer",
     "embed": "embed",
 }
 PIPELINES = {
     "classify": "text-classification",
     "multilabel": "text-classification",
     "tag": "token-classification",
+    "answer": "question-answering",
     "embed": "sentence-similarity",
 }
 

@@ -56,6 +56,17 @@ def tagged(count: int = 60, seed: int = 0) -> list[dict]:
     return found
 
 
+def asked(count: int = 60, seed: int = 0) -> list[dict]:
+    """Questions whose answer is the one word of the context that is of a class."""
+    draw, found = random.Random(seed), []
+    for _ in range(count):
+        word = draw.choice([*GOOD, *BAD])
+        context = sentence(draw, word)
+        row = {"question": "how was it", "context": context, "answer": word}
+        found.append(row | {"start": f" {context} ".index(f" {word} ")})
+    return found
+
+
 def belonging(count: int = 60, seed: int = 0, negatives: bool = False) -> list[dict]:
     """Pairs that belong together as they name the same number."""
     draw, found = random.Random(seed), []

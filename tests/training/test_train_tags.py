@@ -104,9 +104,3 @@ def test_tags_need_full_training(base, tmp_path):
     file = written(tmp_path / "e.jsonl", tagged(10))
     done = call(*argv(file, tmp_path / "out", base, "--frozen"))
     assert done.code == 2 and "--frozen cannot learn tags" in done.err
-
-
-def test_what_is_not_learnt_is_said(base, tmp_path):
-    rows = [{"question": "Who?", "context": "Angela.", "answer": "Angela", "start": 0}] * 4
-    done = call(*argv(written(tmp_path / "e.jsonl", rows), tmp_path / "out", base))
-    assert done.code == 2 and "examples for answer, which train does not learn" in done.err

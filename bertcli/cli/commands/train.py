@@ -91,7 +91,7 @@ def _opened(
         return pairs
     frozen = wanted.frozen
     if frozen is None:
-        frozen = len(texts.train) <= FEW and texts.task != "tag"
+        frozen = len(texts.train) <= FEW and texts.task not in ("tag", "answer")
     if not frozen:
         task = HeadTask.open(wanted, options, texts, folder.path)
         _tell(task.tally, console)
