@@ -9,6 +9,7 @@ where it is no object: typed lines are texts as soon as they are there.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from functools import partial
 from itertools import chain
 from typing import IO
@@ -16,6 +17,7 @@ from typing import IO
 from bertcli.files.streams import LineDecoder, read_chunk, stream_of
 from bertcli.files.typed_json import BadJsonError, parse
 
+BRACE = ord("{")
 BLANK = re.compile(rb"(\xef\xbb\xbf)?[\s\0]*")  # a byte order mark may come first
 READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
 
@@ -27,32 +29,31 @@ def begins_with_object(
 
     About ``limit`` bytes are read for that at most.
     """
-    head, name = bytearray(), decode.name
-    while len(head) <= limit and (chunk := read_chunk(stream, name)):
+    head, start = bytearray(), -1  # where the line begins, once that is known
+    while len(head) <= limit and (chunk := read_chunk(stream, decode.name)):
+        new = len(head)
         head += chunk
-        if _is_decided(head, decode.separator):
+        if start < 0:
+            first = _after_blanks(head, new if new > len(BOM_UTF8) else 0)
+            start = first if first < len(head) else -1
+        if start >= 0 and (
+            head[start] != BRACE or head.find(decode.separator, max(start, new)) > 0
+        ):
             break
-    rest = iter(partial(read_chunk, stream, name), b"")
-    return _is_object(head, decode), stream_of(chain([bytes(head)], rest), stream)
+    rest = iter(partial(read_chunk, stream, decode.name), b"")
+    found = start >= 0 and head[start] == BRACE and _is_object(head, start, decode)
+    return found, stream_of(chain([bytes(head)], rest), stream)
 
 
-def _is_decided(head: bytearray, separator: bytes) -> bool:
-    start = _start(head)
-    return start < len(head) and (head[start] != ord("{") or head.find(separator, start) > 0)
+def _after_blanks(head: bytearray, start: int) -> int:
+    found = BLANK.match(head, start)
+    return found.end() if found else start
 
 
-def _is_object(head: bytearray, decode: LineDecoder) -> bool:
-    start = _start(head)
-    if head[start : start + 1] != b"{":
-        return False
+def _is_object(head: bytearray, start: int, decode: LineDecoder) -> bool:
     end = head.find(decode.separator, start)
     try:
         line = bytes(head[start : end if end > 0 else None]).decode(decode.encoding, decode.errors)
         return isinstance(parse(line), dict)
     except (BadJsonError, UnicodeDecodeError):
         return False
-
-
-def _start(head: bytearray) -> int:
-    found = BLANK.match(head)
-    return found.end() if found else 0

@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import find_weights, tokenizer_files
-from bertcli.embedding.embedder import Embedder
 from bertcli.hub import sha256
-from bertcli.inference.compiled_cache import digest_of
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
+
+if TYPE_CHECKING:
+    from bertcli.embedding.embedder import Embedder
 
 DIGEST_BYTES = 16  # of a text
 
@@ -93,6 +94,8 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
 
 def weights_of(folder: Path) -> dict[str, str]:
     """Return the sha256 of the files that hold a folder's weights, by name."""
+    from bertcli.inference.compiled_cache import digest_of  # it imports numpy
+
     return {path.name: digest_of(path) for path in find_weights(folder).all}
 
 

@@ -35,7 +35,8 @@ class PretrainCorpusOptions:
         list[str] | None,
         typer.Argument(
             metavar="CORPUS...",
-            help="Text files (default, and -: stdin). .gz and .zst are decompressed.",
+            help="Files, folders or quoted globs (default, and -: stdin). .gz and .zst are "
+            "decompressed.",
         ),
     ] = None
     input_format: Annotated[
