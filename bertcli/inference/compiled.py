@@ -31,7 +31,6 @@ from bertcli.inference.openvino import (
     settings,
 )
 from bertcli.inference.options import Compute, several
-from bertcli.inference.pool import ProcessPool
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
@@ -122,6 +121,8 @@ class CompiledRuntime(Runtime):
         runner: Runner = first
         threads = runner.threads
         if len(places) > 1:
+            from bertcli.inference.pool import ProcessPool  # with multiprocessing: a late import
+
             each = replace(spec, compute=replace(compute, threads=max(1, threads // len(places))))
             openers = [partial(_runner, each)] * len(places)
             runner = ProcessPool(places, openers, max(1, threads // len(places)), budget_of(spec))
@@ -149,8 +150,9 @@ class CompiledRuntime(Runtime):
 
     def close(self) -> None:
         """End the processes of a pool now, and not with the program."""
-        if isinstance(self.runner, ProcessPool):
-            self.runner.close()
+        if len(self.devices) > 1:
+            pool: Any = self.runner
+            pool.close()
 
 
 def budget_of(spec: ModelSpec) -> int:
