@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
@@ -47,7 +48,8 @@ CHOICES = {
     "backend": ("auto", "torch", "openvino"),
     "dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
     "combine": ("mean", "sum", "concat", "stack"),
-    "on_truncate": ("warn", "error", "ignore", "window"),
+    "on_truncate": ("warn", "error", "ignore", "window", "chunk"),
+    "at": ("token", "word", "sentence", "paragraph"),
 }
 
 
@@ -84,8 +86,8 @@ class TextEmbedder(Embedder):
         """Return the vectors of texts in their order, [n, D], or of a single text, [D].
 
         ``texts`` is any iterable, read as it is needed: of strings, of pairs (two strings), of
-        records; with ``pre_split``, of lists of words. With a vector for each token or word, the
-        result is a list of arrays [L, D]. ``options`` replace those that the model was loaded
+        records; with ``pre_split``, of lists of words. With a vector for each token, word or chunk,
+        the result is a list of arrays [L, D]. ``options`` replace those that the model was loaded
         with; what it computes (pooling, layers, device, dtype) is better given there, as it has to
         be opened again. What truncation dropped is reported through `logging`. Raises InputError
         for what is no text, or too long with ``on_truncate="error"``.
@@ -98,7 +100,10 @@ class TextEmbedder(Embedder):
 
     def _encoded(self, texts: Any) -> Any:
         source, tally = Source(pre_split=bool(self.asked.get("pre_split"))), TokenCounts()
-        run = self.run(Reader(source), full=True, blocks=_blocks(texts, source))
+        reader, blocks, sizes = Reader(source), _blocks(texts, source), Counter[int]()
+        if self.chunks:
+            blocks = self._pieces_of(blocks, reader, sizes)
+        run = self.run(reader, full=True, blocks=blocks)
         vectors: list[np.ndarray] = []
         for window in self.windows(run):
             tally.merge(window.counts)
@@ -116,11 +121,23 @@ class TextEmbedder(Embedder):
                 tally.cut,
             )
         precision = self.asked.get("precision", "float32")
-        if self.options.per_token:
-            whole = np.concatenate(vectors) if vectors else self.nothing
-            ends = np.cumsum([len(some) for some in vectors])[:-1]
-            return np.split(_quantized(whole, precision), ends) if vectors else []
-        return _quantized(np.stack(vectors) if vectors else self.nothing, precision)
+        join = np.concatenate if self.options.per_token else np.stack
+        found = _quantized(join(vectors) if vectors else self.nothing, precision)
+        if not (self.options.per_token or self.chunks):
+            return found
+        counts = list(sizes.values()) if self.chunks else list(map(len, vectors))
+        return np.split(found, np.cumsum(counts)[:-1]) if counts else []
+
+    def _pieces_of(
+        self, blocks: Iterable[Sequence[Record]], reader: Reader, sizes: Counter[int]
+    ) -> Iterator[Sequence[Record]]:
+        """Yield the chunks of texts as records, and count those of each."""
+        chunker, first = self.chunker(), 0
+        for records in blocks:
+            for chunks in chunker.chunks(records, reader.skip, first):
+                sizes.update(chunk.sample for chunk in chunks)
+                yield [chunk.record._replace(text=chunk.text) for chunk in chunks]
+            first += len(records)
 
     def _with(self, options: Mapping[str, Any]) -> Self:
         """Return an embedder with other options, of the same open model where that can be."""

@@ -99,6 +99,20 @@ def test_a_vector_for_each_token_or_word(embedder, options):
         assert np.array_equal(some, np.array(row["vectors"], np.float32).reshape(some.shape))
 
 
+def test_a_vector_for_each_chunk(embedder):
+    texts = ["I love NLP! It is raining. Is it?", "", "a", "the dog " * 9]
+    options = ("--max-length", 8, "--on-truncate", "chunk", "--at", "sentence", "--overlap", 1)
+    rows = good("embed", "-q", "-m", MODEL, *options, *texts, "-f", "jsonl").rows
+    how = {"max_length": 8, "on_truncate": "chunk", "at": "sentence", "overlap": 1}
+    found = embedder.encode(texts, **how)
+    assert [len(some) for some in found] == [
+        sum(row["id"] == at for row in rows) for at in range(len(texts))
+    ]
+    right = np.array([row["embedding"] for row in rows], np.float32)
+    assert np.array_equal(np.concatenate(found), right)
+    assert embedder.encode([], on_truncate="chunk") == []
+
+
 def test_any_iterable_is_read_in_windows(embedder):
     taken = []
 
