@@ -183,8 +183,7 @@ def test_a_resumed_run_knows_the_files_of_a_folder(docs):
 
 def test_questions_are_read_from_folders_and_lists(docs, models):
     run = ("answer", "-q", "-m", models("BertForQuestionAnswering"), "--question", "who?")
-    run += ("--context-field", "text")
-    assert len(good(*run, "-i", "docs/sub").rows) == 2
+    assert len(good(*run, "-i", "docs/sub", "--context-field", "text").rows) == 2
     assert len(good(*run, "--files-from", "-", stdin="docs/a.txt\ndocs/b.txt\n").rows) == 2
 
 

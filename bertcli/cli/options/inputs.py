@@ -204,8 +204,9 @@ class InputOptions:
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
+        source = self.source(**changes)
         note_files((*(self.texts or ()), *(self.pair or ())), console)
-        return Reader(self.source(**changes), console.warn, console.note)
+        return Reader(source, console.warn, console.note)
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""
