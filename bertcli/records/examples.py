@@ -21,6 +21,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, checked, words
 from bertcli.records.source import Source
 
+CONLL = (".conll", ".bio", ".iob")  # suffixes of files with a word and its tag on each line
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")
 
 
@@ -76,11 +77,13 @@ def examples_source(path: str, **options: Any) -> Source:
     source = Source(paths=(path,), text_fields=names, single=True, sentences=True, keep="*")
     if path == "-" and options.get("format", "auto") == "auto":
         options["format"] = "jsonl"
+    if path.endswith(CONLL) and options.get("format", "auto") == "auto":
+        options["format"] = "conll"
     source = Source(**{**vars(source), **options})
     if source.format_of(path) == "txt":
         raise UsageError(
             f"{path}: a text file has no fields",
-            "examples are .jsonl, .csv, .tsv or .parquet with fields such as text and label",
+            "examples are .jsonl, .csv, .tsv or .parquet with fields such as label, or .conll",
         )
     return source
 

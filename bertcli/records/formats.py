@@ -240,6 +240,31 @@ def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[Sequence[Re
             yield together or reader.collect(zip(lines, rows, strict=True), parse)
 
 
+def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[list[Record]]:
+    """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
+    lines: list[list[str]] = []
+    start = 1
+
+    def sentence() -> list[Record]:
+        words, tags = ([cells[at] for cells in lines] for at in (0, -1))
+        lines.clear()
+        extra = {"words": words, "tags": tags}
+        return [Record(words, extra=extra, file=decode.name, line=start)] if words else []
+
+    for block in _blocks(stream, decode, reader):
+        for number, index in _numbered(block):
+            cells = decode(block, index).split()
+            if not cells or cells[0] == "-DOCSTART-":
+                yield sentence()
+            elif len(cells) < 2:
+                problem = f"{decode.name}:{number}: a word without a tag"
+                reader.skip(InputError(problem, "a line is a word, its tag last"))
+            else:
+                start = start if lines else number
+                lines.append(cells)
+    yield sentence()
+
+
 def _blocks(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[Block]:
     limit = reader.source.max_record_bytes
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
@@ -314,6 +339,7 @@ def _whole(value: Any, where: str, source: Source) -> Any:
 FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Iterator[Sequence[Record]]]] = {
     "txt": lines,
     "jsonl": jsonl,
+    "conll": conll,
     "csv": partial(delimited, tabs=False),
     "tsv": partial(delimited, tabs=True),
 }

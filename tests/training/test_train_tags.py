@@ -9,7 +9,7 @@ from example_files import tagged, written
 from front import bad, call, good
 from model_reference import close
 
-from bertcli.records.examples import examples_source
+from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.reader import Reader
 from bertcli.training.fine_tuning import HeadTask
 from bertcli.training.labelled_texts import LabelledTexts
@@ -104,3 +104,16 @@ def test_tags_need_full_training(base, tmp_path):
     file = written(tmp_path / "e.jsonl", tagged(10))
     done = call(*argv(file, tmp_path / "out", base, "--frozen"))
     assert done.code == 2 and "--frozen cannot learn tags" in done.err
+
+
+def test_conll_files_are_words_with_tags(base, tmp_path):
+    text = "-DOCSTART- -X- O O\n\nAngela NNP B-NP B-PER\nlives VBZ B-VP O\n\nHello UH O O\n"
+    (tmp_path / "a.conll").write_text(text)
+    (found,) = read_examples(Reader(examples_source(str(tmp_path / "a.conll")))).examples[:1]
+    assert (found.record.text, found.target) == (["Angela", "lives"], ["B-PER", "O"])
+    assert found.record.line == 3
+    more = ["--steps", 1, "--eval-fraction", 0]
+    assert call(*argv(tmp_path / "a.conll", tmp_path / "out", base, *more)).code == 0
+    (tmp_path / "bad.conll").write_text("Angela B-PER\nlives\n")
+    given = argv(tmp_path / "bad.conll", tmp_path / "other", base)
+    assert "bad.conll:2: a word without a tag" in bad(*given).error
