@@ -24,9 +24,10 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
 def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the tables of a report."""
     other = report.get("compare")
-    names = ["metric", "value", "95 % interval"]
-    names += ["other model", "difference", "95 % interval"] if other else []
+    names = ["metric", "value", "95 %" if other else "95 % interval"]
+    names += ["other", "better by", "95 %"] if other else []  # short: they fit 60 columns
     metrics = Table(*names, box=SIMPLE_HEAD, title=f"{report['task']}, {report['n']:,} examples")
+    metrics.columns[0].no_wrap = True
     for name, interval in report["intervals"].items():
         cells = [name.replace("_", " "), _number(report[name]), _interval(interval)]
         if other:

@@ -39,7 +39,6 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
-MOST_GROUPS = 1000  # of near-duplicates that are drawn, and texts of each
 SHORT = 160  # characters of a text among numbered results
 MOST = 40  # tokens or words of a text that are drawn
 PREVIEW = 4  # numbers of a vector
@@ -417,33 +416,35 @@ def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
 
 def show_ranking(results: Sequence[Result]) -> None:
     """Draw texts with their scores, in the order of the results."""
-    drawn = table("score", "row", "id", "text", figures=("score", "row", "id"))
-    for result in results[:MOST_GROUPS]:
+    drawn, first = table("score", "row", "id", "text", figures=("score", "row")), DrawnTexts()
+    for result in first.take(results):
         key = result.sample if result.record.id is None else result.record.id
         score = _cell(result.fields["score"])
-        drawn.add_row(score, str(result.sample), str(key), _text(result))
+        drawn.add_row(score, str(result.sample), plain(str(key)), _text(result))
     with drawing() as draw:
         if results:
             draw(drawn)
-        if len(results) > MOST_GROUPS:
-            draw(plain(f"the first {MOST_GROUPS:,} of {len(results):,} texts: -f jsonl has all"))
+        if first.more:
+            draw(first.rest())
 
 
 def show_duplicates(run: Duplicates) -> None:
     """Draw groups of near-duplicates, each below the text that is kept."""
+    first = DrawnTexts()
     with drawing() as draw:
-        for group in run.groups[:MOST_GROUPS]:
-            drawn = table("score", "row", "id", "text", figures=("score", "row", "id"))
+        for group in first.take(run.groups, lambda one: len(one.rows)):
+            drawn = table("score", "row", "id", "text", figures=("score", "row"))
             rows = [(group.keep, "kept"), *zip(group.rows, group.scores, strict=True)]
-            for row, score in rows[: MOST_GROUPS + 1]:
+            shown_rows = DrawnTexts()
+            for row, score in shown_rows.take(rows):
                 shown_score = score if isinstance(score, str) else f"{score:.4f}"
-                text = str(run.texts[row].text)
-                drawn.add_row(shown_score, str(row), str(run.id_of(row)), text)
+                text = plain(str(run.texts[row].text))
+                drawn.add_row(shown_score, str(row), plain(str(run.id_of(row))), text)
             draw(drawn)
-        if len(run.groups) > MOST_GROUPS:
-            draw(
-                plain(f"the first {MOST_GROUPS:,} of {len(run.groups):,} groups: -f jsonl has all")
-            )
+            if shown_rows.more:
+                draw(shown_rows.rest())
+        if first.more:
+            draw(Text(f"... {first.more:,} more groups; -f jsonl for all", "dim"))
 
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
