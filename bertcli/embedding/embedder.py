@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -43,9 +43,11 @@ from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
-from bertcli.tokenizing.chunks import Chunker, ChunkSettings
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
+
+if TYPE_CHECKING:
+    from bertcli.tokenizing.chunks import Chunker
 
 COLUMNS = ("input_ids", "token_type_ids")
 TRIED = (2, 19)  # tokens of the texts that `same_bits` compares
@@ -207,6 +209,8 @@ class Embedder:
 
     def chunker(self) -> Chunker:
         """Return what divides texts, so that a piece with its prompt is not too long."""
+        from bertcli.tokenizing.chunks import Chunker, ChunkSettings
+
         options = self.options
         settings = ChunkSettings(
             self.max_length, options.overlap, options.at, special_tokens=options.special_tokens

@@ -17,9 +17,9 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.chunks import Chunk, Chunker
+from bertcli.tokenizing.columns import PLACE
 from bertcli.tokenizing.run import TokenCounts
 
-PLACE = ("chunk", "start", "end")  # of a piece in its text
 WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may have
 
 

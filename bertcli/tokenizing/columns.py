@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Column = Sequence[Any]
 
+PLACE = ("chunk", "start", "end")  # what is written of a piece of a text: its place there
+
 # What each column is made of, in the order in which they are shown.
 COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
     "input_ids": lambda encoding: encoding.ids,

@@ -19,7 +19,6 @@ from bertcli.errors import BertcliError, InputError
 from bertcli.hub import find_model
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
-from bertcli.tokenizing.call import Call, Texts
 from bertcli.tokenizing.columns import (
     COLUMNS,
     Column,
@@ -31,13 +30,13 @@ from bertcli.tokenizing.columns import (
     span,
 )
 from bertcli.tokenizing.conversion import TokenConverter
-from bertcli.tokenizing.saving import write_tokenizer
 from bertcli.tokenizing.truncation import Window
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from typing_extensions import Self
 
+    from bertcli.tokenizing.call import Texts
     from bertcli.tokenizing.ragged import Ragged
 
 FEW = 256  # records that do not pay for the import of numpy
@@ -79,6 +78,8 @@ class Tokenizer(TokenConverter):
         ``options`` are the fields of `Call`, named as in transformers. Truncation and padding
         to the model's limit mean that of all files of the folder, 256 for all-MiniLM-L6-v2.
         """
+        from bertcli.tokenizing.call import Call
+
         call = Call(**options)
         records, batched = call.records(text, text_pair)
         with self.parsing(call.split_special_tokens):
@@ -90,6 +91,8 @@ class Tokenizer(TokenConverter):
 
         Raises OutputError when the folder cannot be written.
         """
+        from bertcli.tokenizing.saving import write_tokenizer
+
         write_tokenizer(self, Path(folder))
 
     def count_literals(self, records: Sequence[Record]) -> int:

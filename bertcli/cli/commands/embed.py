@@ -30,7 +30,7 @@ from bertcli.cli.options.inputs import InputOptions
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
-from bertcli.tokenizing.chunk_output import PLACE, ChunkReader
+from bertcli.tokenizing.columns import PLACE
 from bertcli.vectors.formats import refuse_stream
 from bertcli.vectors.precision import RANGED, too_few
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
@@ -83,6 +83,8 @@ def embed(
     reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
     embedder = _open(model, options, console)
     if embedder.chunks:
+        from bertcli.tokenizing.chunk_output import ChunkReader
+
         reader = ChunkReader(reader, embedder.chunker())
     if (source.pairs or source.pair) and embedder.sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
