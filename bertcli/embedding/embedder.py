@@ -221,6 +221,14 @@ class Embedder:
             lambda texts: TextBlock.of(self.prepare(TextBlock.of_lines(texts, "", 1))).texts,
         )
 
+    def divided(self, reader: Reader) -> Reader:
+        """Return a reader of the pieces of long texts where those are divided, else this one."""
+        if not self.chunks:
+            return reader
+        from bertcli.tokenizing.chunk_output import ChunkReader
+
+        return ChunkReader(reader, self.chunker())
+
     @property
     def layout(self) -> Layout:
         """How texts become tokens."""

@@ -82,10 +82,7 @@ def embed(
         console.warn("--overlap has no effect without --on-truncate chunk")
     reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
     embedder = _open(model, options, console)
-    if embedder.chunks:
-        from bertcli.tokenizing.chunk_output import ChunkReader
-
-        reader = ChunkReader(reader, embedder.chunker())
+    reader = embedder.divided(reader)
     if (source.pairs or source.pair) and embedder.sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
     if output.output is None:
