@@ -22,7 +22,8 @@ def explained(wrong: Any) -> tuple[str, str]:
     path = wrong.ctx.command_path if wrong.ctx else "bertcli"
     text = " ".join(wrong.format_message().split())
     if hasattr(wrong, "possibilities"):
-        return f"no such option: {wrong.option_name}", _meant(wrong.possibilities, path, "options")
+        near = [name for name in wrong.possibilities or () if _alike(wrong.option_name, name)]
+        return f"no such option: {wrong.option_name}", _meant(near, path, "options")
     if named := COMMAND.match(text):
         commands = getattr(wrong.ctx.command, "commands", ())
         near = get_close_matches(named[1], commands)
@@ -42,6 +43,11 @@ def explained(wrong: Any) -> tuple[str, str]:
         said = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", wrong.message)
         return f"invalid value for {name}: {said.rstrip('.')}", f"see {path} --help"
     return text[:1].lower() + text[1:].rstrip("."), f"see {path} --help"
+
+
+def _alike(wrong: str, name: str) -> bool:
+    """Tell whether two options are alike without their dashes, which all of them share."""
+    return bool(get_close_matches(wrong.lstrip("-"), [name.lstrip("-")]))
 
 
 def _has_param(wrong: Any) -> bool:

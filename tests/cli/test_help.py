@@ -84,6 +84,7 @@ def test_headings_are_bold_on_request_only():
     [
         ("embed --max-lenght 3 a", "no such option: --max-lenght", "did you mean --max-length?"),
         ("embed -Z", "no such option: -Z", "see bertcli embed --help"),
+        ("rerank --corpus a b", "no such option: --corpus", "see bertcli rerank --help"),
         ("--hlep", "no such option: --hlep", "did you mean --help?"),
         ("embd", "no such command: embd", "did you mean embed?"),
         ("xyzzy", "no such command: xyzzy", "bertcli -h lists the commands"),

@@ -374,6 +374,14 @@ def test_models_lists_prepares_and_cleans(tmp_path):
     assert "revision" in bad("models", "prepare", TINY, "--revision", "x", code=2, **env).error
 
 
+def test_models_lists_what_another_version_compiled(fresh):
+    folder, _ = fresh
+    (path,) = folder.glob("*.model")
+    path.write_bytes(b'{"model": "old", "size": 1}\n1')
+    rows = good("models", BERTCLI_CACHE=str(folder)).rows
+    assert [row["use"] for row in rows if row["model"] == "old"] == ["of another version of bertcli"]
+
+
 def test_models_lists_what_is_installed_and_cached(tmp_path):
     snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)

@@ -162,6 +162,8 @@ def _use(about: Any) -> str:
     """Return what a compiled model is for."""
     if not about:
         return "damaged; compiled again when it is needed"
+    if not {"kind", "reading", "pooler"} <= about.keys():
+        return "of another version of bertcli"
     from bertcli.tasks.head import TASKS
 
     dtype = about.get("dtype", "float32")
