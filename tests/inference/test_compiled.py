@@ -379,7 +379,8 @@ def test_models_lists_what_another_version_compiled(fresh):
     (path,) = folder.glob("*.model")
     path.write_bytes(b'{"model": "old", "size": 1}\n1')
     rows = good("models", BERTCLI_CACHE=str(folder)).rows
-    assert [row["use"] for row in rows if row["model"] == "old"] == ["of another version of bertcli"]
+    (use,) = (row["use"] for row in rows if row["model"] == "old")
+    assert use == "of another version of bertcli"
 
 
 def test_models_lists_what_is_installed_and_cached(tmp_path):
