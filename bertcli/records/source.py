@@ -74,8 +74,9 @@ class Source:
         """Return the format of a file: that of the source, else by the suffix."""
         name = Path(path)
         inner = name.with_suffix("") if name.suffix.lower() in PACKED else name
-        found = FORMATS.get(inner.suffix.lower(), "tsv" if self.are_pairs else "txt")
-        found = found if self.format == "auto" else self.format
+        found = FORMATS.get(inner.suffix.lower(), "txt") if self.format == "auto" else self.format
+        if found == "txt" and self.are_pairs and self.format == "auto":
+            found = "tsv"  # a line of text is no pair
         if found in TENSORS and not self.ids:
             raise InputError(f"{path}: {found} holds numbers, not texts")
         return found

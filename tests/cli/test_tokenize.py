@@ -322,6 +322,7 @@ def test_singles_and_pairs_are_mixed(tmp_path, form, option):
         ("p.csv", '"a","b"\nb,a\n'),
         ("p.jsonl", '{"text":"a","pair":"b"}\n{"pair":"a","text":"b"}\n'),
         ("p.tsv.gz", "a\tb\nb\ta\n"),
+        ("p.txt", "a\tb\nb\ta\n"),
     ],
 )
 def test_files_of_pairs(tmp_path, name, content):

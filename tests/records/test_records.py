@@ -226,6 +226,7 @@ def test_a_broken_table(tmp_path, name, content, message):
     [
         ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2: 3 columns, but BERT takes at most two"),
         ("a.tsv", "a\tb\nc\n", r"a\.tsv:2: 1 column, but a pair has two"),
+        ("a.txt", "a\tb\nc\n", r"a\.txt:2: 1 column, but a pair has two"),
         ("a.csv", "text,pair\na,b\nc,d,e\n", r"a\.csv:3: 3 columns, but BERT"),
     ],
 )
