@@ -6,5 +6,6 @@
 ways, `module_tree` shows it.
 
 Changes to a built model are in `surgery`: `cpu_products` are faster linear layers. Imports `errors`
-and `files` (for the config). Begin with `bert`.
+and `files` (for the config). Begin with `bert`. samples/transformer.py puts the parts together to
+the Transformer of 2017.
 """
