@@ -174,6 +174,7 @@ def backwards(model: Transformer, words: list[str]) -> list[str]:
 def main() -> None:
     """Learn, and show what was learnt."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the products are too small for more
     model = Transformer(SMALL)
     learn(model, steps=800, warmup=150)
     words = ["attention", "is", "all", "you", "need"]
