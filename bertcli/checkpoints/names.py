@@ -34,6 +34,8 @@ RENAMED: Mapping[str, str] = {
     "attention.self.Wq.": "attention.self.query.",
     "attention.self.Wk.": "attention.self.key.",
     "attention.self.Wv.": "attention.self.value.",
+    "embeddings.emotion_embeddings.": "embeddings.extra.emotion.",
+    "embeddings.word_embeddings_syllable.": "embeddings.extra.syllable.",
 }
 
 # Canonical names that are no weights: a model is complete without them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -53,6 +53,11 @@ class Judge:
     settings: Settings
     embedder: Callable[[ModelFolder], Embedder]  # how it is opened for vectors
     tell: Tell
+
+    @property
+    def extra_fields(self) -> Collection[str]:
+        """The fields of examples with ids that the model needs."""
+        return read_config(bert_folder(self.folder.path)).fields_of_extra.values()
 
     def judge(self, examples: Examples) -> Judged:
         """Return what the model says of examples; ModelError when it cannot."""

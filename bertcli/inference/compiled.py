@@ -30,7 +30,7 @@ from bertcli.inference.openvino import (
     openvino_version,
     settings,
 )
-from bertcli.inference.options import Compute, several
+from bertcli.inference.options import several
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
@@ -108,7 +108,7 @@ class CompiledRuntime(Runtime):
         """
         compute = replace(spec.compute, dtype=_dtype(spec.compute.dtype, tell))
         spec = replace(spec, compute=compute)
-        if reason := unable(compute):
+        if reason := unable(spec):
             raise UsageError(
                 f"{reason} is not possible with --backend openvino", "use --backend torch"
             )
@@ -214,8 +214,11 @@ def _key(about: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def unable(compute: Compute) -> str:
+def unable(spec: ModelSpec) -> str:
     """Return the choice that OpenVINO cannot follow, "" for none."""
+    compute = spec.compute
+    if read_config(spec.folder).extra_embeddings:
+        return "a model with extra embeddings"
     if not {*compute.device.split(",")} <= {"auto", "cpu"}:
         return f"--device {compute.device}"
     return f"--dtype {compute.dtype}" if compute.dtype == "float16" else ""

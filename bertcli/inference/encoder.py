@@ -95,7 +95,9 @@ class Encoder(BatchRunner):
         if not single or self.kernel != "packed":
             return batch
         ids, types, offsets = batch.ids, batch.types, batch.offsets
-        return Tokens(np.append(ids, 0), np.append(types, 0), np.append(offsets, len(ids) + 1))
+        extra = {name: np.append(flat, 0) for name, flat in batch.extra.items()}
+        end = np.append(offsets, len(ids) + 1)
+        return Tokens(np.append(ids, 0), np.append(types, 0), end, extra)
 
     def _states(self, batch: Tokens) -> tuple[Tensor, list[int]]:
         """Run the model over one batch: what is read off it, packed, and how many of each text."""
@@ -126,14 +128,16 @@ class Encoder(BatchRunner):
     def _packed(self, batch: Tokens, lengths: list[int]) -> BatchLayout:
         total = len(batch.ids)
         idle = -total % EVEN if total > EVEN else 0
-        ids, types = (np.zeros(total + idle, np.int64) for _ in range(2))
-        ids[:total], types[:total] = batch.ids, batch.types
+        columns = np.zeros((2 + len(batch.extra), total + idle), np.int64)
+        columns[:, :total] = np.stack([batch.ids, batch.types, *batch.extra.values()])
+        ids, types, *rest = torch.from_numpy(columns)
         all_lengths = [*lengths, *[1] * idle]
         direction = self.bert.direction
         states = self.bert.states(
-            torch.from_numpy(ids),
-            types=torch.from_numpy(types),
+            ids,
+            types=types,
             at=positions(all_lengths),
+            extra=dict(zip(batch.extra, rest, strict=True)),
             kernels=direction(packed(all_lengths)),
         )
         asking = repeated(direction(packed(lengths, padded(at=0), queries=QUERIES)))
@@ -143,11 +147,11 @@ class Encoder(BatchRunner):
 
     def _padded(self, batch: Tokens, lengths: list[int]) -> BatchLayout:
         there = np.arange(max(lengths)) < batch.lengths[:, None]
-        columns = np.zeros((2, *there.shape), np.int64)
-        columns[:, there] = batch.ids, batch.types
-        ids, types, keep = (torch.from_numpy(x).to(self.device) for x in (*columns, there))
-        direction = self.bert.direction
-        states = self.bert.states(ids, types=types, kernels=direction(padded(keep)))
+        columns = np.zeros((2 + len(batch.extra), *there.shape), np.int64)
+        columns[:, there] = np.stack([batch.ids, batch.types, *batch.extra.values()])
+        keep, ids, types, *rest = (torch.from_numpy(x).to(self.device) for x in (there, *columns))
+        extra, direction = dict(zip(batch.extra, rest, strict=True)), self.bert.direction
+        states = self.bert.states(ids, types=types, extra=extra, kernels=direction(padded(keep)))
         every, asking = slice(None), direction(padded(keep, at=0))
         return BatchLayout(states, every, keep, (every, slice(1)), asking)
 

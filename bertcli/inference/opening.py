@@ -5,7 +5,6 @@ from __future__ import annotations
 from bertcli.errors import UsageError
 from bertcli.inference.accelerators import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
-from bertcli.inference.options import Compute
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -24,7 +23,7 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
 
     if spec.compute.backend == "openvino":
         return CompiledRuntime.open(spec, tokenizer, tell)
-    reason = _not_openvino(spec.compute)
+    reason = _not_openvino(spec)
     tell.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
     if reason:
         return _torch(spec, tokenizer, tell, reason)
@@ -37,14 +36,15 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
         return _torch(spec, tokenizer, tell)
 
 
-def _not_openvino(compute: Compute) -> str:
+def _not_openvino(spec: ModelSpec) -> str:
     """Return why OpenVINO does not run what is asked for here; "" when it does."""
     from bertcli.inference.compiled import unable
 
     if not openvino_installed():
         return "OpenVINO is not installed"
-    if reason := unable(compute):
+    if reason := unable(spec):
         return reason
+    compute = spec.compute
     if compute.device == "auto" and compute.dtype != "int8" and gpu_possible():
         from bertcli.inference.devices import available
 

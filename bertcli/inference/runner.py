@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,7 @@ import numpy as np
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.progress import Ran
+from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.ragged import offsets_of, spans
 from bertcli.tokenizing.run import Batch, RaggedBatch
 
@@ -34,6 +35,7 @@ class Tokens:
     ids: NDArray[np.uint32]  # [T]
     types: NDArray[np.uint8]  # [T]
     offsets: Places  # [B + 1]
+    extra: Mapping[str, Places] = field(default_factory=dict)  # an extra embedding -> ids [T]
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:
@@ -42,9 +44,15 @@ class Tokens:
             tokens = batch.tokens
             return cls(tokens.ids, tokens.column("token_type_ids").astype(np.uint8), tokens.offsets)
         columns = [item.columns for item in batch]
-        return cls.listed(
+        found = cls.listed(
             [row["input_ids"] for row in columns], [row["token_type_ids"] for row in columns]
         )
+        names = [name for name in columns[0] if name.startswith(EXTRA)] if columns else []
+        extra = {
+            name.removeprefix(EXTRA): np.array([n for row in columns for n in row[name]], np.int64)
+            for name in names
+        }
+        return replace(found, extra=extra)
 
     @classmethod
     def listed(
@@ -70,7 +78,8 @@ class Tokens:
         starts, lengths = self.offsets[rows], self.lengths[rows]
         ids: NDArray[np.uint32] = spans(self.ids, starts, lengths)
         types: NDArray[np.uint8] = spans(self.types, starts, lengths)
-        return Tokens(ids, types, offsets_of(lengths))
+        extra = {name: spans(flat, starts, lengths) for name, flat in self.extra.items()}
+        return Tokens(ids, types, offsets_of(lengths), extra)
 
     def distinct(self) -> tuple[Places, Places]:
         """Return the first of the texts that are equal [n], and for each text which of these [B].
@@ -83,6 +92,10 @@ class Tokens:
         if self.types.any():
             types = self.types.tobytes()
             of_each = [types[start:stop] for start, stop in pairwise(bounds)]
+            keys = list(map(bytes.__add__, keys, of_each))
+        for flat in self.extra.values():
+            extra = flat.tobytes()
+            of_each = [extra[8 * start : 8 * stop] for start, stop in pairwise(bounds)]
             keys = list(map(bytes.__add__, keys, of_each))
         known: dict[bytes, int] = {}
         which = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)

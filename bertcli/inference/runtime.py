@@ -38,6 +38,7 @@ class ModelSpec:
     pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
     parse_special: bool = True
     prepared: bool = True  # whether the linear layers are made fast
+    extra: bool = False  # whether ids of extra embeddings come with the tokens
     one_device: bool = False  # whether there may be no process per device
 
 
@@ -98,8 +99,22 @@ def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
     for message in tokenizer.warnings:
         tell.warn(message)
-    refuse_unfit(spec.folder, read_config(spec.folder), tokenizer)
+    config = read_config(spec.folder)
+    if not spec.extra:
+        refuse_extra(spec.folder, config)
+    refuse_unfit(spec.folder, config, tokenizer)
     return tokenizer
+
+
+def refuse_extra(folder: Path, config: BertConfig) -> None:
+    """Raise ModelError for a model that needs ids of extra embeddings."""
+    if config.extra_embeddings:
+        names = ", ".join(config.extra_embeddings)
+        raise ModelError(
+            f"{folder}: the model has extra embeddings ({names}), and needs an id for each token",
+            "bertcli classify, tag, evaluate and train read such ids; in Python: "
+            "model(ids, extra={name: ids, ...})",
+        )
 
 
 def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
@@ -108,12 +123,6 @@ def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None
     A checkpoint may hold a tokenizer with more tokens than embeddings: tokens were added, and the
     model was not resized. transformers loads it, and fails at the first such token.
     """
-    if config.extra_embeddings:
-        names = ", ".join(config.extra_embeddings)
-        raise ModelError(
-            f"{folder}: the model has extra embeddings ({names}), and needs an id for each token",
-            "no command can give these ids; in Python: model(ids, extra={name: ids, ...})",
-        )
     if beyond := tokenizer.beyond(config.vocab_size):
         token, index = beyond
         raise ModelError(

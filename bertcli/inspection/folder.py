@@ -185,7 +185,8 @@ def _about_architecture(report: FolderReport) -> Iterator[str]:
     if pad is not None and pad >= (rows := report.config.vocab_size):
         yield f"pad_token_id {pad} is outside the vocabulary of {rows}: it cannot be loaded"
     if extra := ", ".join(report.config.extra_embeddings):
-        yield f"extra embeddings ({extra}): the commands cannot provide their ids"
+        fields = ", ".join(report.config.fields_of_extra.values())
+        yield f"extra embeddings ({extra}): classify and tag read their ids from {fields}"
     if report.config.type_vocab_size == 1:
         yield "type_vocab_size is 1: text pairs cannot be encoded"
 

@@ -75,6 +75,14 @@ class CrossAttentionMemory(NamedTuple):
     attend: Attend
 
 
+def extra_tables(sizes: Mapping[str, int], width: int) -> nn.ModuleDict:
+    """Return an embedding of each name; ModelError for a name that torch does not take."""
+    try:
+        return nn.ModuleDict({name: nn.Embedding(size, width) for name, size in sizes.items()})
+    except KeyError as taken:  # torch has such a name itself
+        raise ModelError(f"invalid name in extra_embeddings: {taken}") from None
+
+
 class BertEmbeddings(nn.Module):
     """The sum of word, token type, position and any extra embeddings, normalised. Section 3.2."""
 
@@ -86,11 +94,7 @@ class BertEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
-        tables = {name: nn.Embedding(size, width) for name, size in config.extra_embeddings.items()}
-        try:
-            self.extra = nn.ModuleDict(tables)
-        except KeyError as taken:  # torch has such a name itself
-            raise ModelError(f"invalid name in extra_embeddings: {taken}") from None
+        self.extra = extra_tables(config.extra_embeddings, width)
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 

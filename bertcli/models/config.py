@@ -27,6 +27,12 @@ SIZES = (
     "type_vocab_size",
 )
 
+# Sizes of extra embeddings in the configs of others -> the embedding.
+EXTRA_SIZES: Mapping[str, str] = {
+    "emotion_vocab_size": "emotion",
+    "syllable_vocab_size": "syllable",
+}
+
 
 @dataclass(frozen=True)
 class BertConfig:
@@ -61,6 +67,7 @@ class BertConfig:
     problem_type: str | None = None
     pruned_heads: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     extra_embeddings: Mapping[str, int] = field(default_factory=dict)  # name -> vocabulary size
+    extra_fields: Mapping[str, str] = field(default_factory=dict)  # name -> field of its ids
     other: Mapping[str, Any] = field(default_factory=dict)  # keys that bertcli does not use
 
     @classmethod
@@ -73,10 +80,14 @@ class BertConfig:
             if key in said:
                 checked.needed(key, *check)
         _refuse_other_models(said, source)
+        tables = {name: said.pop(key) for key, name in EXTRA_SIZES.items() if key in said}
+        if tables:
+            said["extra_embeddings"] = {**tables, **said.get("extra_embeddings", {})}
         values = {key: _READERS.get(key, _same)(said[key]) for key in said if key in known}
         if "pad_token_id" in raw:  # the only key whose null has a meaning
             values["pad_token_id"] = raw["pad_token_id"]
         other = {key: value for key, value in raw.items() if key not in known}
+        other = {key: value for key, value in other.items() if key not in EXTRA_SIZES}
         count = other.pop("num_labels", None)
         if count is not None and not values.get("id2label"):
             values["id2label"] = {i: f"LABEL_{i}" for i in range(count)}
@@ -116,6 +127,11 @@ class BertConfig:
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
         )
+
+    @property
+    def fields_of_extra(self) -> dict[str, str]:
+        """Extra embedding -> the field of records with its ids; NAME_ids where none is named."""
+        return {name: self.extra_fields.get(name, f"{name}_ids") for name in self.extra_embeddings}
 
     @property
     def num_labels(self) -> int:
@@ -174,6 +190,7 @@ _READERS: Mapping[str, Any] = {
     "label2id": lambda labels: {str(name): int(i) for name, i in labels.items()},
     "pruned_heads": lambda layers: {int(i): tuple(sorted({*heads})) for i, heads in layers.items()},
     "extra_embeddings": dict,
+    "extra_fields": dict,
 }
 
 

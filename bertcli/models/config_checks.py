@@ -53,6 +53,10 @@ def _tables(value: Any) -> bool:
     )
 
 
+def _fields(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(is_text, (*value, *value.values())))
+
+
 def _heads(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         _is_index(layer) and isinstance(heads, list | tuple) and all(map(COUNT.holds, heads))
@@ -117,6 +121,9 @@ CHECKS: Mapping[str, Check] = {
     "problem_type": TEXT,
     "pruned_heads": Check(_heads, "an object of layers and lists of heads"),
     "extra_embeddings": Check(_tables, "an object of names without dots, and sizes"),
+    "extra_fields": Check(_fields, "an object of names and fields"),
+    "emotion_vocab_size": SIZE,
+    "syllable_vocab_size": SIZE,
     "model_type": TEXT,
 }
 

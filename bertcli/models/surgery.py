@@ -22,6 +22,7 @@ from bertcli.models.bert import (
     BertPooler,
     BertSelfAttention,
     Residual,
+    extra_tables,
 )
 from bertcli.models.cpu_products import Plain, Prepacked, cannot_prepack, linear
 
@@ -70,6 +71,26 @@ def _cut(layer: nn.Linear, kept: Tensor, dim: int) -> nn.Linear:
     bias = layer.bias.detach()
     bias = bias.index_select(0, kept) if dim == 0 else bias.clone()
     return linear(weight, bias)
+
+
+def add_extra_embeddings(
+    model: BertModel, fields: Mapping[str, str], sizes: Mapping[str, int]
+) -> None:
+    """Add embeddings of zeros, which change no number, for ids of these fields of records.
+
+    `model.config` then names them; those that the model has stay. ModelError for a name that torch
+    does not take.
+    """
+    config, there = model.config, model.embeddings.extra
+    added = {name: size for name, size in sizes.items() if name not in there}
+    tables = extra_tables(added, config.hidden_size)
+    for table in tables.values():
+        nn.init.zeros_(table.get_parameter("weight"))
+    for name, table in tables.items():
+        there[name] = table
+    model.config = replace(
+        config, extra_embeddings={**config.extra_embeddings, **added}, extra_fields=dict(fields)
+    )
 
 
 class FusedSelfAttention(nn.Module):

@@ -4,6 +4,7 @@
 `Reader` (an iterator over a source that counts what it skips). `input_files` finds the files that
 were named, `stdin_format` what stdin holds; `formats` turns lines and rows of files into records
 and counts them in `read_progress`, `windows` groups them; of many records, `text_block` has the
-columns. `examples` are records with what a model is to say of them, `field_names` reads a header.
+columns. `extra_ids` reads ids that a record gives for its words;
+`examples` are records with what a model is to say of them, `field_names` reads a header.
 Imports `errors` and `files`. Begin with `reader`.
 """

@@ -9,7 +9,7 @@ checked here: a label is any word.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError, UsageError
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
+from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, checked, words
 from bertcli.records.source import Source
@@ -88,8 +89,10 @@ def examples_source(path: str, **options: Any) -> Source:
     return source
 
 
-def read_examples(reader: Reader, task: str | None = None) -> Examples:
+def read_examples(reader: Reader, task: str | None = None, extra: Collection[str] = ()) -> Examples:
     """Read all examples; their form is that of the first record, unless a task is named.
+
+    Fields of ids of ``extra`` embeddings are kept in their records.
 
     Raises InputError for no records, a field that is missing or has no such value.
     """
@@ -98,7 +101,7 @@ def read_examples(reader: Reader, task: str | None = None) -> Examples:
     for block in reader.blocks():
         if len(block):
             form = form or form_of(block[0], task)
-            found += reader.collect(enumerate(block), partial(_example, form))
+            found += reader.collect(enumerate(block), partial(_example, form, extra))
     source = ", ".join(reader.source.paths)
     if form is None or not found:
         raise InputError(f"{source}: no examples found", "give a file with at least two examples")
@@ -141,8 +144,14 @@ def _targets(text: str) -> list[str]:
 # --- from a record to an example ---
 
 
-def _example(form: Form, number: int, record: Record) -> Example:
-    return _EXAMPLES[form](record)
+def _example(form: Form, extra: Collection[str], number: int, record: Record) -> Example:
+    example, there = _EXAMPLES[form](record), record.extra or {}
+    if not extra:
+        return example
+    kept = example.record._replace(extra={name: there.get(name) for name in extra})
+    for name in extra:
+        extra_ids(kept, name)
+    return Example(kept, example.target)
 
 
 def _field(record: Record, name: str) -> Any:

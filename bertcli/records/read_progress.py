@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from bertcli.errors import InputError
 from bertcli.files.typed_json import kind_of
+from bertcli.records.extra_ids import extra_ids
 from bertcli.records.records import Record, RecordFields, checked, fields_of, is_finite, not_finite
 from bertcli.records.source import Source
 from bertcli.records.stdin_format import READ_AS_JSONL
@@ -53,6 +54,10 @@ class ReadProgress:
             self.note(READ_AS_JSONL)
         self.source.refuse_fields(map(self.format_of, self.source.paths))
         return self.stdin_format
+
+    def read_extra(self, limits: Mapping[str, int]) -> None:
+        """Read fields with ids of words as well, each so many, and refuse records without them."""
+        self.source = replace(self.source, extra_ids=limits)
 
     def reserve(self, names: frozenset[str]) -> None:
         """Refuse to keep fields of these names: the output has such fields itself."""
@@ -120,7 +125,10 @@ class ReadProgress:
             for name, value in found.extra.items():
                 if not is_finite(value):
                     raise not_finite(name, found.where)
-        return checked(found, self.source)
+        found = checked(found, self.source)
+        for name, size in self.source.extra_ids.items():
+            extra_ids(found, name, size)
+        return found
 
     def block(
         self, fields: RecordFields, columns: Mapping[str, list[Any]], file: str, lines: Lines
@@ -131,7 +139,7 @@ class ReadProgress:
         """
         texts, pairs, ids = (columns[name] if name else None for name in fields[:3])
         rest = [columns[name] for name in fields.rest]
-        plain = not (self.source.ids or self.source.pre_split)
+        plain = not (self.source.ids or self.source.pre_split or self.source.extra_ids)
         if not (plain and texts and {*map(type, texts)} == {str}):
             return None
         for column, kinds in ((pairs, PAIRS), (ids, IDS)):

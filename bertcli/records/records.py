@@ -191,6 +191,13 @@ def fields_of(source: Source, there: Sequence[str], where: str) -> RecordFields:
     for name in rest:
         if name in source.taken:
             raise taken(name, where)
+    for name in source.extra_ids:
+        if name not in there:
+            raise InputError(
+                f"{where}: field {name!r} not found",
+                f"available: {', '.join(there) or 'none'}; the model needs ids of the words in it",
+            )
+    rest += [name for name in source.extra_ids if name not in rest]
     return RecordFields(text, pair if pair in there else None, key if key in there else None, rest)
 
 

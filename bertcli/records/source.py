@@ -39,6 +39,7 @@ class Source:
     asked: tuple[str, ...] = ()  # options given that name fields
     flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
     taken: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
+    extra_ids: Mapping[str, int] = field(default_factory=dict)  # fields of ids, and how many each
     on_error: str = "fail"
     encoding: str = "utf-8"
     encoding_errors: str = "strict"

@@ -27,6 +27,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -51,6 +52,7 @@ ALIKE = (  # their layers have the same names: only the config tells them apart
     "BertForTokenClassification",
     "BertForMultipleChoice",
 )
+WITH_EXTRA = ("BertForSequenceClassification", "BertForTokenClassification")
 WHOLE = (  # they judge a text by its first token
     "BertForNextSentencePrediction",
     "BertForSequenceClassification",
@@ -92,7 +94,12 @@ class Head:
         folder = bert_folder(found.path)
         refuse_other_class(folder, kind)
         spec = ModelSpec(
-            folder, settings, kind, parse_special=settings.parse_special, one_device=True
+            folder,
+            settings,
+            kind,
+            parse_special=settings.parse_special,
+            extra=kind in WITH_EXTRA,
+            one_device=True,
         )
         try:
             tokenizer = open_tokenizer(spec, tell)
@@ -121,8 +128,15 @@ class Head:
     def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens: truncated to the limit, with further columns."""
         return Layout(
-            columns=(*COLUMNS, *columns), max_length=self.max_length, truncation="longest_first"
+            columns=tuple(dict.fromkeys((*COLUMNS, *columns, *self.extra.needed))),
+            max_length=self.max_length,
+            truncation="longest_first",
         )
+
+    @property
+    def extra(self) -> ExtraColumns:
+        """The ids of words that the model needs."""
+        return ExtraColumns.of(self.runtime.config)
 
     def prepare(self, record: Record) -> Record:
         """Return a record as it is tokenized: as it is."""
@@ -138,7 +152,7 @@ class Head:
         Raises ModelError for a text with a result that is not finite.
         """
         refuse_pairs(batch, self.runtime.config.type_vocab_size)
-        work = self.runtime.runner.run(Tokens.of(batch), finish)
+        work = self.runtime.runner.run(Tokens.of(self.extra.added(batch)), finish)
         found = list(result_of(work, self.tell.warn))
         for item, output in zip(batch, found, strict=True):
             if not np.isfinite(output).all():
@@ -204,6 +218,10 @@ class OpenModel(Protocol):
         """How it runs."""
 
     @property
+    def extra(self) -> ExtraColumns:
+        """The ids of words that the model needs."""
+
+    @property
     def max_length(self) -> int:
         """The number of tokens that a text is truncated to."""
 
@@ -211,10 +229,26 @@ class OpenModel(Protocol):
 def streamed(
     head: OpenModel, reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
 ) -> Stream:
-    """Return the pass that tokenizes records and gives ``judge`` windows of them."""
+    """Return the pass that tokenizes records and gives ``judge`` windows of them.
+
+    Fields that only the model reads are not carried to the output.
+    """
+    limits, kept = head.extra.limits, (reader.source.keep or "").split(",")
+    reader.read_extra(limits)
+    consumed = frozenset() if kept == ["*"] else frozenset(limits) - {*map(str.strip, kept)}
     each = None if prepare is None else partial(_each, prepare)
     run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=each)
-    return Stream(reader, run.tally, map(judge, growing(run)), head.max_length)
+    windows = (
+        [_without(consumed, result) for result in judge(part)] if consumed else judge(part)
+        for part in growing(run)
+    )
+    return Stream(reader, run.tally, windows, head.max_length, consumed=consumed)
+
+
+def _without(names: frozenset[str], result: Result) -> Result:
+    """Return a result whose record does not carry these fields."""
+    rest = {name: it for name, it in (result.record.extra or {}).items() if name not in names}
+    return result._replace(record=result.record._replace(extra=rest or None))
 
 
 def _each(prepare: Prepare, records: Sequence[Record]) -> list[Record]:

@@ -23,6 +23,7 @@ from bertcli.inference.tell import Tell
 from bertcli.records.records import Record
 from bertcli.tasks.head import Head, Settings
 from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 CLASSIFIER = "BertForSequenceClassification"
@@ -67,6 +68,11 @@ class PooledHead:
     def layout(self) -> Layout:
         """Return how texts become tokens."""
         return self.embedder.layout
+
+    @property
+    def extra(self) -> ExtraColumns:
+        """The ids of words that the model needs: none."""
+        return ExtraColumns({}, {})
 
     def prepare(self, record: Record) -> Record:
         """Return a record as it is tokenized."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Column = Sequence[Any]
 
 PLACE = ("chunk", "start", "end")  # what is written of a piece of a text: its place there
+EXTRA = "extra."  # how the columns of extra embeddings are called, before the name of each
 
 # What each column is made of, in the order in which they are shown.
 COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {

@@ -5,12 +5,13 @@ Letters as in the model: `B` rows, `L` their length, `T` tokens of all of them; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertcli.errors import InputError
+from bertcli.tokenizing.columns import EXTRA
 from bertcli.training.shards import Instances
 
 MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
@@ -27,6 +28,7 @@ class TokenBatch(NamedTuple):
     lengths: Any  # [B]
     starts: Any  # [B] place of each row's first token among ids
     width: int  # 0 when nothing is padded
+    extra: Mapping[str, Any] = {}  # an extra embedding -> as ids
 
 
 class MaskedBatch(NamedTuple):
@@ -113,6 +115,11 @@ def token_batch(found: Columns, *, padded: bool) -> TokenBatch:
         lengths=lengths,
         starts=starts,
         width=width,
+        extra={
+            name.removeprefix(EXTRA): column[kept].ravel().astype(np.int64)
+            for name, column in found.items()
+            if name.startswith(EXTRA)
+        },
     )
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.dense import MODULES
-from bertcli.errors import UsageError
+from bertcli.errors import ModelError, UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
@@ -23,10 +23,11 @@ from bertcli.models.heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from bertcli.models.surgery import initialise_weight
+from bertcli.models.surgery import add_extra_embeddings, initialise_weight
 from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
 from bertcli.tasks.answer import WINDOW, in_windows
 from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.checkpoints import put_model
@@ -89,6 +90,7 @@ class HeadTask:
         """
         torch.manual_seed(options.seed)
         start, notes = _with_head(base, KINDS[texts.task], texts.names)
+        _add_extra(start.bert, job.extra, texts, base)
         config = _config(start, texts)
         check_layers(job.layers, config)
         items, tally = _tokenized(job, texts, base, config)
@@ -194,6 +196,20 @@ def _config(start: HeadedBert, texts: LabelledTexts) -> BertConfig:
     return replace(config, other=other)
 
 
+def _add_extra(
+    bert: BertModel, fields: Mapping[str, str], texts: LabelledTexts, base: Path
+) -> None:
+    """Add the extra embeddings that are asked for; ModelError for others that the model needs."""
+    if missing := [name for name in bert.config.extra_embeddings if name not in fields]:
+        raise ModelError(
+            f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs their ids",
+            " ".join(f"--extra {name}=FIELD" for name in missing),
+        )
+    if fields:
+        sizes = {name: largest_id(texts.records, field) + 1 for name, field in fields.items()}
+        add_extra_embeddings(bert, fields, sizes)
+
+
 def check_layers(layers: int | None, config: BertConfig) -> None:
     """Raise UsageError for a layer that the model does not have."""
     if layers is not None and layers > config.num_hidden_layers:
@@ -209,9 +225,12 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
     if layers is None:
         return
     bert = model if isinstance(model, BertModel) else model.get_submodule("bert")
+    extra = bert.get_submodule("embeddings.extra").parameters()
     below = list(bert.get_submodule("encoder.layer").children())[:layers]
     for part in (bert.get_submodule("embeddings"), *below):
         part.requires_grad_(False)
+    for table in extra:  # nothing of them is pretrained
+        table.requires_grad_(True)
 
 
 def _tokenized(
@@ -222,11 +241,12 @@ def _tokenized(
     refuse_unfit(folder, config, tokenizer)
     limit = token_limit(config, tokenizer, job.max_length)
     further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(texts.task, ())
-    columns = ("input_ids", "token_type_ids", *further)
+    extra = ExtraColumns.of(config)
+    columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     if texts.task == "answer":
         layout = in_windows(layout, job.max_length or min(limit, WINDOW))
-    items = tokenizer.encode(texts.records, layout)
+    items = list(extra.added(tokenizer.encode(texts.records, layout)))
     refuse_pairs(items, config.type_vocab_size)
     tally = TokenCounts()
     tally.add(items, limit)

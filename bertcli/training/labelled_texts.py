@@ -46,8 +46,11 @@ class LabelledTexts:
 
         Raises InputError for examples that nothing can be learnt from.
         """
-        examples = read_examples(opened(job.file), job.task)
+        fields = tuple(dict.fromkeys(job.extra.values()))
+        examples = read_examples(opened(job.file), job.task, fields)
         task = examples.form.task
+        if fields and task in ("answer", "embed"):
+            raise UsageError(f"--extra cannot be combined with --task {task}")
         names = label_names(examples)
         if (job.class_weights or job.label_smoothing) and task in UNNAMED:
             raise UsageError(
@@ -60,7 +63,7 @@ class LabelledTexts:
             if job.eval_fraction and not len(held):
                 notes.append("all examples have the same text: none can be held out")
         else:
-            other = read_examples(opened(job.eval), task)
+            other = read_examples(opened(job.eval), task, fields)
             targets = np.concatenate([targets, target_array(task, other.examples, names)])
             train, held = np.arange(len(every)), np.arange(len(every), len(targets))
             notes += _shared(every, other)
@@ -119,7 +122,8 @@ class LabelledTexts:
         digest = hashlib.sha256()
         for example in self.examples.examples:
             record = example.record
-            digest.update(repr((record.text, record.pair, example.target)).encode())
+            said = (record.text, record.pair, example.target)
+            digest.update(repr((*said, record.extra) if record.extra else said).encode())
         digest.update(self.held.tobytes())
         return digest.hexdigest()
 

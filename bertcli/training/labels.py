@@ -98,7 +98,7 @@ def label_notes(examples: Examples) -> Iterator[str]:
         return
     said: dict[Any, set[str]] = {}
     for example in examples.examples:
-        key = str(example.record.text), str(example.record.pair)
+        key = str(example.record.text), str(example.record.pair), str(example.record.extra)
         said.setdefault(key, set()).add(repr(example.target))
     conflicts = sum(len(values) > 1 for values in said.values())
     if conflicts:

@@ -42,8 +42,10 @@ def tensor(array: Any, device: torch.device) -> Tensor:
 def states(bert: BertModel, tokens: TokenBatch, device: torch.device) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden]; padded: [B * width, hidden]."""
     ids, types = tensor(tokens.ids, device), tensor(tokens.types, device)
+    extra = {name: tensor(column, device) for name, column in tokens.extra.items()}
     if not tokens.width:
-        return encode(bert, ids, tokens.lengths.tolist(), types)
+        return encode(bert, ids, tokens.lengths.tolist(), types, extra)
     keep = torch.arange(tokens.width, device=device) < tensor(tokens.lengths, device)[:, None]
-    hidden: Tensor = bert(ids.view(keep.shape), keep, types.view(keep.shape))
+    extra = {name: column.view(keep.shape) for name, column in extra.items()}
+    hidden: Tensor = bert(ids.view(keep.shape), keep, types.view(keep.shape), extra=extra)
     return hidden.flatten(0, 1)

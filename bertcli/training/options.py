@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,6 +115,7 @@ class FineTuningJob:
     file: str
     task: str | None = None  # None: as the fields say
     frozen: bool | None = None  # train a head alone; None: by the number of examples
+    extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field with its ids
     layers: int | None = None  # train from this layer up; None: everything
     eval: str | None = None
     eval_fraction: float = 0.1

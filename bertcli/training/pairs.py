@@ -16,7 +16,7 @@ from bertcli.embedding.options import EmbedOptions, prepared, settled
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
 from bertcli.errors import ModelError, UsageError
-from bertcli.inference.runtime import refuse_unfit, token_limit
+from bertcli.inference.runtime import refuse_extra, refuse_unfit, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.records.examples import CONTRAST
 from bertcli.records.records import Record
@@ -61,6 +61,7 @@ class PairTask:
         start, _ = load(bert, BertModel, dtype=torch.float32)
         check_layers(job.layers, start.config)
         tokenizer = Tokenizer.load(bert)
+        refuse_extra(bert, start.config)
         refuse_unfit(bert, start.config, tokenizer)
         limit = token_limit(start.config, tokenizer, job.max_length, sentence.max_length)
         chosen = settled(EmbedOptions(), sentence)

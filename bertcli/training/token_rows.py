@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.columns import EXTRA, Encoded
 from bertcli.training.batches import Columns
 
 TOKEN_COLUMNS = {"input_ids": np.int32, "token_type_ids": np.uint8}
@@ -29,11 +29,12 @@ class TokenRows:
     def of(cls, items: Sequence[Encoded], **targets: Any) -> TokenRows:
         """Return encoded records with their targets."""
         lengths = np.array([item.length for item in items], np.int64)
+        extra = [name for name in items[0].columns if name.startswith(EXTRA)] if items else []
         tokens = {
             name: np.fromiter(
                 (value for item in items for value in item.columns[name]), kind, lengths.sum()
             )
-            for name, kind in TOKEN_COLUMNS.items()
+            for name, kind in (TOKEN_COLUMNS | dict.fromkeys(extra, np.int32)).items()
         }
         return cls(np.concatenate([[0], np.cumsum(lengths)]), tokens, targets)
 

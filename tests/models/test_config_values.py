@@ -10,12 +10,15 @@ from front import bad, call, good
 
 from bertcli.errors import ModelError
 from bertcli.models.activations import ACTIVATIONS
-from bertcli.models.config import SIZES, BertConfig
+from bertcli.models.config import EXTRA_SIZES, SIZES, BertConfig
 from bertcli.models.config_checks import CHECKS, HIDDEN_ACTS
 
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 FIELDS = [one.name for one in fields(BertConfig) if one.name != "other"]
 ODD = ["x", [], {}, -1, None]
+
+
+OTHERS = ("num_labels", "model_type", *EXTRA_SIZES)
 
 
 @pytest.fixture
@@ -32,11 +35,11 @@ def changed(tmp_path):
 
 
 def test_every_field_is_checked():
-    assert {*CHECKS} == {*FIELDS, "num_labels", "model_type"}
+    assert {*CHECKS} == {*FIELDS, *OTHERS}
 
 
 @pytest.mark.parametrize("value", ODD, ids=json.dumps)
-@pytest.mark.parametrize("key", [*FIELDS, "num_labels", "model_type"])
+@pytest.mark.parametrize("key", [*FIELDS, *OTHERS])
 def test_no_value_is_a_traceback(key, value, changed):
     folder = changed(**{key: value})
     for views in ((), ("--verify",), ("--tree",)):
@@ -67,6 +70,8 @@ def test_no_value_is_a_traceback(key, value, changed):
         ("extra_embeddings", {"a.b": 3}),
         ("extra_embeddings", {"": 3}),
         ("extra_embeddings", {"a": -1}),
+        ("extra_fields", {"a": 1}),
+        ("emotion_vocab_size", 0),
         ("vocab_size", 10**18),
         ("num_hidden_layers", 10**6),
         ("num_labels", 10**9),

@@ -26,6 +26,7 @@ def test_the_defaults_are_those_of_transformers():
             "architectures",
             "pruned_heads",
             "extra_embeddings",
+            "extra_fields",
             "position_embedding_type",
         }:
             assert getattr(BertConfig(), field.name) == getattr(wanted, field.name), field.name
@@ -44,6 +45,7 @@ def test_unknown_keys_survive_the_round_trip():
         "id2label": {"0": "no", "1": "yes", "2": "?"},
         "pruned_heads": {"1": [0, 2]},
         "extra_embeddings": {"emotion": 5},
+        "extra_fields": {"emotion": "feelings"},
         "position_embedding_type": "relative_key",
     }
     written = json.loads(BertConfig.from_dict(raw).to_json())

@@ -76,7 +76,8 @@ def _report(
     from bertcli.records.examples import read_examples
 
     if judged.file:
-        examples = read_examples(readers[0], judged.task)
+        fields = {field for judge in judges for field in judge.extra_fields}
+        examples = read_examples(readers[0], judged.task, sorted(fields))
         count, found = len(examples), [judge.judge(examples) for judge in judges]
     else:
         queries, corpus = readers

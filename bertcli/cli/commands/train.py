@@ -48,7 +48,7 @@ def train(
     console = messages.console()
     from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
 
-    wanted = record(FineTuningJob, job, method, steps, held)
+    wanted = record(FineTuningJob, job, method, steps, held, extra=method.extra_fields)
     usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
     options = record(TrainingOptions, steps, held, saving, where, dtype=where.precision, **usual)
     readers: dict[str, Reader] = {}
@@ -91,7 +91,9 @@ def _opened(
         return pairs
     frozen = wanted.frozen
     if frozen is None:
-        frozen = len(texts.train) <= FEW and texts.task not in ("tag", "answer")
+        frozen = (
+            not wanted.extra and len(texts.train) <= FEW and texts.task not in ("tag", "answer")
+        )
     if not frozen:
         task = HeadTask.open(wanted, options, texts, folder.path)
         _tell(task.tally, console)

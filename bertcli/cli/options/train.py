@@ -86,6 +86,14 @@ class MethodOptions:
             "up to 5,000 labelled examples).",
         ),
     ] = None
+    extra: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FIELD",
+            help="Add an embedding NAME of the ids in a field: a list with one per word, or a "
+            "number for the whole text; repeatable. Trains all weights.",
+        ),
+    ] = None
     layers: Annotated[int | None, number("Train from layer N up (default: everything).", low=0)] = (
         None
     )
@@ -106,6 +114,26 @@ class MethodOptions:
             envvar="BERTCLI_MAX_LENGTH",
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.extra and self.frozen:
+            raise UsageError("--extra cannot be combined with --frozen")
+        if len(self.extra_fields) < len(self.extra or ()):
+            raise UsageError("--extra names an embedding twice")
+
+    @property
+    def extra_fields(self) -> dict[str, str]:
+        """Extra embedding -> field of its ids; UsageError for a name that cannot be one."""
+        found = {}
+        for text in self.extra or ():
+            name, _, field = text.partition("=")
+            if not (name.isidentifier() and field):
+                raise UsageError(
+                    f"--extra {text}: NAME=FIELD expected",
+                    "for example --extra emotion=emotion_ids",
+                )
+            found[name] = field
+        return found
 
 
 @dataclass(frozen=True)

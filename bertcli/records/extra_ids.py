@@ -1,0 +1,73 @@
+"""Ids of extra embeddings, such as emotions or syllables, that a record gives for its words.
+
+    extra_ids(Record("a b", extra={"emotion_ids": [0, 2]}), "emotion_ids", 3)     # [0, 2]
+
+A field holds an id for each word, or one number for all. Words stand between white space, or are
+the items of a text that is split; those of a pair follow those of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from bertcli.errors import SKIP, InputError
+from bertcli.files.typed_json import BadJsonError, kind_of, parse, shown
+from bertcli.records.records import Record, Text
+
+MOST = 1 << 20  # ids of an embedding; a typing error would else ask for all memory
+WORD = re.compile(r"\S+")
+
+
+def word_starts(text: Text) -> list[int]:
+    """Return where the words of a text begin; of a text that is split, their numbers."""
+    if isinstance(text, list):
+        return list(range(len(text)))
+    return [found.start() for found in WORD.finditer(text)]
+
+
+def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
+    """Return the ids of a record's words, or the one of them all.
+
+    Raises InputError, naming the field, unless there are as many as words, from 0 to size - 1.
+    """
+    where = record.where
+    value: Any = (record.extra or {}).get(field)
+    if value is None or value == "":
+        raise InputError(
+            f"{where}: field {field!r} is missing",
+            "the model needs an id for each word, or a number for the whole text",
+        )
+    value = _listed(value, field, where) if isinstance(value, str) else value
+    for number in value if isinstance(value, list) else [value]:
+        if type(number) is not int:
+            kind = kind_of(number)
+            raise InputError(f"{where}: field {field!r} holds {kind}, not whole numbers", SKIP)
+        if not 0 <= number < size:
+            raise InputError(
+                f"{where}: field {field!r} holds {shown(number)}, but its ids are 0 to {size - 1}",
+                SKIP,
+            )
+    texts = (record.text, record.pair or "")
+    count = sum(len(word_starts(text)) for text in texts)
+    if isinstance(value, list) and len(value) != count:
+        raise InputError(
+            f"{where}: field {field!r} has {len(value)} ids, but the text has {count} words",
+            "give an id for each word between white space, or a number for the whole text",
+        )
+    found: int | list[int] = value
+    return found
+
+
+def _listed(text: str, field: str, where: str) -> object:
+    """Return the ids in a cell of a table: JSON, or numbers separated by spaces or commas."""
+    try:
+        if text.strip().startswith("["):
+            return parse(text)
+        found = [int(number) for number in text.replace(",", " ").split()]
+    except (BadJsonError, ValueError):
+        raise InputError(
+            f"{where}: field {field!r} is {text[:40]!r}, not a list of ids",
+            "give whole numbers separated by spaces or commas, or a JSON list",
+        ) from None
+    return found[0] if len(found) == 1 else found

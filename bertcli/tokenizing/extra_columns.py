@@ -1,0 +1,83 @@
+"""Ids of extra embeddings as columns of tokens: each token has the id of its word.
+
+Special tokens around the texts have id 0. A column is named `EXTRA` and the embedding.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bertcli.models.config import BertConfig
+from bertcli.records.extra_ids import extra_ids, word_starts
+from bertcli.records.records import Record
+from bertcli.tokenizing.columns import EXTRA, Encoded
+
+NEEDED = ("offset_mapping", "word_ids", "sequence_ids")  # columns that tell the words of tokens
+
+
+@dataclass(frozen=True)
+class ExtraColumns:
+    """The extra embeddings of a model, and the fields of records with their ids."""
+
+    fields: Mapping[str, str]  # an embedding -> the field
+    sizes: Mapping[str, int]  # an embedding -> the number of its ids
+
+    @classmethod
+    def of(cls, config: BertConfig) -> ExtraColumns:
+        """Return those of a model; none for most."""
+        return cls(config.fields_of_extra, config.extra_embeddings)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that `added` reads."""
+        return NEEDED if self.fields else ()
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The number of ids that each field may have."""
+        limits: dict[str, int] = {}
+        for name, field in self.fields.items():
+            limits[field] = min(self.sizes[name], limits.get(field, self.sizes[name]))
+        return limits
+
+    def added(self, items: Sequence[Encoded]) -> Sequence[Encoded]:
+        """Return encoded records with a column for each embedding.
+
+        Raises InputError for a record without ids that fit its words.
+        """
+        if not self.fields:
+            return items
+        return [item._replace(columns=item.columns | self._columns(item)) for item in items]
+
+    def _columns(self, item: Encoded) -> dict[str, list[int]]:
+        words = list(_words(item))
+        found = {}
+        for name, field in self.fields.items():
+            given = extra_ids(item.record, field, self.sizes[name])
+            found[EXTRA + name] = [
+                0 if word is None else given if isinstance(given, int) else given[word]
+                for word in words
+            ]
+        return found
+
+
+def _words(item: Encoded) -> Iterator[int | None]:
+    """Yield the number of each token's word in its record; None for special tokens."""
+    texts = (item.record.text, item.record.pair or "")
+    starts = [word_starts(text) for text in texts]
+    of_tokens = (item.columns[name] for name in NEEDED)
+    for (start, _), word, which in zip(*of_tokens, strict=True):
+        if which is None or not starts[which]:
+            yield None
+            continue
+        split = isinstance(texts[which], list)
+        inside = word if split else max(bisect_right(starts[which], start) - 1, 0)
+        yield inside + which * len(starts[0])
+
+
+def largest_id(records: Sequence[Record], field: str) -> int:
+    """Return the largest id in a field of records, 0 where it has none."""
+    found = (extra_ids(record, field) for record in records)
+    return max(max([0, *ids]) if isinstance(ids, list) else ids for ids in found)
