@@ -1,68 +1,18 @@
 """A training that is killed anywhere and resumed ends in the bytes of one that was not."""
 
-import json
 import os
-import random
 import shutil
-import signal
-import subprocess
 import sys
-import time
 
 import pytest
 import torch
-from front import PACKAGE, environment
+from forks import forks
 from pretrain_folders import config_file, lines, prepared
 
 from bertcli.training import checkpoints
 from bertcli.training.checkpoints import Checkpoints, State, read_state
 
-# Starts runs as children of a process that has imported everything: a start costs no seconds.
-SERVER = """if True:
-    import json, os, sys, torch, rich.console
-    import bertcli.training.run, bertcli.cli.commands.pretrain_run
-    import bertcli.cli.display.training, torch._dynamo
-    from bertcli.cli.app import main
-    print("ready", flush=True)
-    for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            os._exit(main(json.loads(line)))
-        print(child, flush=True)
-        sys.stdin.readline()  # until then its number is its own
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 STEPS = 5
-
-
-@pytest.fixture(scope="module")
-def server():
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment({"PYTHONPATH": str(PACKAGE)}),
-        text=True,
-        bufsize=1,
-    ) as running:
-        assert running.stdout.readline() == "ready\n"
-        yield running
-        running.stdin.close()
-
-
-def run(server, place, out, kill_after=None):
-    """Run to the end, or until it is killed; return the exit code."""
-    argv = ["pretrain", "run", place / "data", "--config", place / "config.json", "-o", out]
-    argv += ["--threads", 1, "--device", "cpu", "--steps", STEPS, "--batch-size", 4, "--resume"]
-    argv += ["--save-every", 1, "--log-every", 2, "--eval-every", 2, "--keep", 1]
-    server.stdin.write(json.dumps([str(one) for one in argv]) + "\n")
-    child = int(server.stdout.readline())
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    server.stdin.write("wait\n")
-    return int(server.stdout.readline())
 
 
 def result(folder):
@@ -73,22 +23,17 @@ def result(folder):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-def test_killed_at_random_instants(server, tmp_path):
+def test_killed_at_random_instants(tmp_path):
     prepared(tmp_path / "data", rows=40)
-    config_file(tmp_path / "config.json")
-    began = time.monotonic()
-    assert run(server, tmp_path, tmp_path / "whole") == 0
-    seconds, whole = time.monotonic() - began, result(tmp_path / "whole")
-    choose, killed, runs = random.Random(4), 0, 0
-    while killed < 8:  # in as many runs as it takes
-        out = tmp_path / f"out{runs}"
-        code = run(server, tmp_path, out, choose.random() * seconds)
-        killed += code == -signal.SIGKILL
-        if code == 0:
-            assert result(out) == whole
-            runs, seconds = runs + 1, seconds / 2  # the machine became faster
-    assert run(server, tmp_path, out) == 0
-    assert result(out) == whole
+    config = config_file(tmp_path / "config.json")
+    fixed = ["--threads", 1, "--device", "cpu", "--steps", STEPS, "--batch-size", 4, "--resume"]
+    fixed += ["--save-every", 1, "--log-every", 2, "--eval-every", 2, "--keep", 1]
+
+    def argv(out):
+        return ["pretrain", "run", tmp_path / "data", "--config", config, "-o", out, *fixed]
+
+    with forks() as forked:
+        forked.check(argv, result, tmp_path, kills=8)
 
 
 # --- every line of the code that writes checkpoints ---

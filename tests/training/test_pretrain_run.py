@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -13,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import bad, call, good, start
+from front import bad, call, good
 from model_reference import close
 from pretrain_folders import CONFIG, STILL, VOCABULARY, config_file, lines, prepared
 from safetensors.torch import load_file, save_file
+from torchrun import two_processes
 
 from bertcli.cli.display import training as pretrain_view
 from bertcli.errors import OutputError
@@ -341,26 +341,12 @@ def test_other_ways_to_compute_are_noted(place, whole, tmp_path):
 # --- several processes ---
 
 
-def as_torchrun(count):
-    """The environments that torchrun gives to its processes, without the seconds of its start."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-
-
 def test_two_processes_train_as_one(place, tmp_path):
     config_file(place / "still.json", **STILL)
     one = argv(place, tmp_path / "one", "--eval-fraction", 0.2, config="still.json")
     assert call(*one).code == 0
     two = argv(place, tmp_path / "two", "--eval-fraction", 0.2, config="still.json")
-    processes = [start(*two, env=env) for env in as_torchrun(2)]
-    try:
-        said = "".join(one.communicate(timeout=120)[1].decode() for one in processes)
-    finally:
-        for one in processes:
-            one.kill()
-    assert [one.returncode for one in processes] == [0, 0], said
+    said = two_processes(two)
     assert said.count("tokens/s") == 3  # of one process
     ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("two", "one"))
     close(ours, theirs)

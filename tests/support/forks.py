@@ -1,0 +1,90 @@
+"""Runs that are killed: forks of a process that has imported everything, so a start is quick."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from front import PACKAGE, environment
+
+SERVER = """if True:
+    import json, os, sys, torch, rich.console
+    import bertcli.training.run, bertcli.cli.commands.training_run
+    import bertcli.training.frozen, bertcli.training.fine_tuning
+    import bertcli.cli.display.training, torch._dynamo
+    from bertcli.cli.app import main
+    print("ready", flush=True)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            os._exit(main(json.loads(line)))
+        print(child, flush=True)
+        sys.stdin.readline()  # until then its number is its own
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Forks:
+    """Starts commands, and kills them."""
+
+    def __init__(self, server: "subprocess.Popen[str]") -> None:
+        self.server = server
+
+    def run(self, argv: list[Any], kill_after: float | None = None) -> int:
+        """Run to the end, or until it is killed after some seconds; return the exit code."""
+        self.server.stdin.write(json.dumps([str(one) for one in argv]) + "\n")
+        child = int(self.server.stdout.readline())
+        if kill_after is not None:
+            time.sleep(kill_after)
+            os.kill(child, signal.SIGKILL)
+        self.server.stdin.write("wait\n")
+        return int(self.server.stdout.readline())
+
+    def check(
+        self,
+        argv: Callable[[Path], list[Any]],
+        result: Callable[[Path], Any],
+        place: Path,
+        kills: int,
+    ) -> None:
+        """Kill the run at so many random instants, in as many runs as it takes.
+
+        Each, resumed until it ends, must leave the result of a run that nothing happened to.
+        """
+        began = time.monotonic()
+        assert self.run(argv(place / "whole")) == 0
+        seconds, whole = time.monotonic() - began, result(place / "whole")
+        choose, killed, runs = random.Random(4), 0, 0
+        while killed < kills:
+            out = place / f"out{runs}"
+            code = self.run(argv(out), choose.random() * seconds)
+            assert code in (0, -signal.SIGKILL)
+            killed += code != 0
+            if code == 0:
+                assert result(out) == whole
+                runs, seconds = runs + 1, seconds / 2  # the machine became faster
+        assert self.run(argv(out)) == 0
+        assert result(out) == whole
+
+
+@contextmanager
+def forks() -> Iterator[Forks]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment({"PYTHONPATH": str(PACKAGE)}),
+        text=True,
+        bufsize=1,
+    ) as running:
+        assert running.stdout.readline() == "ready\n"
+        yield Forks(running)
+        running.stdin.close()

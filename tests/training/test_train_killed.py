@@ -1,0 +1,59 @@
+"""`bertcli train` that is killed anywhere and resumed ends in the bytes of a run that was not."""
+
+import json
+import os
+
+import pytest
+from example_files import reviews, written
+from forks import forks
+from front import PACKAGE, call
+from model_reference import close
+from pretrain_folders import STILL, lines
+from safetensors.torch import load_file
+from torchrun import two_processes
+
+TINY = PACKAGE / "samples" / "tiny-bert"
+STEPS = 6
+CLOCKS = ("log.jsonl", "training_state.json")
+
+
+def argv(file, base, method, out, *more):
+    fixed = ["--threads", 1, "--device", "cpu", "--steps", STEPS, "--save-every", 1, "--keep", 1]
+    fixed += ["--log-every", 2, "--eval-every", 2, "--batch-size", 8, "--resume", method]
+    return ["train", file, "-m", base, "-o", out, *fixed, *more]
+
+
+def result(folder):
+    """What a run leaves, but for the clock."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    assert f"checkpoint-{STEPS}/optimizer.safetensors" in files
+    kept = {name: path.read_bytes() for name, path in files.items() if path.name not in CLOCKS}
+    state = json.loads((folder / f"checkpoint-{STEPS}/training_state.json").read_text())
+    return sorted(files), lines(folder), kept, {**state, "log_bytes": None}
+
+
+@pytest.fixture(scope="module")
+def forked():
+    with forks() as running:
+        yield running
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+@pytest.mark.parametrize("method", ["--full", "--frozen"])
+def test_killed_at_random_instants(method, forked, tmp_path):
+    """Dropout is on in one: its random numbers go on as well."""
+    file = written(tmp_path / "reviews.jsonl", reviews(40))
+    forked.check(lambda out: argv(file, TINY, method, out), result, tmp_path, kills=20)
+
+
+@pytest.mark.parametrize("method", ["--full", "--frozen"])
+def test_two_processes_train_as_one(method, models, tmp_path):
+    file, base = written(tmp_path / "e.jsonl", reviews(40)), models("BertForMaskedLM", **STILL)
+    assert call(*argv(file, base, method, tmp_path / "one")).code == 0
+    two_processes(argv(file, base, method, tmp_path / "two"))
+    names = ["model.safetensors", *(["2_Dense/model.safetensors"] if method == "--frozen" else [])]
+    for name in names:
+        ours, theirs = (load_file(tmp_path / out / name) for out in ("two", "one"))
+        close(ours, theirs)
+    for line, other in zip(lines(tmp_path / "two"), lines(tmp_path / "one"), strict=True):
+        assert line == pytest.approx(other, rel=1e-4)
