@@ -657,6 +657,19 @@ def test_the_live_picture_shows_what_happens():
     assert any(0x2800 < ord(letter) < 0x2900 for letter in shown)
 
 
+def test_the_last_lines_name_the_weights_that_are_kept():
+    """One line instead of one for each evaluation."""
+    from bertcli.training.run import Event
+
+    progress = pretrain_view.TrainingProgress(10, 0)
+    for step in (4, 8):
+        progress.see(Event("evaluation", step, {"eval_loss": 1.0, "accuracy": 0.25}))
+    held = "held out: loss 1.0000  accuracy 0.2500"
+    assert list(progress.last_lines({})) == [f"step 8/10; {held}"]
+    best = {"step": 4, "eval_loss": 1.0, "accuracy": 0.25}
+    assert list(progress.last_lines(best)) == [f"weights of step 4 kept; {held}"]
+
+
 def test_long_runs_keep_a_history_of_bounded_length():
     progress = pretrain_view.TrainingProgress(10**6, 0)
     for _ in range(3 * pretrain_view.HISTORY):

@@ -149,7 +149,7 @@ def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
 
 
 def test_an_interrupt_says_what_is_kept(tmp_path):
-    """And nothing where nothing is; what goes on then is the same command with --resume."""
+    """Or why nothing is; what goes on is the same command with --resume."""
     argv = ("embed", "-m", TINY, "one", "two", "-o", tmp_path / "out.npy")
     with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
         done = call(*argv)
@@ -157,8 +157,9 @@ def test_an_interrupt_says_what_is_kept(tmp_path):
     assert (done.code, done.out, done.err) == (130, "", note)
     assert call(*argv, "--resume", "-q").code == 0
     with mock.patch.object(Sink, "write", side_effect=KeyboardInterrupt):
-        done = call(*argv, "--overwrite")
-    assert (done.code, done.err) == (130, "")
+        done = call(*argv, "--overwrite", "--window", 5000)
+    none = "note: interrupted; nothing is kept before the first 5,000 records are done (--window)\n"
+    assert (done.code, done.err) == (130, none)
 
 
 # --- what a run that is resumed refuses ---------------------------------------------------------

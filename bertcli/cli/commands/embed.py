@@ -222,10 +222,11 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     try:
         console.follow(run)
     except KeyboardInterrupt:
-        if run.committed:
-            kept = counted(run.committed, "record is", "records are")
-            how = "--update" if target.update else "--resume"
-            console.note(f"interrupted; {kept} kept; continue with {how}")
+        how = "--update" if target.update else "--resume"
+        kept = f"{counted(run.committed, 'record is', 'records are')} kept; continue with {how}"
+        window = f"{embedder.options.window:,}"
+        none = f"nothing is kept before the first {window} records are done (--window)"
+        console.note(f"interrupted; {kept if run.committed else none}")
         raise
     for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
@@ -35,6 +35,8 @@ def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         with _live(progress) as show:
             yield show
+        for line in progress.last_lines(run.best):
+            console.note(line)
     else:
         yield lambda event: console.note(progress.seen_line(event))
 
@@ -73,6 +75,15 @@ class TrainingProgress:
         """Add an event, and return its line."""
         self.see(event)
         return self.line(event)
+
+    def last_lines(self, best: Mapping[str, Any]) -> Iterator[str]:
+        """Describe what was last, and the weights that are kept; the log has all of it."""
+        if self.last:
+            yield f"step {self.step:,}/{self.steps:,}  {training_line(self.last)}"
+        if best:
+            yield f"weights of step {best['step']:,} kept; {evaluation_line(best)}"
+        elif self.held:
+            yield f"step {self.step:,}/{self.steps:,}; {evaluation_line(self.held)}"
 
     def left(self) -> str:
         """Estimate the time left."""
@@ -149,13 +160,8 @@ def _live(progress: TrainingProgress) -> Iterator[Show]:
         def show(event: Event) -> None:
             progress.see(event)
             live.update(_picture(progress, screen.width))
-            if event.kind == "evaluation":
-                live.console.print(progress.line(event))
 
         yield show
-    if progress.last:
-        done = f"step {progress.step:,}/{progress.steps:,}  {training_line(progress.last)}"
-        screen.print(done)
 
 
 def _picture(progress: TrainingProgress, width: int) -> RenderableType:
