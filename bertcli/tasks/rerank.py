@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.inference.runtime import refuse_pairs
+from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.tasks.classify import ClassifyTask
@@ -37,6 +37,7 @@ class RerankTask:
 
     def __post_init__(self) -> None:
         head = self.head
+        refuse_extra(head.runtime.spec.folder, head.runtime.config)
         labels, example = len(head.labels), TASKS["BertForSequenceClassification"][1]
         if labels != 1:
             raise ModelError(

@@ -81,6 +81,9 @@ def model_card(texts: LabelledTexts, identity: Mapping[str, Any], summary: RunSu
     table = [f"| {name} | {value:.4f} |" for name, value in numbers.items()]
     metrics = ["", "| metric | held-out examples |", "|---|---|", *table] if table else []
     tags = [f"pipeline_tag: {PIPELINES[task]}"] if task in PIPELINES else []
+    fields = identity.get("config", {}).get("extra_fields", {}).values()
+    given = "-i texts.jsonl" if fields else '"some text"'
+    ids = [f"Each text comes with ids of its words: `{'`, `'.join(fields)}`", ""] if fields else []
     lines = [
         "---",
         "tags:",
@@ -95,11 +98,12 @@ def model_card(texts: LabelledTexts, identity: Mapping[str, Any], summary: RunSu
         f"evaluated on {len(texts.held):,}. `manifest.json` has the options, the versions and the "
         "sha256 of the data.",
         "",
+        *ids,
         *([f"Labels: {labels}"] if labels else []),
         *metrics,
         "",
         "```",
-        f'bertcli {COMMANDS[task]} "some text" -m THIS_FOLDER',
+        f"bertcli {COMMANDS[task]} {given} -m THIS_FOLDER",
         "```",
         "",
     ]

@@ -150,6 +150,21 @@ def test_a_base_with_extra_embeddings_goes_on_with_its_own(made, base, tmp_path)
     assert good("classify", "-i", file, "-m", tmp_path / "out", *FIXED).rows
 
 
+def test_a_pair_has_ids_and_rerank_has_none_for_it(base, tmp_path):
+    row = {"text": "a film", "pair": "of us", "score": 0.5, "emotion_ids": [1, 2, 3, 4]}
+    file = written(tmp_path / "a.jsonl", [row | {"score": at / 9} for at in range(9)])
+    argv = ["train", file, "-m", base, *FIXED, "--steps", 1, "--eval-fraction", 0]
+    argv += ["-o", tmp_path / "out", "--extra", "emotion=emotion_ids"]
+    assert call(*argv).code == 0
+    assert "-i texts.jsonl" in (tmp_path / "out" / "README.md").read_text()
+    del row["score"]
+    file = written(tmp_path / "b.jsonl", [row, row | {"emotion_ids": 1}])
+    one, other = good("classify", "-i", file, "-m", tmp_path / "out", *FIXED).rows
+    assert one != other
+    done = bad("rerank", "a film", "of us", "-m", tmp_path / "out", *FIXED)
+    assert "extra embeddings (emotion)" in done.error
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
