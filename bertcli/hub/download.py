@@ -162,7 +162,8 @@ def _explained(error: Exception, name: str, revision: str | None, cache: Path) -
         return ModelError(message, "check HF_TOKEN, HF_ENDPOINT and the proxy variables")
     return Unreachable(
         f"model {name!r}: the connection to {shown_endpoint()} failed: {_first_line(error)}",
-        "check the network, or use a folder or a cached model (with --offline)",
+        f"no folder {name!r} was found; check the name and the network, or use a cached model "
+        "(--offline)",
     )
 
 

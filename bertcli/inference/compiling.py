@@ -105,7 +105,8 @@ def compiled(spec: ModelSpec, tell: Tell) -> CompiledModel:
     dtype = spec.compute.dtype
     library = nncf() if dtype == "int8" else None  # before weights are read
     model, _ = load(spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, dtype=torch.float32)
-    tell.note("first use of this model on this CPU: compiling it (some seconds)")
+    wait = "up to a minute" if dtype == "int8" else "some seconds"
+    tell.note(f"first use of this model on this CPU: compiling it ({wait})")
     graph = CompiledGraph(model, spec).eval()
     for layer in graph.bert.encoder.layer:
         layer.call = directly  # parts of a batch would be traced as so many

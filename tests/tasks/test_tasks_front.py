@@ -99,6 +99,14 @@ def test_an_empty_input_makes_an_empty_table(models, command, tmp_path):
     assert done.out == f"{header},x\n"
 
 
+def test_words_are_whole_in_a_narrow_table(models):
+    text = "a [MASK] and one and two and three"
+    argv = ["fill-mask", text, "-q", "-m", folder_of(models, "fill-mask"), "-f"]
+    words = [row["token_str"] for row in csv.DictReader(io.StringIO(good(*argv, "csv").out))]
+    shown = good(*argv, "table", COLUMNS="60").out
+    assert [word for word in ("token_str", *words) if f"  {word} " not in shown] == []
+
+
 @pytest.mark.parametrize("command", CALLS)
 def test_a_kept_field_named_as_one_of_the_output(models, command, tmp_path):
     argv, path = calling(models, command), tmp_path / "in.jsonl"

@@ -39,6 +39,7 @@ TABLE_COLUMNS = (
     "offset_mapping",
 )
 BAR = 40  # characters of the longest bar of a histogram
+SHORT_CELL = 14  # characters of a word or label, which is not folded
 SHORT = 160  # characters of a text among numbered results
 MOST = 40  # tokens or words of a text that are drawn
 PREVIEW = 4  # numbers of a vector
@@ -298,6 +299,9 @@ def results_table(results: Sequence[Result]) -> Table:
     columns = [name for name in names if name not in HIDDEN]
     numbers = {name for some in rows for line in some for name in line if _number(line[name])}
     drawn = table("text", *columns, figures=numbers)
+    for name, column in zip(columns, drawn.columns[1:], strict=True):
+        cells = (len(str(line.get(name, ""))) for some in rows for line in some)
+        column.no_wrap |= max([len(name), *cells]) <= SHORT_CELL
     for result, some in zip(results, rows, strict=True):
         text = _text(result)
         for line in some or [{}]:
@@ -452,7 +456,7 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
     drawn = table("model", "state", "use", "MB", figures=("MB",))
     for row in rows:
         cells = [str(row[name]) for name in ("model", "state", "use")]
-        drawn.add_row(*cells, f"{row['bytes'] / 1e6:,.0f}")
+        drawn.add_row(*cells, f"{row['bytes'] / 1e6:,.1f}")
     with drawing() as draw:
         draw(drawn if rows else plain("no models"))
 
