@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import on_torch, struck
+from front import environment, on_torch, struck
 from safetensors.torch import load_file
 
 from bertcli.cli.app import main
@@ -58,7 +58,7 @@ def run(*argv, **options):
         text=True,
         cwd=ROOT,
         timeout=120,
-        **options,
+        **{"env": environment(), **options},
     )
 
 

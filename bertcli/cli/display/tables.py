@@ -42,6 +42,7 @@ BAR = 40  # characters of the longest bar of a histogram
 SHORT_CELL = 14  # characters of a word or label, which is not folded
 SHORT = 160  # characters of a text among numbered results
 MOST = 40  # tokens or words of a text that are drawn
+MOST_CHARACTERS = 1000  # of a text above them
 PREVIEW = 4  # numbers of a vector
 HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
 HEADED: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
@@ -250,9 +251,10 @@ def _warmth(cosine: float) -> str:
 
 
 def shown(encoded: Encoded) -> Text:
-    """Return the text and its pair."""
+    """Return the text and its pair, or how they begin."""
     parts = (encoded.record.text, encoded.record.pair)
-    return plain(" | ".join(str(part) for part in parts if part is not None))
+    whole = " | ".join(str(part) for part in parts if part is not None)
+    return plain(whole if len(whole) <= MOST_CHARACTERS else f"{whole[:MOST_CHARACTERS]}…")
 
 
 def show_vectors(items: Sequence[Embedded], drawn: DrawnTexts) -> None:
