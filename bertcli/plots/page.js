@@ -223,7 +223,7 @@ function redraw() {
   const heads = data.averaged[layer.layer] ?? layer.heads.length;
   const head = state.head === "mean" ? `mean of ${heads} heads` : `head ${state.head}`;
   get("about").textContent =
-    `${data.model} · layer ${layer.layer} of 0–${all.modelLayers - 1}, ${head}`;
+    `${data.model} · layer ${layer.layer} (of 0 to ${all.modelLayers - 1}), ${head}`;
   highlight();
 }
 function legend() {

@@ -637,7 +637,7 @@ def test_page_in_a_browser(picture, browse):
     tokens, weights = data["tokens"], data["layers"][1]["heads"][2]["weights"]
     last = len(tokens) - 1
     assert found["layers"] == ["0", "1"] and found["heads"] == ["mean", "0", "1", "2", "3"]
-    assert found["about"].endswith("layer 1 of 0–1, head 2")
+    assert found["about"].endswith("layer 1 (of 0 to 1), head 2")
 
     def said(row, column):
         weight = f"{weights[row][column] / data['scale']:.3f}"

@@ -23,7 +23,7 @@ Task = Annotated[
     str | None,
     typer.Option(
         metavar="TASK",
-        help=f"What to learn: {', '.join(TASKS)} (default: as the fields say).",
+        help=f"Kind of task: {', '.join(TASKS)} (default: as the fields say).",
         autocompletion=lambda incomplete: [one for one in TASKS if one.startswith(incomplete)],
     ),
 ]
