@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from bertcli.cli.options.groups import MODEL, OUTPUT, number
+from bertcli.cli.options.training import MaxGradNorm, WeightDecay
 from bertcli.errors import UsageError
 
 Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, metavar="X")]
@@ -90,16 +91,11 @@ class OptimizerOptions:
         float,
         number("Power of the polynomial decay to 0; 1 is linear.", low=0, metavar="X"),
     ] = 1.0
-    weight_decay: Annotated[
-        float,
-        number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X"),
-    ] = 0.01
+    weight_decay: WeightDecay = 0.01
     adam_beta1: Beta = 0.9
     adam_beta2: Beta = 0.999
     adam_epsilon: Annotated[float, number("Coefficient of AdamW.", low=0, metavar="X")] = 1e-6
-    max_grad_norm: Annotated[
-        float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")
-    ] = 1.0
+    max_grad_norm: MaxGradNorm = 1.0
     seed: Annotated[
         int,
         number(

@@ -8,6 +8,7 @@ import typer
 
 from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, flag, number
 from bertcli.cli.options.inputs import Encoding, EncodingErrors, InputFormat, OnError
+from bertcli.cli.options.training import MaxGradNorm, WeightDecay
 from bertcli.errors import UsageError
 from bertcli.records.examples import TASKS, examples_source
 from bertcli.records.source import Source
@@ -166,13 +167,8 @@ class StepOptions:
             "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
         ),
     ] = None
-    weight_decay: Annotated[
-        float,
-        number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X"),
-    ] = 0.01
-    max_grad_norm: Annotated[
-        float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")
-    ] = 1.0
+    weight_decay: WeightDecay = 0.01
+    max_grad_norm: MaxGradNorm = 1.0
     seed: Annotated[
         int,
         number(

@@ -1,4 +1,4 @@
-"""The options of all commands that train: checkpoints, device, precision."""
+"""The options of all commands that train: checkpoints, device, precision, the optimizer's."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -8,6 +8,11 @@ import typer
 from bertcli.cli.options.completion import complete_device
 from bertcli.cli.options.groups import COMPUTE, OUTPUT, flag, number
 from bertcli.errors import UsageError
+
+WeightDecay = Annotated[
+    float, number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X")
+]
+MaxGradNorm = Annotated[float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")]
 
 
 @dataclass(frozen=True)
