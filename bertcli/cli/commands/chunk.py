@@ -48,7 +48,8 @@ def chunk(
     _warn(chunker, tokenizer, console)
     run = ChunkRun(reader, chunker)
     if form == "table":
-        from bertcli.cli.display.tables import chunk_table, show_batches
+        from bertcli.cli.display.tables import show_batches
+        from bertcli.cli.display.token_tables import chunk_table
 
         show_batches(run, chunk_table, reader.source.paths)
     else:

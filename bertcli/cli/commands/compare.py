@@ -52,7 +52,7 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
     form = output.form(("table", "jsonl"))
     found = measure(pair.a, pair.b, pair.worst)
     if form == "table":
-        from bertcli.cli.display.tables import show_comparison
+        from bertcli.cli.display.vector_tables import show_comparison
 
         show_comparison(found)
     else:

@@ -107,7 +107,7 @@ def duplicates(
 def _write(run: "Duplicates", form: str, output: OutputOptions, reading: list[str | Path]) -> None:
     """Write groups, or the texts without duplicates."""
     if form == "table":
-        from bertcli.cli.display.tables import show_duplicates
+        from bertcli.cli.display.search_tables import show_duplicates
 
         show_duplicates(run)
         return

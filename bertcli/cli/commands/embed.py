@@ -252,7 +252,7 @@ def _to_stream(
 
     if form == "table":
         from bertcli.cli.display.fitted import DrawnTexts
-        from bertcli.cli.display.tables import show_vectors
+        from bertcli.cli.display.vector_tables import show_vectors
 
         items: list[Embedded] = []
         drawn = DrawnTexts()

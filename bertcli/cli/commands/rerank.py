@@ -67,7 +67,7 @@ def rerank(
     ):
         ranking.add(window)
     if form == "table":
-        from bertcli.cli.display.tables import show_ranking
+        from bertcli.cli.display.search_tables import show_ranking
 
         show_ranking(ranking.best())
     else:

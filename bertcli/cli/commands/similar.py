@@ -281,7 +281,7 @@ def _write(
 ) -> None:
     """Write answers: an object each as JSONL, else a row for each hit."""
     if form == "table":
-        from bertcli.cli.display.tables import show_answers
+        from bertcli.cli.display.search_tables import show_answers
 
         show_answers(found, reading)
         return

@@ -73,7 +73,7 @@ def tokenize(
     if mode.is_summary:
         _summary(run, windows, mode, output, form, layout.max_length)
     elif form == "table":
-        from bertcli.cli.display.tables import show_tokens
+        from bertcli.cli.display.token_tables import show_tokens
 
         show_tokens(windows, tokenizer, reader.source.paths)
     else:
@@ -174,7 +174,7 @@ def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, .
     if mode.count or mode.stats:
         return ("input_ids",)
     if form == "table":
-        from bertcli.cli.display.tables import TABLE_COLUMNS
+        from bertcli.cli.display.token_tables import TABLE_COLUMNS
 
         return TABLE_COLUMNS
     masked = not fields.ragged  # where all tokens are those of a text
@@ -202,7 +202,7 @@ def _stats(
 
     stats = CorpusStats(run.tokenizer, cut_at)
     if form == "table":
-        from bertcli.cli.display.tables import stats_view
+        from bertcli.cli.display.token_tables import stats_view
 
         for batch in batches:
             stats.add(batch)
@@ -231,7 +231,7 @@ def _per_file(
     paths = run.reader.source.paths
     if form == "table":
         from bertcli.cli.display.screen import screen_of_stdout
-        from bertcli.cli.display.tables import file_counts_table
+        from bertcli.cli.display.token_tables import file_counts_table
 
         rows = file_rows(counter, paths, batches)
         with screen_of_stdout() as screen:
@@ -264,7 +264,7 @@ def _ids_of_tokens(
             if unknown:
                 console.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
             if form == "table":
-                from bertcli.cli.display.tables import ids_table
+                from bertcli.cli.display.token_tables import ids_table
 
                 write(ids_table(one.text, ids))
             else:

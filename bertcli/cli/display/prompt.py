@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bertcli.cli.display.screen import Draw, drawing
-from bertcli.cli.display.tables import answer_view, hit_view
+from bertcli.cli.display.search_tables import answer_view, hit_view
 from bertcli.records.records import Record
 
 if TYPE_CHECKING:

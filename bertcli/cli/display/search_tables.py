@@ -1,0 +1,91 @@
+"""What searches find, as tables on a terminal: nearest texts, rankings, near-duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from bertcli.cli.display.fitted import DrawnTexts, Inputs
+from bertcli.cli.display.screen import drawing, plain
+from bertcli.cli.display.tables import HEADED, cell, pairs, result_text, table
+
+if TYPE_CHECKING:
+    from bertcli.tasks.results import Result
+    from bertcli.vectors.duplicates import Duplicates
+    from bertcli.vectors.search import Answer, Hit
+
+
+SHORT = 160  # characters of a text among numbered results
+
+
+def show_answers(found: Iterable[Sequence[Answer]], inputs: Inputs) -> None:
+    """Draw the results of a search, each query as it is answered."""
+    drawn = DrawnTexts.of(inputs)
+    with drawing() as draw:
+        for answers in found:
+            for answer in drawn.take(answers, lambda one: len(one.hits)):
+                draw(answer_view(answer))
+        if drawn.more:
+            draw(drawn.rest())
+
+
+def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
+    """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1, and shortened."""
+    with_text = any(hit.text for hit in answer.hits)
+    names = [*(["#"] if numbered else []), "score", "row", "id", *(["text"] if with_text else [])]
+    title = None if numbered else plain(str(answer.query.text))
+    figures = {"#", "score", "row"}
+    drawn = table(*names, figures=figures, right={"id"}, title=title, **HEADED)
+    for rank, hit in enumerate(answer.hits, 1):
+        cells = [f"{hit.match.score:.4f}", str(hit.match.row), str(hit.id)]
+        text = [str(hit.text.text)] if hit.text else []
+        if numbered:
+            text = [one if len(one) <= SHORT else f"{one[:SHORT]}..." for one in text]
+        drawn.add_row(*([str(rank)] if numbered else []), *cells, *text)
+    if not answer.hits:
+        drawn.caption = "no results"
+    return drawn
+
+
+def show_ranking(results: Sequence[Result]) -> None:
+    """Draw texts with their scores, in the order of the results."""
+    drawn, first = table("score", "row", "id", "text", figures=("score", "row")), DrawnTexts()
+    for result in first.take(results):
+        key = result.sample if result.record.id is None else result.record.id
+        score = cell(result.fields["score"])
+        drawn.add_row(score, str(result.sample), plain(str(key)), result_text(result))
+    with drawing() as draw:
+        if results:
+            draw(drawn)
+        if first.more:
+            draw(first.rest())
+
+
+def show_duplicates(run: Duplicates) -> None:
+    """Draw groups of near-duplicates, each below the text that is kept."""
+    first = DrawnTexts()
+    with drawing() as draw:
+        for group in first.take(run.groups, lambda one: len(one.rows)):
+            drawn = table("score", "row", "id", "text", figures=("score", "row"))
+            rows = [(group.keep, "kept"), *zip(group.rows, group.scores, strict=True)]
+            shown_rows = DrawnTexts()
+            for row, score in shown_rows.take(rows):
+                shown_score = score if isinstance(score, str) else f"{score:.4f}"
+                text = plain(str(run.texts[row].text))
+                drawn.add_row(shown_score, str(row), plain(str(run.id_of(row))), text)
+            draw(drawn)
+            if shown_rows.more:
+                draw(shown_rows.rest())
+        if first.more:
+            draw(Text(f"... {first.more:,} more groups; -f jsonl for all", "dim"))
+
+
+def hit_view(hit: Hit) -> RenderableType:
+    """Draw one result in full: its fields, then its text."""
+    found = {name: value for name, value in hit.fields().items() if name != "text"}
+    fields = pairs([(name, cell(value)) for name, value in found.items()])
+    text = [Text(), plain(str(hit.text.text)), Text()] if hit.text else []
+    return Group(fields, *text)

@@ -1,0 +1,178 @@
+"""Vectors, and what two files of them agree on, as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bertcli.cli.display.fitted import NARROWEST, DrawnTexts, FittedTable
+from bertcli.cli.display.screen import drawing
+from bertcli.cli.display.tables import MOST, pairs, shown, table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertcli.embedding.embedder import Embedded
+    from bertcli.embedding.token_vectors import TokenVectors
+    from bertcli.vectors.agreement import Agreement
+    from bertcli.vectors.similarity_agreement import SimilarityAgreement
+
+
+PREVIEW = 4  # numbers of a vector
+
+
+def show_vectors(items: Sequence[Embedded], drawn: DrawnTexts) -> None:
+    """Draw the vectors of texts, or of their tokens or words."""
+    with drawing() as draw:
+        if items and items[0].pieces is None:
+            draw(vector_view(items, drawn))
+            return
+        for picture in token_vector_views(items):
+            draw(picture)
+        if drawn.more:
+            draw(drawn.rest())
+
+
+def vector_view(items: Sequence[Embedded], drawn: DrawnTexts) -> Group:
+    """Draw shapes, norms and first values of vectors, and the similarity of a few texts."""
+    found = FittedTable(("text", "tokens", "norm"), text_at=0)
+    for encoded, vector, _ in items:
+        norm, preview = _numbers(vector)
+        found.add_row([shown(encoded), str(encoded.length), norm], preview)
+    shape = " x ".join(f"{size:,}" for size in (len(items) + drawn.more, *items[0].vector.shape))
+    rest = [drawn.rest()] if drawn.more else []
+    alike = [SimilarityMatrix(items)] if 2 <= len(items) <= 10 and not rest else []
+    return Group(found, *rest, Text(f"shape {shape}, float32", style="dim"), *alike)
+
+
+def _numbers(vector: np.ndarray) -> tuple[str, list[str]]:
+    """Return the norm of a vector and its first values."""
+    import numpy as np
+
+    flat = vector.reshape(-1)
+    return f"{np.linalg.norm(flat):.4f}", [f"{value:+.4f}" for value in flat[:PREVIEW]]
+
+
+class SimilarityMatrix:
+    """The cosines of a few texts; where they do not fit, without "0" before the point."""
+
+    def __init__(self, items: Sequence[Embedded]) -> None:
+        import numpy as np
+
+        vectors = np.stack([item.vector.reshape(-1) for item in items])
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        self.items, self.cosines = items, (vectors @ vectors.T).tolist()
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Draw the matrix for the width there is."""
+        cells = [[f"{value:.2f}" for value in row] for row in self.cosines]
+        number = len(str(len(self.items)))
+        room = options.max_width - number - 4
+        if sum(_widest(cells)) + len(cells) > room:
+            cells = [[text.replace("0.", ".", 1) for text in row] for row in cells]
+        left = room - sum(_widest(cells)) - len(cells)
+        drawn = Table(
+            box=None, title="cosine similarity", title_justify="left", padding=(0, 0, 0, 1)
+        )
+        drawn.add_column(justify="right", no_wrap=True, style="dim")
+        if left >= NARROWEST:
+            drawn.add_column(no_wrap=True, max_width=min(left, 40))
+        for at in range(len(cells)):
+            drawn.add_column(str(at + 1), justify="right", no_wrap=True, header_style="dim")
+        for at, (item, row) in enumerate(zip(self.items, cells, strict=True)):
+            text = [shown(item.encoded)] if left >= NARROWEST else []
+            warm = [_warmth(value) for value in self.cosines[at]]
+            figures = [Text(cell, style=style) for cell, style in zip(row, warm, strict=True)]
+            drawn.add_row(str(at + 1), *text, *figures)
+        yield drawn
+
+
+def _widest(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+def _warmth(cosine: float) -> str:
+    return "bold" if cosine > 0.7 else "" if cosine > 0.3 else "dim"
+
+
+def token_vector_views(items: Sequence[Embedded]) -> Iterator[Group]:
+    """Yield a table of the tokens or words of each text, and the shape of their vectors."""
+    for encoded, vectors, pieces in items:
+        if pieces is None:
+            continue
+        drawn = _token_table(pieces, vectors)
+        drawn.title = shown(encoded)
+        more = len(vectors) - len(drawn.rows)
+        shape = " x ".join(map(str, vectors.shape))
+        rest = [f"... {more:,} more {pieces.name}; -f jsonl for all"] if more else []
+        yield Group(drawn, Text("\n".join([*rest, f"shape {shape}, float32"]), style="dim"))
+
+
+def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> FittedTable:
+    drawn = FittedTable(("#", pieces.name[:-1], "span", "norm"), text_at=1)
+    rows = zip(pieces.texts, pieces.offsets, pieces.sequences, vectors, strict=True)
+    for number, (text, (start, stop), sequence, vector) in enumerate(islice(rows, MOST)):
+        norm, preview = _numbers(vector)
+        span = "" if sequence is None else f"{start}-{stop}"
+        drawn.add_row([str(number), text, span, norm], preview)
+    return drawn
+
+
+def show_comparison(found: Agreement) -> None:
+    """Draw a comparison."""
+    with drawing() as draw:
+        for picture in comparison_view(found):
+            draw(picture)
+
+
+def comparison_view(found: Agreement) -> Iterator[RenderableType]:
+    """Draw the differences of two files, and their worst rows."""
+    kinds = [*found.dtype, "", ""]
+    rows = [("a", f"{found.a}  {kinds[0]}"), ("b", f"{found.b}  {kinds[1]}")]
+    if found.similarity is not None:
+        yield pairs([*rows, *_similarity_rows(found, found.similarity)])
+        return
+    rows.append(("shape", " x ".join(map(str, found.shape))))
+    rows.append(("identical", "yes" if found.identical else "no"))
+    for name in ("max_abs", "mean_abs", "cosine_min", "cosine_mean"):
+        value = getattr(found, name)
+        rows.append((name.replace("_", " "), "-" if value is None else _shown(name, value)))
+    numbers = pairs(rows)
+    if found.not_finite:
+        numbers.add_row("NaN or infinite", f"{found.not_finite:,} rows", style="red")
+    yield numbers
+    if found.worst and not found.identical:
+        names = ("row", "max abs", "cosine")
+        worst = table(*names, figures=names, title="worst rows")
+        for row in found.worst:
+            worst.add_row(
+                f"{row.row}", _shown("max_abs", row.max_abs), _shown("cosine", row.cosine)
+            )
+        yield worst
+
+
+def _similarity_rows(
+    found: Agreement, similarity: SimilarityAgreement
+) -> Iterator[tuple[str, str]]:
+    """Yield what vectors of different widths agree on."""
+    yield "rows", f"{found.shape[0]:,}"
+    yield "widths", " and ".join(map(str, found.widths or ()))
+    if similarity.seed is not None:
+        yield "sample", f"{similarity.rows_compared:,} rows, seed {similarity.seed}"
+    for name in ("similarity_correlation", "neighbour_overlap"):
+        value = getattr(similarity, name)
+        yield name.replace("_", " "), "-" if value is None else f"{value:.4f}"
+    yield "neighbours", f"{similarity.neighbours} of each row, by cosine"
+    if found.not_finite:
+        yield "NaN or infinite", f"{found.not_finite:,} rows"
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.9f}" if name.startswith("cosine") else f"{value:.6g}"
