@@ -60,7 +60,7 @@ def check(folder, texts=TEXTS, skipped=True, vocabulary=True):
         }, record
         ids = encoding.ids
         for skip in (False, True):
-            assert ours.decode(ids, skip_special=skip) == theirs.decode(ids, skip)
+            assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip)
             if skipped or not skip:
                 right = theirs.convert_ids_to_tokens(ids, skip)
                 assert ours.tokens_of(ids, skip_special=skip) == right
@@ -163,7 +163,7 @@ def test_a_special_token_without_a_role_is_skipped_in_tokens_as_in_text(tmp_path
     said = {"added_tokens_decoder": added, "do_lower_case": True}
     ours = check(write(tmp_path, tokenizer_config=said), skipped=False)
     assert ours.tokens_of([101, 30522, 1037], skip_special=True) == ["a"]
-    assert ours.decode([101, 30522, 1037], skip_special=True) == "a"
+    assert ours.decode([101, 30522, 1037], skip_special_tokens=True) == "a"
 
 
 @pytest.mark.parity
@@ -492,10 +492,10 @@ def test_decoding_cleans_up_as_the_folder_says(tmp_path, default_folder, said, n
         ids = theirs(text)["input_ids"]
         for skip in (False, True):
             right = theirs.decode(ids, skip_special_tokens=skip)
-            assert ours.decode(ids, skip_special=skip) == right
+            assert ours.decode(ids, skip_special_tokens=skip) == right
             right = theirs.decode(ids, skip, clean_up_tokenization_spaces=True)
-            assert ours.decode(ids, skip_special=skip, clean_up=True) == right
-        plain = ours.decode(ids, clean_up=False)
+            assert ours.decode(ids, skip, clean_up_tokenization_spaces=True) == right
+        plain = ours.decode(ids, clean_up_tokenization_spaces=False)
         assert "n ' t" in plain or "n't" not in text
         assert ours.decode(ids) == theirs.decode(ids)  # which the calls before did not change
 
