@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -26,6 +27,8 @@ def load(
     pooler: bool | None = None,
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
     revision: str | None = None,
     offline: bool = False,
 ) -> tuple[Model, LoadReport]: ...
@@ -39,6 +42,8 @@ def load(
     pooler: bool | None = None,
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
     revision: str | None = None,
     offline: bool = False,
 ) -> tuple[M, LoadReport]: ...
@@ -51,6 +56,8 @@ def load(
     pooler: bool | None = None,
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
     revision: str | None = None,
     offline: bool = False,
 ) -> tuple[Any, LoadReport]:
@@ -64,4 +71,6 @@ def load(
         folder = Path(os.path.expanduser(name))
         if not folder.is_dir():
             folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
-    return load_folder(folder, cls, pooler=pooler, device=device, dtype=dtype)
+    return load_folder(
+        folder, cls, pooler=pooler, device=device, dtype=dtype, fresh=fresh, labels=labels
+    )

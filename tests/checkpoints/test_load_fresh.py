@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertcli.checkpoints.load import load
+from bertcli import load
 from bertcli.errors import ModelError
 from bertcli.models.heads import BertForSequenceClassification, BertForTokenClassification
 
