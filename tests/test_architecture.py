@@ -28,6 +28,7 @@ GOLDEN = Path(__file__).parent / "golden"
 PACKAGES = """
 errors
 files
+families
 models
 checkpoints
 hub

@@ -1,0 +1,62 @@
+"""Where the model of a family differs from BERT: a record whose defaults are BERT.
+
+Nothing here is read from config.json as it is: the page of a family makes it from the keys that its
+config.json has. The modules of `models` are chosen by it when a model is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Queries and keys are turned by their position. Source: RoFormer, section 3.2.2."""
+
+    theta: float
+    scaling: float = 1.0  # linear: positions are divided by it
+
+
+@dataclass(frozen=True)
+class TextHead:
+    """What stands between the first token and the scores of a text's classes.
+
+    BERT has its pooler there, whose names begin with `bert.pooler`; others have layers of their own
+    in the head: dropout, `classifier.dense`, an activation, dropout, `classifier.out_proj`.
+    """
+
+    pooler: bool = True  # the model's own pooler, and then one layer
+    activation: str = "tanh"
+    drop_first: bool = False  # dropout also before the dense layer
+    norm: bool = False  # after the activation
+    bias: bool = True
+    mean: bool = False  # over all tokens of the mean, not the first token
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The places in which an encoder may differ from BERT. Layers are counted from 0."""
+
+    # --- embeddings ---
+    embedding_size: int | None = None  # of the tables, when a projection leads to hidden_size
+    absolute_positions: bool = True  # a table of positions is added to the words
+    first_position: int = 0  # the position of a text's first token
+    skips_padding: bool = False  # padding ids in a text have the position before, and do not count
+    token_types: bool = True  # a table of token types is added to the words
+    pooler: bool = True  # the model itself may have a pooler
+    # --- layers ---
+    layer_groups: tuple[int, ...] | None = None  # of each layer, whose weights it has (ALBERT)
+    norm_first: bool = False  # norms before each part but the first, one at the end
+    norm_bias: bool = True
+    attention_bias: bool = True
+    gated: bool = False  # act(a) * b, with one matrix of twice the width for a and b
+    feed_forward_bias: tuple[bool, bool] = (True, True)  # of the wide matrix, of the narrow one
+    # --- attention ---
+    rotary: tuple[Rotary | None, ...] = ()  # of each layer; () is none
+    windows: tuple[int | None, ...] = ()  # of each layer: a token sees so many on both sides
+    buckets: int = 0  # a learned score a head for each bucket of distances, one table (MPNet)
+    # --- heads ---
+    text_head: TextHead = TextHead()
+
+
+BERT = Structure()
