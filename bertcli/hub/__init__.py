@@ -2,37 +2,14 @@
 
 A name is tried as a folder, then as a model that an installed package carries, then in the cache
 of Hugging Face, then on the hub. Only the last needs the network and `huggingface_hub`; the others
-import neither that nor the carrier, since `bertcli tokenize` has 150 ms in all. `names` are the
-models known by name, `stored` those on this machine, `files` says which files are fetched, `cache`
-reads Hugging Face's cache, `download` fills it.
+import neither that nor the carrier, since `bertcli tokenize` has 150 ms in all. Begin with
+`finding`; `names` are the models known by name, `stored` those on this machine, `files` says which
+files are fetched, `cache` reads Hugging Face's cache, `download` fills it.
 """
 
-from __future__ import annotations
-
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES
-from bertcli.errors import ModelError, UsageError
-from bertcli.hub.cache import (
-    cache_root,
-    cached_revisions,
-    find_snapshot,
-    pooling_unknown,
-    unfinished,
-)
-from bertcli.hub.files import lacking, none_of, pick
-from bertcli.hub.names import (
-    ALIASES,
-    CARRIERS,
-    DEFAULT_MODEL,
-    DEFAULT_WEIGHTS_SHA256,
-    check_id,
-    known_models,
-    near,
-)
+from bertcli.hub.finding import ModelFolder, find_model
+from bertcli.hub.names import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, known_models
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -42,144 +19,4 @@ __all__ = [
     "ModelFolder",
     "find_model",
     "known_models",
-    "sha256",
 ]
-
-
-@dataclass(frozen=True)
-class ModelFolder:
-    """Where the files of a model are, how they were found, and their commit where that is known."""
-
-    name: str
-    path: Path
-    source: str  # "folder", "installed package <module>", "cache" or "hub"
-    revision: str | None = None
-
-
-def find_model(
-    name: str,
-    *,
-    files: Sequence[str] = TOKENIZER_FILES,
-    revision: str | None = None,
-    offline: bool = False,
-) -> ModelFolder:
-    """Find the folder of a model that holds `files`, fetching them from the hub as the last resort.
-
-    `files` are names or patterns; of alternatives (weights in several formats) the best is enough.
-    Raises ModelError when the model is not found or incomplete.
-    """
-    place = os.path.expanduser(name)
-    if os.path.isdir(place):
-        return _given(name, Path(place), files, revision)
-    check_id(name, place)
-    name = ALIASES.get(name, name)
-    if revision is None and (found := carried(name, files)):
-        return found
-    snapshot = find_snapshot(name, revision or "main")
-    gap = unfinished(snapshot, files) if snapshot else None
-    cached = ModelFolder(name, snapshot, "cache", snapshot.name) if snapshot and not gap else None
-    if offline or _offline_by_environment():
-        if cached:
-            return cached
-        raise _half_cached(name, snapshot, gap) if snapshot else _absent(name, revision)
-    if cached and not pooling_unknown(cached.path, files):
-        return cached
-    return _from_hub(name, files, revision, cached)
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, reading a megabyte at a time."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _offline_by_environment() -> bool:
-    switches = ("BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in switches)
-
-
-def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) -> ModelFolder:
-    if revision is not None:
-        raise UsageError(
-            f"model {name!r} is a folder, which has no revision {revision!r}",
-            "leave out --revision, or give a hub id",
-        )
-    gap = lacking(folder, files, strict=True)
-    if gap is None:
-        return ModelFolder(name, folder, "folder")
-    hint = "give a folder as save_pretrained writes it"
-    if os.path.isdir(folder / "snapshots"):
-        hint = "this is a cache folder: give the hub id, or one of the folders in its snapshots"
-    elif not os.access(folder, os.R_OK | os.X_OK):
-        hint = "this folder is not readable: change its permissions"
-    raise ModelError(f"model folder {name!r} has no {gap}", hint)
-
-
-def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
-    """Find an installed carrier without importing it, which would import sentence-transformers."""
-    if name not in CARRIERS:
-        return None
-    from importlib.util import find_spec
-
-    module, inside = CARRIERS[name]
-    spec = find_spec(module)
-    for place in (spec and spec.submodule_search_locations) or ():
-        folder = Path(place, inside)
-        if lacking(folder, files) is None:
-            return ModelFolder(name, folder, f"installed package {module}")
-    return None
-
-
-def _half_cached(name: str, snapshot: Path, gap: str | None) -> ModelError:
-    return ModelError(
-        f"model {name!r} is incomplete in the cache: {gap} is missing or truncated in {snapshot}",
-        "run once without --offline to fetch the rest",
-    )
-
-
-def _absent(name: str, revision: str | None) -> ModelError:
-    if revisions := cached_revisions(name):
-        return ModelError(
-            f"model {name!r} has no revision {revision or 'main'!r} in the cache {cache_root()},"
-            " and the network is off",
-            f"run once without --offline, or give --revision: {', '.join(revisions)}",
-        )
-    install = "pip install 'bertcli[offline]'" if name in CARRIERS else "give a folder"
-    return ModelError(
-        f"model {name!r} is not a folder, not installed and not in the cache {cache_root()},"
-        " and the network is off",
-        near(name) or f"run once without --offline, or {install}",
-    )
-
-
-def _from_hub(
-    name: str, files: Sequence[str], revision: str | None, cached: ModelFolder | None
-) -> ModelFolder:
-    """Fetch what is not in the cache; when the hub does not answer, return a cached copy."""
-    from bertcli.hub.download import Unreachable, download
-
-    def choose(names: Sequence[str]) -> list[str]:
-        if gap := none_of(files, lambda name: bool(pick([name], names))):
-            raise ModelError(f"model {name!r} has no {gap} on the hub", "choose a BERT model")
-        return pick(files, names)
-
-    gap: str | None = None
-    for force in (False, True):  # the library takes a truncated file for complete
-        try:
-            path = download(name, revision, cache_root(), choose, force=force)
-        except Unreachable:
-            if cached is None:
-                raise
-            return cached
-        gap = unfinished(path, files)
-        if gap is None:
-            return ModelFolder(name, path, "hub", path.name)
-    raise ModelError(
-        f"model {name!r} was downloaded without {gap}",
-        "its repository is incomplete: choose another --revision or model",
-    )

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from bertcli.hub import carried
 from bertcli.hub.cache import PREFIX, cache_root, cached_models
+from bertcli.hub.finding import carried
 from bertcli.hub.names import CARRIERS
 
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from bertcli.errors import OutputError
 from bertcli.files.atomic import whole_file
+from bertcli.files.digests import sha256
 from bertcli.files.lock import waiting
 from bertcli.files.typed_json import BadJsonError, parse
-from bertcli.hub import sha256
 from bertcli.inference.tell import Tell
 
 LARGEST = 10 * 10**9  # bytes of all entries together

@@ -16,9 +16,9 @@ from bertcli.files.same_file import refuse_inputs
 from bertcli.files.writers import open_output
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
-from bertcli.plots import DRAWN, picture, unsupported_characters
 from bertcli.plots.attention_maps import MEAN, AttentionMaps
 from bertcli.plots.drawing import require_matplotlib
+from bertcli.plots.picture import DRAWN, picture, unsupported_characters
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer

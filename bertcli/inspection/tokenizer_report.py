@@ -8,7 +8,7 @@ from typing import Any
 
 from bertcli.checkpoints.scan import tokenizer_files
 from bertcli.errors import ModelError
-from bertcli.hub import sha256
+from bertcli.files.digests import sha256
 from bertcli.tokenizing.model_files import PREFIX, read_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 

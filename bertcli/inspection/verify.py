@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import BertcliError, ModelError
-from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, sha256
+from bertcli.files.digests import sha256
+from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256
 from bertcli.inspection.folder import FolderReport
 from bertcli.inspection.vector_file import FileReport
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError
+from bertcli.files.digests import sha256
 from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
-from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model, sha256
+from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout

@@ -13,9 +13,9 @@ from typing import Any
 
 from bertcli.errors import BertcliError, OutputError
 from bertcli.files.addresses import public
+from bertcli.files.digests import sha256
 from bertcli.files.side_files import beside, manifest_beside
 from bertcli.files.typed_json import JsonObject, as_json
-from bertcli.hub import sha256
 from bertcli.ray import locations
 from bertcli.ray.jobs import ShardJob, ShardWork
 from bertcli.ray.shards import DEAD, Shard

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, require_weights
 from bertcli.errors import InputError, UsageError
-from bertcli.hub import sha256
+from bertcli.files.digests import sha256
 from bertcli.records.examples import Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, UsageError
 from bertcli.files.atomic import whole_folder
+from bertcli.files.digests import sha256
 from bertcli.files.streams import size_on_disk
-from bertcli.hub import sha256
 from bertcli.inference.progress import Advance
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer

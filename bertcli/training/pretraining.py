@@ -12,7 +12,7 @@ import torch
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.errors import InputError
-from bertcli.hub import sha256
+from bertcli.files.digests import sha256
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertcli.files.digests import sha256
 from bertcli.files.versions import __version__, versions
-from bertcli.hub import sha256
 from bertcli.training.options import FineTuningJob, TrainingOptions
 
 if TYPE_CHECKING:

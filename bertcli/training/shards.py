@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
+from bertcli.files.digests import sha256
 from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
-from bertcli.hub import TOKENIZER_FILES, sha256
+from bertcli.hub import TOKENIZER_FILES
 from bertcli.training.instance_rows import (
     AGAIN,
     ParquetRows,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import find_weights, tokenizer_files
-from bertcli.hub import sha256
+from bertcli.files.digests import sha256
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock

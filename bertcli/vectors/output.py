@@ -27,9 +27,9 @@ from typing import Any
 
 from bertcli.errors import OutputError
 from bertcli.files.atomic import explained
+from bertcli.files.digests import sha256
 from bertcli.files.lock import locked
 from bertcli.files.typed_json import as_json, read_bytes
-from bertcli.hub import sha256
 from bertcli.inference.progress import Hashed
 from bertcli.vectors.input_hashes import Described, Inputs, refuse_changed
 from bertcli.vectors.journal import (

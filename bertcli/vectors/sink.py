@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files.atomic import explained, move
+from bertcli.files.digests import sha256
 from bertcli.files.jsonl import to_json
 from bertcli.files.system_calls import opener, sync, sync_folder
 from bertcli.files.typed_json import as_json
 from bertcli.files.versions import __version__
-from bertcli.hub import sha256
 from bertcli.inference.progress import Wrote
 from bertcli.vectors.fingerprint import DIGEST_BYTES
 from bertcli.vectors.formats import (

@@ -19,6 +19,7 @@ from front import process
 
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.addresses import public
+from bertcli.files.digests import sha256
 from bertcli.hub import (
     DEFAULT_MODEL,
     DEFAULT_WEIGHTS_SHA256,
@@ -26,7 +27,6 @@ from bertcli.hub import (
     TOKENIZER_FILES,
     find_model,
     known_models,
-    sha256,
 )
 from bertcli.hub.files import pick
 

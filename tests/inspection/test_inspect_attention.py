@@ -29,6 +29,7 @@ from bertcli.models import forward_passes
 from bertcli.plots import colours
 from bertcli.plots.attention_maps import AttentionMaps
 from bertcli.plots.drawing import without_glyph
+from bertcli.plots.picture import picture as contents
 
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -484,12 +485,12 @@ def test_tokens_are_drawn_as_they_are():
     tokens = ["$x^2$", "$", "_", "a\x00b\n", "\ud800", "<!--", "", "🙂👍🏽"]
     weights = np.full((8, 8), 1 / 8, dtype=np.float32)
     found = AttentionMaps("<m&m>\x07", tokens, [0] * 8, [False] * 8, {0: {0: weights}}, 1)
-    svg = plots.picture([found], "svg")
+    svg = contents([found], "svg")
     shown = ["$x^2$", "$", "_", "a\ufffdb\ufffd", "\ufffd", "<!--", "🙂👍🏽"]
     assert Counter(texts(svg)) >= Counter(2 * shown)
     assert ET.fromstring(svg).find(f"{SVG}title").text == "Attention of <m&m>\ufffd"
     for form in ("png", "pdf"):
-        assert plots.picture([found], form)
+        assert contents([found], form)
 
 
 def test_a_png_that_no_viewer_would_open(tmp_path, capsys, monkeypatch):

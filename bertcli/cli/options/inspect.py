@@ -13,7 +13,7 @@ from bertcli.cli.options.groups import flag
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES
-from bertcli.plots import DRAWN, PICTURES
+from bertcli.plots.picture import DRAWN, PICTURES
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
