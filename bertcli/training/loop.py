@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertcli.inference.devices import dtype_of
 from bertcli.models.bert import BertEncoder, recomputing
 from bertcli.training.batches import Columns, Order, parts
-from bertcli.training.objective import Objective
+from bertcli.training.objective import JointObjective, Objective, StepParts
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.ranks import Ranks
 
@@ -155,9 +155,11 @@ class Training:
             group["lr"] = rate
         self.gradients.clear()
         sums = torch.zeros(len(counts), device=self.ranks.device)
-        for part, own in enumerate(self._own(found)):
-            torch.manual_seed(self._seed(number, part))
-            sums += self._backward(own, counts)
+        own = self._own(found)
+        seeds = [self._seed(number, part) for part in range(len(own))]
+        for part, seed in zip(self._joined(found, own, seeds), seeds, strict=True):
+            torch.manual_seed(seed)
+            sums += self._backward(part, counts)
         self.ranks.sum(sums)
         norm = self._update()
         means = [total / count for total, count in zip(sums, counts, strict=True)]
@@ -172,6 +174,22 @@ class Training:
         dealt = parts(found, ranks.count * self.options.gradient_accumulation_steps)
         return [part for part in dealt[ranks.index :: ranks.count] if len(part["lengths"])]
 
+    def _joined(
+        self, found: Columns, own: list[Columns], seeds: Sequence[int]
+    ) -> Sequence[Columns]:
+        """Return the parts of this process with what they must know of the rest of the step."""
+        objective, ranks = self.objective, self.ranks
+        several = ranks.count * self.options.gradient_accumulation_steps > 1
+        if not (several and isinstance(objective, JointObjective)):
+            return own
+        with self._autocast():
+            return objective.joined(self.model, StepParts(found, own), seeds, ranks)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self.ranks.device.type, self.dtype, enabled=self.dtype != torch.float32
+        )
+
     def _seed(self, number: int, part: int) -> int:
         """Return the random seed of a part of a step."""
         mixed = self.options.seed
@@ -182,7 +200,7 @@ class Training:
     def _backward(self, part: Columns, counts: Sequence[float]) -> Tensor:
         """Add the gradients of some rows to those of the batch; return the sum of each loss."""
         device = self.ranks.device
-        with torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32):
+        with self._autocast():
             sums = self.objective.sums(self.model, part, device)
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         loss: Tensor = self.scaler.scale(torch.stack(means).sum())

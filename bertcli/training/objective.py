@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import encode
 from bertcli.training.batches import Columns, TokenBatch
+from bertcli.training.ranks import Ranks
 
 
 class Objective(Protocol):
@@ -32,6 +33,26 @@ class Objective(Protocol):
 
     def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
         """Return the sum of each loss over some rows of a step."""
+
+
+class StepParts(NamedTuple):
+    """The rows of a step, and the parts of them that this process has."""
+
+    rows: Columns
+    own: Sequence[Columns]
+
+
+@runtime_checkable
+class JointObjective(Objective, Protocol):
+    """An objective where the loss of a row depends on the other rows of its step."""
+
+    def joined(
+        self, model: Any, step: StepParts, seeds: Sequence[int], ranks: Ranks
+    ) -> list[Columns]:
+        """Return the parts of this process with what `sums` must know of all other rows.
+
+        ``seeds`` are those with which `sums` runs on each part. Every process calls this.
+        """
 
 
 def tensor(array: Any, device: torch.device) -> Tensor:

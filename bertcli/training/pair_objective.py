@@ -1,8 +1,9 @@
 """Training vectors on pairs: contrast with the other pairs of a step, or the order of scores.
 
 Source: sentence-transformers, MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss
-(Su, 2022), with their scale. A loss is that of the rows of a part: with several parts or processes
-the negatives of an anchor are those of its own part.
+(Su, 2022), with their scale. A loss is that of all rows of a step, in however many parts and
+processes: the gradients of all vectors come first, those of the weights part by part (Gao et al.,
+Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021, known as GradCache).
 """
 
 from __future__ import annotations
@@ -20,12 +21,19 @@ from bertcli.embedding.pooling import pool
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns, in_batches, token_batch
-from bertcli.training.objective import states, tensor
+from bertcli.training.objective import StepParts, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows
 
 SCALE = 20.0  # of cosines, in both losses
 NONE = -1  # the number of a negative text that is not there
+GRADIENTS, LOSS = "gradients", "loss"  # of a part whose step has others: of its vectors; its share
+
+
+def _there(rows: Columns) -> np.ndarray:
+    """Tell which texts of pairs are there, [3, B]."""
+    found: np.ndarray = rows["texts"].T != NONE
+    return found
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class PairObjective:
         """Return pairs by their numbers."""
         texts = self.texts[rows]
         sizes = np.diff(self.data.starts)[texts] * (texts != NONE)
-        found: Columns = {"texts": texts, "lengths": sizes.sum(1)}
+        found = {"texts": texts, "lengths": sizes.sum(1), "places": np.arange(len(texts))}
         return found if self.scores is None else {**found, "scores": self.scores[rows]}
 
     def counts(self, found: Columns) -> Sequence[float]:
@@ -51,11 +59,39 @@ class PairObjective:
 
     def sums(self, model: BertModel, part: Columns, device: torch.device) -> Sequence[Tensor]:
         """Return the loss of some pairs, times their number."""
-        one, other, negative = part["texts"].T
-        negative = negative[negative != NONE]
-        vectors = self.vectors(model, np.concatenate([one, other, negative]), device)
-        first, second, third = vectors.split([len(one), len(one), len(negative)])
-        return (self.loss(first, second, third, part.get("scores")) * len(one),)
+        vectors = self.vectors(model, part["texts"].T[_there(part)], device)
+        if GRADIENTS not in part:
+            return (self._loss(vectors, part),)
+        known = (vectors * part[GRADIENTS]).sum()  # its gradients are those of the step's loss
+        return (known - known.detach() + part[LOSS],)
+
+    def joined(
+        self, model: BertModel, step: StepParts, seeds: Sequence[int], ranks: Ranks
+    ) -> list[Columns]:
+        """Return the parts of this process with the gradients of their vectors, as GradCache."""
+        whole, device = _there(step.rows), ranks.device
+        places = np.cumsum(whole.ravel()).reshape(whole.shape) - 1  # of each text's vector
+        width = model.config.hidden_size * len(self.modes)
+        vectors = torch.zeros(int(whole.sum()), width, device=device)
+        inside = [places[:, part["places"]][_there(part)] for part in step.own]
+        for part, where, seed in zip(step.own, inside, seeds, strict=True):
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                found = self.vectors(model, part["texts"].T[_there(part)], device)
+            vectors[tensor(where, device)] = found
+        loss = self._loss(ranks.sum(vectors).requires_grad_(), step.rows)
+        (gradients,) = torch.autograd.grad(loss, vectors)
+        share = loss.detach() / len(step.rows["texts"])
+        return [
+            {**part, GRADIENTS: gradients[tensor(where, device)], LOSS: share * len(part["texts"])}
+            for part, where in zip(step.own, inside, strict=True)
+        ]
+
+    def _loss(self, vectors: Tensor, rows: Columns) -> Tensor:
+        """Return the loss of rows, times their number; `vectors` are those of `_there`."""
+        count = len(rows["texts"])
+        one, other, negative = vectors.split([count, count, len(vectors) - 2 * count])
+        return self.loss(one, other, negative, rows.get("scores")) * count
 
     def vectors(self, model: BertModel, texts: Any, device: torch.device) -> Tensor:
         """Return the vectors of texts by their numbers, each of length 1, [B, D]."""

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from example_files import reviews, written
+from example_files import belonging, reviews, written
 from forks import forks
 from front import PACKAGE, call
 from model_reference import close
@@ -46,9 +46,13 @@ def test_killed_at_random_instants(method, forked, tmp_path):
     forked.check(lambda out: argv(file, TINY, method, out), result, tmp_path, kills=20)
 
 
-@pytest.mark.parametrize("method", ["--full", "--frozen"])
-def test_two_processes_train_as_one(method, models, tmp_path):
-    file, base = written(tmp_path / "e.jsonl", reviews(40)), models("BertForMaskedLM", **STILL)
+@pytest.mark.parametrize(
+    ("method", "rows"),
+    [("--full", reviews(40)), ("--frozen", reviews(40)), ("--full", belonging(40, negatives=True))],
+    ids=["full", "frozen", "pairs"],
+)
+def test_two_processes_train_as_one(method, rows, models, tmp_path):
+    file, base = written(tmp_path / "e.jsonl", rows), models("BertForMaskedLM", **STILL)
     assert call(*argv(file, base, method, tmp_path / "one")).code == 0
     two_processes(argv(file, base, method, tmp_path / "two"))
     names = ["model.safetensors", *(["2_Dense/model.safetensors"] if method == "--frozen" else [])]

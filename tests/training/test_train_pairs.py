@@ -15,6 +15,7 @@ from bertcli.records.reader import Reader
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.loop import Training
 from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.pair_objective import PairObjective
 from bertcli.training.pairs import PairTask
 from bertcli.training.ranks import Ranks
 
@@ -55,26 +56,61 @@ def their_step(base, rows, loss_name):
     return loss.item(), {name.split("model.")[-1]: one.grad for name, one in named}
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_is_that_of_sentence_transformers(kind, base, tmp_path):
-    make, loss_name = KINDS[kind]
-    rows = make(24)
-    file = str(written(tmp_path / "e.jsonl", rows))
+def pair_task(rows, base, path, parts=1):
+    """The task of pairs, ready to step without moving any weight."""
+    file = str(written(path / "e.jsonl", rows))
     job = FineTuningJob(file, task="embed", eval_fraction=0.0, batch_size=12)
     texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
-    options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
+    options = TrainingOptions(
+        steps=2, warmup_steps=0, max_grad_norm=0.0, gradient_accumulation_steps=parts
+    )
     task = PairTask.open(job, options, texts, base)
     training = Training(
         task.model(None), task.objective, task.rows, task.options, Ranks(torch.device("cpu"))
     )
     training.optimizer.step = lambda *given: None
+    return training
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_that_of_sentence_transformers(kind, base, tmp_path):
+    make, loss_name = KINDS[kind]
+    rows = make(24)
+    training = pair_task(rows, base, tmp_path)
     step = training.step(0)
     loss, gradients = their_step(base, [rows[at] for at in training.order.batch(0)], loss_name)
     close(step.losses["loss"], loss)
     for name, weight in training.model.named_parameters():
         if not name.startswith("pooler."):
             close(weight.grad, gradients[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("parts", [2, 5, 40])
+def test_a_step_in_parts_has_the_negatives_of_the_whole_step(kind, parts, base, tmp_path):
+    """12 pairs in up to 12 parts: loss and gradients are those of one part."""
+    rows = KINDS[kind][0](24)
+    whole, divided = (pair_task(rows, base, tmp_path, count) for count in (1, parts))
+    close(divided.step(0).losses["loss"], whole.step(0).losses["loss"])
+    close(divided.gradients.flat, whole.gradients.flat)
+
+
+def test_vectors_of_parts_are_computed_twice_with_the_same_dropout(models, tmp_path, monkeypatch):
+    found = []
+    vectors = PairObjective.vectors
+
+    def noted(self, *given):
+        made = vectors(self, *given)
+        found.append(made.detach())
+        return made
+
+    monkeypatch.setattr(PairObjective, "vectors", noted)
+    base = models("BertForMaskedLM", hidden_dropout_prob=0.3)
+    pair_task(belonging(24), base, tmp_path, parts=3).step(0)
+    assert len(found) == 6 and not torch.equal(found[0], found[1])
+    for first, again in zip(found[:3], found[3:], strict=True):
+        assert torch.equal(first, again)
 
 
 def test_pairs_that_belong_together_come_near(base, tmp_path):
