@@ -3,16 +3,16 @@
 import pytest
 from fuzz.pool import Pool, cases
 
-FOLDERS, INPUTS = 200, 160
+CASES = {"folder": 200, "input": 160, "learning": 60}
 
 
 @pytest.mark.slow
 def test_no_case_is_at_fault(tmp_path):
     pool = Pool(tmp_path)
     try:
-        run = pool.run(cases(0, FOLDERS, INPUTS))
+        run = pool.run(cases(0, CASES))
         found = [f"--case {case}: {fault.name}" for case, fault in run]
     finally:
         pool.close()
     assert not found, "\n".join(["python -m tests.fuzz", *found])
-    assert sum(pool.done.values()) == FOLDERS + INPUTS
+    assert sum(pool.done.values()) == sum(CASES.values())

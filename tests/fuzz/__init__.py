@@ -1,12 +1,12 @@
-"""Broken model folders and broken inputs, thousands of them: no run may end in a traceback.
+"""Broken model folders, inputs and examples, thousands of them: no run may end in a traceback.
 
-    python -m tests.fuzz --minutes 30          both kinds, from random seeds
+    python -m tests.fuzz --minutes 30          all kinds, from random seeds
     python -m tests.fuzz --folders 10000 --inputs 5000 --seed 1
     python -m tests.fuzz --case folder:1234    one case again, with its traceback
 
-A case is a kind and a number, and all that it does follows from these two: `folders` and `inputs`
-make files and commands of them, `judge` runs the commands in this process and says what is wrong
-with what they did, `pool` does so in processes that may hang, crash or eat all memory.
+A case is a kind and a number, and all that it does follows from these two: `folders`, `inputs` and
+`learning` make files and commands of them, `judge` runs the commands in this process and says what
+is wrong with what they did, `pool` does so in processes that may hang, crash or eat all memory.
 """
 
 import sys

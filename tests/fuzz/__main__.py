@@ -19,9 +19,9 @@ def main() -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
     if asked.case:
         return one(asked.case, work)
-    several = asked.folders is not None or asked.inputs is not None
-    folders = (asked.folders or 0) if several else float("inf")
-    inputs = (asked.inputs or 0) if several else float("inf")
+    given = {"folder": asked.folders, "input": asked.inputs, "learning": asked.learning}
+    several = any(many is not None for many in given.values())
+    wanted = {kind: many or 0 if several else float("inf") for kind, many in given.items()}
     until = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     pool = Pool(work, asked.jobs, asked.seconds)
     for end in (signal.SIGINT, signal.SIGTERM):  # in the background the first is ignored
@@ -29,7 +29,7 @@ def main() -> int:
     print(f"seed {asked.seed}; faults are kept in {work}/faults", flush=True)
     start = time.monotonic()
     try:
-        for case, fault in pool.run(cases(asked.seed, folders, inputs), until):
+        for case, fault in pool.run(cases(asked.seed, wanted), until):
             if len(pool.faults[fault.name]) == 1:
                 print(f"{fault.name}\n    python -m tests.fuzz --case {case}", flush=True)
     except KeyboardInterrupt:
@@ -47,15 +47,17 @@ def options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--folders", type=int, metavar="N", help="model folders")
     parser.add_argument("--inputs", type=int, metavar="N", help="inputs")
+    parser.add_argument("--learning", type=int, metavar="N", help="examples to learn from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="that a case may take")
-    parser.add_argument("--case", metavar="KIND:NUMBER", help="folder:12 or input:12, here and now")
+    parser.add_argument("--case", metavar="KIND:NUMBER", help="such as folder:12, here and now")
     parser.add_argument("--keep", metavar="DIR", help="where sound folders and faults are kept")
     parser.add_argument("--json", metavar="FILE", help="all faults")
     asked = parser.parse_args()
-    if not (asked.case or asked.minutes or asked.folders or asked.inputs):
-        parser.error("give --minutes, --folders and --inputs, or --case")
+    counts = (asked.folders, asked.inputs, asked.learning)
+    if not (asked.case or asked.minutes or any(counts)):
+        parser.error("give --minutes, a number of cases, or --case")
     return asked
 
 

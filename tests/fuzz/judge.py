@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from front import Result, call
 
-from . import folders, inputs
+from . import folders, inputs, learning
 from .folders import Command
 
-KINDS = {"folder": folders.build, "input": inputs.build}
+KINDS = {"folder": folders.build, "input": inputs.build, "learning": learning.build}
 PREFIXES = ("error: ", "hint: ", "note: ", "warning: ")
 OPTION = re.compile(r"(?<![\w-])--?[a-z]")
 GROWTH = 700 << 20  # bytes

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .folders import make_sound
@@ -163,9 +163,9 @@ class Pool:
             child.stop()
 
 
-def cases(seed: int, folders: float, inputs: float) -> Iterator[str]:
-    """Yield cases of both kinds, mixed, as many of each as are asked for."""
-    dice, left = random.Random(seed), {"folder": folders, "input": inputs}
+def cases(seed: int, wanted: Mapping[str, float]) -> Iterator[str]:
+    """Yield cases of all kinds, mixed, as many of each as are wanted."""
+    dice, left = random.Random(seed), dict(wanted)
     number = dict.fromkeys(left, seed * 1_000_000)
     while any(left.values()):
         kind = dice.choices([*left], [*(min(many, 1e9) for many in left.values())])[0]
