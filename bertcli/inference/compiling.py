@@ -32,7 +32,7 @@ from bertcli.inference.quantizing import (
 )
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.tell import Tell
-from bertcli.models.attention import Attend, Distance
+from bertcli.models.attention import Attend, Distance, placed
 from bertcli.models.bert import BertModel, directly
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
 
@@ -50,7 +50,7 @@ def with_mask(at: int | None = None) -> Attend:
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # [B, L, H, D] -> [B, H, L, D]
-        bias = distance(q, k, k.shape[-2] - q.shape[-2] if at is None else at)
+        q, k, bias = placed(q, k, distance, at)
         if bias is None:
             bias = torch.zeros_like(k[:, :1, :, 0]).unsqueeze(-2)  # [B, 1, 1, L]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(-2, -3)

@@ -13,15 +13,25 @@ import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import groupby
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# (q, k, at) with q, k [..., H, L, D] and the place of the first query among the keys -> what is
-# added to the scores, [..., H, Lq, Lk], or None.
-Distance: TypeAlias = Callable[[Tensor, Tensor, int], Tensor | None]
+
+class Distance(Protocol):
+    """How a layer knows the places of tokens: what becomes of queries and keys, and of scores.
+
+    q, k are [..., H, L, D], and `at` is the place of the first query among the keys.
+    """
+
+    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Turn queries and keys before they are multiplied."""
+
+    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
+        """Return what is added to the scores, [..., H, Lq, Lk] or what fits it, or None."""
+
 
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
@@ -42,7 +52,8 @@ def padded(keep: Tensor | None = None, at: int | None = None) -> Attend:
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # [..., L, H, D] -> [..., H, L, D]
-        bias = _bias(q, k, keep, distance, at)
+        q, k, near = placed(q, k, distance, at)
+        bias = _bias(q, k, keep, near)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
         return mixed.transpose(-2, -3)
 
@@ -62,8 +73,9 @@ class Recording:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         """Attend and record the map."""
         q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
+        q, k, near = placed(q, k, distance, self.at)
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        bias = _bias(q, k, self.keep, distance, self.at)
+        bias = _bias(q, k, self.keep, near)
         probabilities = (scores if bias is None else scores + bias).softmax(-1)
         self.maps.append(probabilities)
         return (F.dropout(probabilities, drop) @ v).transpose(-2, -3)
@@ -74,13 +86,16 @@ def recording(maps: list[Tensor], keep: Tensor | None = None, at: int | None = N
     return Recording(maps, keep, at)
 
 
-def _bias(
-    q: Tensor, k: Tensor, keep: Tensor | None, distance: Distance, at: int | None
-) -> Tensor | None:
-    near = distance(q, k, k.shape[-2] - q.shape[-2] if at is None else at)
-    if keep is None:
-        return near
-    return _hide(_spread(keep, q, k) == 0, q, near)
+def placed(
+    q: Tensor, k: Tensor, distance: Distance, at: int | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return queries and keys as `distance` turns them, and what it adds to their scores."""
+    first = k.shape[-2] - q.shape[-2] if at is None else at
+    return *distance.rotate(q, k, first), distance(q, k, first)
+
+
+def _bias(q: Tensor, k: Tensor, keep: Tensor | None, near: Tensor | None) -> Tensor | None:
+    return near if keep is None else hide(_spread(keep, q, k) == 0, q, near)
 
 
 def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -101,7 +116,8 @@ def _from_to(keep: Tensor, q: Tensor) -> bool:
     return keep.ndim == q.ndim - 1
 
 
-def _hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
+def hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
+    """Return what to add to the scores of q: `near`, and a large penalty where `hidden`."""
     # Not -inf: a row of padding alone would become NaN, which spreads.
     penalty = torch.zeros_like(hidden, dtype=q.dtype)
     penalty = penalty.masked_fill(hidden, torch.finfo(q.dtype).min / 2)
@@ -138,6 +154,20 @@ def _runs(x: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
     return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
+class Backwards:
+    """A distance that also hides the tokens after each token."""
+
+    def __init__(self, distance: Distance) -> None:
+        self.distance = distance
+        self.rotate = distance.rotate
+
+    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor:
+        """Add the penalty of later tokens."""
+        i = torch.arange(at, at + q.shape[-2], device=q.device)[:, None]
+        later = torch.arange(k.shape[-2], device=q.device) > i  # [Lq, Lk]
+        return hide(later, q, self.distance(q, k, at))
+
+
 def causal(kernel: Attend) -> Attend:
     """Mask the tokens after each token.
 
@@ -146,12 +176,7 @@ def causal(kernel: Attend) -> Attend:
 
     @wraps(kernel)
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        def backwards(q: Tensor, k: Tensor, at: int) -> Tensor:
-            i = torch.arange(at, at + q.shape[-2], device=q.device)[:, None]
-            later = torch.arange(k.shape[-2], device=q.device) > i  # [Lq, Lk]
-            return _hide(later, q, distance(q, k, at))
-
-        return kernel(q, k, v, backwards, drop)
+        return kernel(q, k, v, Backwards(distance), drop)
 
     return attend
 

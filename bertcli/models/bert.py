@@ -127,7 +127,7 @@ class BertEmbeddings(nn.Module):
 class BertSelfAttention(nn.Module):
     """Queries, keys and values of every head. Attention Is All You Need, section 3.2.2."""
 
-    def __init__(self, config: BertConfig, heads: int, distance: nn.Module) -> None:
+    def __init__(self, config: BertConfig, heads: int, distance: NoDistance) -> None:
         super().__init__()
         self.head_size = config.head_size
         self.query = nn.Linear(config.hidden_size, heads * self.head_size)
@@ -177,7 +177,7 @@ class BertOutput(Residual):
 class BertAttention(nn.Module):
     """An attention block: attend, project, add, normalise."""
 
-    def __init__(self, config: BertConfig, heads: int, distance: nn.Module) -> None:
+    def __init__(self, config: BertConfig, heads: int, distance: NoDistance) -> None:
         super().__init__()
         self.self = BertSelfAttention(config, heads, distance)
         self.output = BertSelfOutput(config, heads * config.head_size)
@@ -203,9 +203,11 @@ class BertIntermediate(nn.Module):
 class BertLayer(nn.Module):
     """Attention, cross-attention in some decoders, feed-forward. Section 3."""
 
-    def __init__(self, config: BertConfig, index: int) -> None:
+    def __init__(self, config: BertConfig, index: int, table: nn.Embedding | None = None) -> None:
+        """Make layer `index`; `table` is the one of distances, where layers share it."""
         super().__init__()
-        self.attention = BertAttention(config, config.heads(index), distances(config))
+        distance = distances(config, index, table)
+        self.attention = BertAttention(config, config.heads(index), distance)
         self.crossattention: nn.Module = Absent("cross-attention")
         if config.add_cross_attention and not config.is_decoder:
             raise ModelError("add_cross_attention needs is_decoder as well")
@@ -243,7 +245,11 @@ class BertEncoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        layers = (BertLayer(config, i) for i in range(config.num_hidden_layers))
+        table = None
+        if buckets := config.structure.buckets:
+            table = nn.Embedding(buckets, config.num_attention_heads)
+            self.relative_attention_bias = table
+        layers = (BertLayer(config, i, table) for i in range(config.num_hidden_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
         self.call: Call = directly
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
+from bertcli.families.structure import BERT, Structure
 from bertcli.files.typed_json import JsonObject, is_regular, read_object
 from bertcli.models.config_checks import CHECKS, refuse_bad_heads
 
@@ -26,6 +27,8 @@ SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
+
+MADE = ("other", "structure")  # fields that are no keys of config.json
 
 # Sizes of extra embeddings in the configs of others -> the embedding.
 EXTRA_SIZES: Mapping[str, str] = {
@@ -69,11 +72,12 @@ class BertConfig:
     extra_embeddings: Mapping[str, int] = field(default_factory=dict)  # name -> vocabulary size
     extra_fields: Mapping[str, str] = field(default_factory=dict)  # name -> field of its ids
     other: Mapping[str, Any] = field(default_factory=dict)  # keys that bertcli does not use
+    structure: Structure = BERT  # where the model differs from BERT; no key of config.json
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str = "the config") -> BertConfig:
         """Read config.json's content; ModelError, naming `source`, when it is not of a BERT."""
-        known = {f.name for f in fields(cls)} - {"other"}
+        known = {f.name for f in fields(cls)} - {*MADE}
         said = {key: value for key, value in raw.items() if key in SIZES or value is not None}
         checked = JsonObject(said, source)
         for key, check in CHECKS.items():
@@ -107,7 +111,7 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return config.json's content: all keys but defaults, unknown ones included."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "other"}
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in MADE}
         unset = BertConfig()
         kept = {
             key: value

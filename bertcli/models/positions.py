@@ -1,7 +1,8 @@
 """Positions of tokens: in the embeddings, or in the attention scores.
 
 Each scheme is a module for `embeddings.position_embeddings` and one for
-`attention.self.distance_embedding`, of which one may add nothing. Letters as in attention.py.
+`attention.self.distance_embedding`, a `Distance`; one of them may do nothing. Letters as in
+attention.py.
 """
 
 from __future__ import annotations
@@ -13,18 +14,36 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertcli.errors import ModelError
+from bertcli.families.structure import Rotary
+from bertcli.models.attention import hide
 from bertcli.models.config import BertConfig
+
+EXACT = 128  # of buckets: all distances from here on share one on each side
 
 
 class NoDistance(nn.Module):
-    """Absolute and sinusoidal positions enter through the embeddings: nothing to add here."""
+    """Absolute and sinusoidal positions enter through the embeddings: nothing to do here."""
 
-    def forward(self, q: Tensor, k: Tensor, at: int) -> None:
+    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Turn nothing."""
+        return q, k
+
+    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Add nothing."""
         return None
 
 
-class Distances(nn.Module):
+def _places(x: Tensor, at: int = 0) -> Tensor:
+    """Return the places of the tokens of x [..., L, D], [L]."""
+    return torch.arange(at, at + x.shape[-2], device=x.device)
+
+
+def _apart(q: Tensor, k: Tensor, at: int) -> Tensor:
+    """Return how far each query stands behind each key, [Lq, Lk]."""
+    return _places(q, at)[:, None] - _places(k)
+
+
+class Distances(NoDistance):
     """One vector of the head's size for each distance from -(P-1) to P-1: `weight` [2P-1, D]."""
 
     def __init__(self, positions: int, head_size: int) -> None:
@@ -33,10 +52,8 @@ class Distances(nn.Module):
 
     def between(self, q: Tensor, k: Tensor, at: int) -> Tensor:
         """Look up the scaled vector between each query and each key, [Lq, Lk, D]."""
-        i = torch.arange(at, at + q.shape[-2], device=q.device)[:, None]
-        j = torch.arange(k.shape[-2], device=q.device)
         middle = self.weight.shape[0] // 2
-        return F.embedding(i - j + middle, self.weight) / math.sqrt(q.shape[-1])
+        return F.embedding(_apart(q, k, at) + middle, self.weight) / math.sqrt(q.shape[-1])
 
 
 class RelativeKey(Distances):
@@ -61,6 +78,85 @@ class RelativeKeyQuery(Distances):
         between = self.between(q, k, at)
         from_query = torch.einsum("...id,ijd->...ij", q, between)
         return from_query + torch.einsum("...jd,ijd->...ij", k, between)
+
+
+class Buckets(NoDistance):
+    """One learned score a head for each bucket of distances, from a table that layers share.
+
+    Near distances have a bucket each, those further away share one by their logarithm.
+    Source: T5, section 2.1; the buckets of MPNet.
+    """
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.shared = (table,)  # in a tuple, as it is a module of the encoder, not of each layer
+        with torch.device("cpu"):
+            self.bucket = _buckets().tolist()  # a list: the logarithms of compilers differ
+
+    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
+        """Add the score of each distance, [H, Lq, Lk]."""
+        bucket = torch.tensor(self.bucket, device=q.device)
+        scores = self.shared[0](bucket).T  # [H, distances]
+        return scores[:, _apart(q, k, at).clamp(-EXACT, EXACT) + EXACT]
+
+
+def _buckets(buckets: int = 32) -> Tensor:
+    """Return the bucket of each distance from -EXACT to EXACT, of a query behind a key."""
+    apart = torch.arange(-EXACT, EXACT + 1)
+    half, near = buckets // 2, buckets // 4
+    far = (apart.abs() / near).log() / math.log(EXACT / near) * (half - near)
+    far = (near + far.clamp(0).long()).clamp(max=half - 1)
+    return torch.where(apart.abs() < near, apart.abs(), far) + half * (apart < 0)
+
+
+class RotaryPositions(NoDistance):
+    """Queries and keys are turned by angles that grow with their position.
+
+    Dimension i of the first half and dimension i of the second are a pair.
+    Source: RoFormer, section 3.2.2.
+    """
+
+    def __init__(self, head_size: int, rotary: Rotary) -> None:
+        super().__init__()
+        if head_size % 2:
+            raise ModelError(f"rotary positions need an even head size, not {head_size}")
+        with torch.device("cpu"):
+            even = torch.arange(0, head_size, 2).float() / head_size
+            turns = 1.0 / rotary.theta**even / rotary.scaling
+        self.turns = turns.tolist()  # a list: the powers of compilers and devices differ
+
+    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Turn each query and each key by its place."""
+        return self._turned(q, _places(q, at)), self._turned(k, _places(k))
+
+    def _turned(self, x: Tensor, places: Tensor) -> Tensor:
+        turns = torch.tensor(self.turns, dtype=torch.float32, device=x.device)
+        angles = places[:, None].float() * turns
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        left, right = x.chunk(2, -1)
+        return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
+class Window(NoDistance):
+    """Tokens see so many neighbours on each side, whose places are known in some other way.
+
+    Source: Longformer, section 3.1.
+    """
+
+    def __init__(self, reach: int, within: NoDistance) -> None:
+        super().__init__()
+        self.reach, self.within = reach, within
+
+    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Turn as it is done within the window."""
+        return self.within.rotate(q, k, at)
+
+    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
+        """Add the penalty of tokens that are further away."""
+        near: Tensor | None = self.within(q, k, at)
+        if k.shape[-2] <= self.reach + 1 and not torch._C._get_tracing_state():
+            return near  # all see all; what is traced must fit longer texts as well
+        return hide(_apart(q, k, at).abs() > self.reach, q, near)
 
 
 class UnusedPositions(nn.Embedding):
@@ -89,8 +185,18 @@ class SinusoidalPositions(nn.Module):
         return waves[..., : self.hidden_size]
 
 
+class NothingAdded(nn.Module):
+    """Stands in for a table of the embeddings that this model lacks."""
+
+    def forward(self, ids: Tensor) -> float:
+        """Add zero, whatever the ids."""
+        return 0.0
+
+
 def positions(config: BertConfig) -> nn.Module:
     """Return the module that adds positions to the embeddings; ModelError for an unknown scheme."""
+    if not config.structure.absolute_positions:
+        return NothingAdded()
     match config.position_embedding_type:
         case "absolute":
             return nn.Embedding(config.max_position_embeddings, config.hidden_size)
@@ -102,8 +208,20 @@ def positions(config: BertConfig) -> nn.Module:
             raise _unknown(unknown)
 
 
-def distances(config: BertConfig) -> nn.Module:
-    """Return the module that adds distances to attention; ModelError for an unknown scheme."""
+def distances(config: BertConfig, layer: int, table: nn.Embedding | None = None) -> NoDistance:
+    """Return what knows places in the attention of a layer; ModelError for an unknown scheme.
+
+    `table` is the one of buckets, which layers share.
+    """
+    structure = config.structure
+    within = _distances(config) if table is None else Buckets(table)
+    if structure.rotary and (rotary := structure.rotary[layer]):
+        within = RotaryPositions(config.head_size, rotary)
+    reach = structure.windows[layer] if structure.windows else None
+    return within if reach is None else Window(reach, within)
+
+
+def _distances(config: BertConfig) -> NoDistance:
     match config.position_embedding_type:
         case "absolute" | "sinusoidal":
             return NoDistance()

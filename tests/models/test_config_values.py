@@ -10,11 +10,11 @@ from front import bad, call, good
 
 from bertcli.errors import ModelError
 from bertcli.models.activations import ACTIVATIONS
-from bertcli.models.config import EXTRA_SIZES, SIZES, BertConfig
+from bertcli.models.config import EXTRA_SIZES, MADE, SIZES, BertConfig
 from bertcli.models.config_checks import CHECKS, HIDDEN_ACTS
 
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
-FIELDS = [one.name for one in fields(BertConfig) if one.name != "other"]
+FIELDS = [one.name for one in fields(BertConfig) if one.name not in MADE]
 ODD = ["x", [], {}, -1, None]
 
 

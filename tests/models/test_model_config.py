@@ -23,6 +23,7 @@ def test_the_defaults_are_those_of_transformers():
             "id2label",
             "label2id",
             "other",
+            "structure",
             "architectures",
             "pruned_heads",
             "extra_embeddings",

@@ -9,6 +9,7 @@ from bertcli.models.attention import padded, recording
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Cache, Decoder, memories
 from bertcli.models.heads import BertLMHeadModel
+from bertcli.models.positions import NoDistance
 
 STEPS = [[1] * 12, [5, 1, 6], [12]]
 
@@ -98,7 +99,7 @@ def test_a_cache_goes_around_any_kernel():
     attend = cache.over(recording(maps))
     for _ in range(2):
         q = torch.randn(1, 3, 4, 8)
-        attend(q, q, q, lambda q, k, at: None, 0.0)
+        attend(q, q, q, NoDistance(), 0.0)
     assert [tuple(one.shape) for one in maps] == [(1, 4, 3, 3), (1, 4, 3, 6)]
 
 

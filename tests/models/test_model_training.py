@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from bertcli.models.attention import recording
 from bertcli.models.bert import BertModel, recomputing
 from bertcli.models.heads import ARCHITECTURES, BertForPreTraining
+from bertcli.models.positions import NoDistance
 from bertcli.models.surgery import initialise
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -127,6 +128,6 @@ def test_classifiers_drop_as_their_config_says(name, own, used):
 def test_recording_drops_after_recording():
     """The map is a distribution, and what is mixed is not."""
     maps, v = [], torch.ones(1, 64, 1, 8)
-    mixed = recording(maps)(v, v, v, lambda q, k, at: None, 0.5)
+    mixed = recording(maps)(v, v, v, NoDistance(), 0.5)
     close(maps[0].sum(-1), torch.ones(1, 1, 64))
     assert mixed.std() > 0.01 and abs(mixed.mean() - 1) < 0.1

@@ -1,0 +1,129 @@
+"""Places where encoders differ from BERT, each against the model of transformers that has it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from model_reference import TINY, close, randomise, texts, tiny
+
+from bertcli.errors import ModelError
+from bertcli.families.structure import Rotary, Structure
+from bertcli.models.attention import packed, padded, recording
+from bertcli.models.bert import BertModel
+from bertcli.models.decoder import Decoder
+from bertcli.models.forward_passes import positions
+
+THREE = (Rotary(100.0), Rotary(10_000.0, 2.0), Rotary(7.0))
+SCHEMES = {
+    "rotary": Structure(rotary=THREE, absolute_positions=False),
+    "windows": Structure(rotary=THREE, windows=(None, 2, 0), absolute_positions=False),
+    "buckets": Structure(buckets=32),
+}
+
+
+def model_of(structure, seed=0, **changes):
+    return randomise(BertModel(replace(tiny(**changes), structure=structure)), seed).eval()
+
+
+def theirs(name, **changes):
+    """A random model of transformers without BERT's names, and what is the same in its config."""
+    config = getattr(transformers, f"{name}Config")(**{**TINY, **changes})
+    config._attn_implementation = "eager"
+    return randomise(getattr(transformers, f"{name}Model")(config)).eval()
+
+
+def copied(ours, their, names):
+    """Load their weights into ours: `names` are (their part, our part) of names."""
+    state = {}
+    for name, weight in their.state_dict().items():
+        for old, new in names:
+            name = name.replace(old, new)
+        state[name] = weight
+    missing = set(ours.state_dict()) - set(state)
+    assert missing <= {"embeddings.token_type_embeddings.weight"}, missing
+    ours.load_state_dict(state, strict=False)
+    ours.embeddings.token_type_embeddings.weight.data *= not missing
+    return ours
+
+
+def same(ours, their, ids, keep, at=None):
+    """Compare hidden states and attentions, padded, alone and packed."""
+    found = their(ids, keep, output_hidden_states=True, output_attentions=True)
+    maps = []
+    real = keep.bool()
+    states = list(ours.states(ids, at=at, kernels=recording(maps, keep)))
+    for mine, other in zip(states, found.hidden_states, strict=True):
+        close(mine[real], other[real])
+    for mine, other in zip(maps, found.attentions, strict=True):
+        close(mine.transpose(1, 2)[real], other.transpose(1, 2)[real])
+    close(ours(ids, keep, at=at)[real], states[-1][real])
+    lengths = keep.sum(1).tolist()
+    shifted = positions(lengths) + (0 if at is None else at[0, 0])
+    close(ours(ids[real], at=shifted, kernels=packed(lengths)), states[-1][real])
+
+
+@torch.no_grad()
+def test_buckets_of_distances_are_those_of_mpnet():
+    ids, keep, _ = texts(3, 300)
+    at = torch.arange(300).expand(3, -1) + 2
+    ids = ids.clamp(min=2) * keep + 1 - keep
+    their = theirs("MPNet", max_position_embeddings=310, pad_token_id=1)
+    ours = model_of(Structure(buckets=32), max_position_embeddings=310)
+    names = [("attention.attn.q.", "attention.self.query."), (".attn.k.", ".self.key.")]
+    names += [(".attn.v.", ".self.value."), (".attn.o.", ".output.dense.")]
+    names += [("attention.LayerNorm", "attention.output.LayerNorm")]
+    same(copied(ours, their, names), their, ids, keep, at)
+
+
+@pytest.mark.parametrize("scaling", [1.0, 3.0])
+@torch.no_grad()
+def test_rotary_positions_are_those_of_jina(scaling):
+    kind = {"rope_type": "default"} if scaling == 1 else {"rope_type": "linear", "factor": scaling}
+    rope = {**kind, "rope_theta": 500.0}
+    their = theirs("JinaEmbeddingsV3", rope_parameters=rope, pad_token_id=0)
+    rotary = (Rotary(500.0, scaling),) * 3
+    ours = model_of(Structure(rotary=rotary, absolute_positions=False), layer_norm_eps=1e-5)
+    names = [("layers.", "encoder.layer."), ("self_attn.q_proj", "attention.self.query")]
+    names += [
+        ("self_attn.k_proj", "attention.self.key"),
+        ("self_attn.o_proj", "attention.output.dense"),
+    ]
+    names += [("self_attn.v_proj", "attention.self.value"), ("mlp.fc1", "intermediate.dense")]
+    names += [
+        ("post_attention_layernorm", "attention.output.LayerNorm"),
+        ("mlp.fc2", "output.dense"),
+    ]
+    names += [("post_mlp_layernorm", "output.LayerNorm")]
+    ids, keep, _ = texts(3, 200)
+    same(copied(ours, their, names), their, ids.clamp(1) * keep, keep)
+
+
+@torch.no_grad()
+def test_a_window_is_the_mask_of_its_neighbours():
+    model = model_of(SCHEMES["windows"])
+    ids, keep, _ = texts()
+    near = (torch.arange(12)[:, None] - torch.arange(12)).abs()
+    kernels = [padded(keep)]
+    kernels += [padded(keep[:, None] * (near <= reach)) for reach in (2, 0)]
+    whole = model_of(SCHEMES["rotary"])
+    close(model(ids, keep)[keep.bool()], whole(ids, kernels=kernels)[keep.bool()])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_the_first_token_alone_and_step_by_step(scheme):
+    model = model_of(SCHEMES[scheme])
+    ids, keep, types = texts()
+    *_, x, last = model.states(ids, keep, types)
+    layer = model.encoder.layer[-1]
+    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.self.kv(x))
+    close(first, last[:, :1], 1e-6)
+    model = model_of(SCHEMES[scheme], is_decoder=True)
+    decode = Decoder(model)
+    close(torch.cat([decode(one) for one in ids.split(1, dim=1)], 1), model(ids))
+
+
+def test_odd_heads_cannot_be_turned():
+    with pytest.raises(ModelError, match="even head size, not 3"):
+        model_of(SCHEMES["rotary"], hidden_size=12)
