@@ -18,6 +18,7 @@ from bertcli.evaluation.entities import TagPredictions
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.hub import ModelFolder
 from bertcli.inference.tell import Tell
+from bertcli.records.example_forms import CONTRAST
 from bertcli.records.examples import Example, Examples
 from bertcli.records.records import Record
 from bertcli.tasks.answer import AnswerTask
@@ -72,7 +73,7 @@ class Judge:
             case "answer":
                 return self._answers(every)
             case _:
-                if examples.form.target != "score":
+                if examples.form == CONTRAST:
                     raise ModelError(
                         "anchors and positives have no score to compare with",
                         "give text, pair and score, or --queries, --corpus and --qrels",

@@ -3,8 +3,8 @@
     read = read_examples(Reader(examples_source("reviews.jsonl")))
     read.form.task, read.examples[0].target          # "classify", "good"
 
-The names of the fields decide the task: `FORMS` has a row for each. What a model may say is not
-checked here: a label is any word.
+The names of the fields decide the task: see `example_forms`. What a model may say is not checked
+here: a label is any word.
 """
 
 from __future__ import annotations
@@ -17,33 +17,26 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError, UsageError
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
+from bertcli.records.example_forms import (
+    ANSWER,
+    CLASSIFY,
+    CONTRAST,
+    FORMS,
+    MULTILABEL,
+    REGRESS,
+    SIMILARITY,
+    TAG,
+    USUAL,
+    FieldNames,
+    Form,
+    form_of,
+)
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, checked, words
 from bertcli.records.source import Source
 
 CONLL = (".conll", ".bio", ".iob")  # suffixes of files with a word and its tag on each line
-TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")
-
-
-class Form(NamedTuple):
-    """The fields of a kind of examples."""
-
-    task: str
-    text: str
-    pair: str | None
-    target: str  # the field that tells this form from others with the same text
-    needs_pair: bool = False
-
-
-CLASSIFY = Form("classify", "text", "pair", "label")
-MULTILABEL = Form("multilabel", "text", "pair", "labels")
-REGRESS = Form("regress", "text", "pair", "score")
-TAG = Form("tag", "words", None, "tags")
-ANSWER = Form("answer", "question", "context", "answer", needs_pair=True)
-CONTRAST = Form("embed", "anchor", "positive", "positive", needs_pair=True)
-FORMS = (CLASSIFY, MULTILABEL, REGRESS, TAG, ANSWER, CONTRAST)
-SIMILARITY = Form("embed", "text", "pair", "score", needs_pair=True)  # only when asked for
 
 
 class AnswerSpan(NamedTuple):
@@ -67,6 +60,7 @@ class Examples:
     form: Form
     examples: Sequence[Example]
     source: str  # to name in messages
+    target: str  # the field of what is learnt, as the file names it
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -74,7 +68,8 @@ class Examples:
 
 def examples_source(path: str, **options: Any) -> Source:
     """Return the source of a file of examples; UsageError for one without fields."""
-    names = tuple(dict.fromkeys(form.text for form in FORMS))
+    given = options.get("text_field")
+    names = (given,) if given else tuple(dict.fromkeys(form.text for form in FORMS))
     source = Source(paths=(path,), text_fields=names, single=True, sentences=True, keep="*")
     if path == "-" and options.get("format", "auto") == "auto":
         options["format"] = "jsonl"
@@ -89,7 +84,12 @@ def examples_source(path: str, **options: Any) -> Source:
     return source
 
 
-def read_examples(reader: Reader, task: str | None = None, extra: Collection[str] = ()) -> Examples:
+def read_examples(
+    reader: Reader,
+    task: str | None = None,
+    extra: Collection[str] = (),
+    names: FieldNames = USUAL,
+) -> Examples:
     """Read all examples; their form is that of the first record, unless a task is named.
 
     Fields of ids of ``extra`` embeddings are kept in their records.
@@ -100,52 +100,21 @@ def read_examples(reader: Reader, task: str | None = None, extra: Collection[str
     form: Form | None = None
     for block in reader.blocks():
         if len(block):
-            form = form or form_of(block[0], task)
-            found += reader.collect(enumerate(block), partial(_example, form, extra))
+            form = form or form_of(block[0], task, names)
+            found += reader.collect(enumerate(block), partial(_example, form, names, extra))
     source = ", ".join(reader.source.paths)
     if form is None or not found:
         raise InputError(f"{source}: no examples found", "give a file with at least two examples")
-    return Examples(form, found, source)
-
-
-def form_of(record: Record, task: str | None) -> Form:
-    """Return the form of examples like this one; InputError when none or several fit."""
-    there = record.extra or {}
-    text = next(form.text for form in FORMS if form.text in there)
-    known = [form for form in (*FORMS, SIMILARITY) if form.task == task] if task else FORMS
-    fitting = [form for form in known if form.text == text and form.target in there]
-    if task is not None and not fitting:
-        needed = " or ".join(_named(form) for form in known)
-        raise InputError(
-            f"{record.where}: --task {task} needs the fields {needed}",
-            f"available: {', '.join(there)}",
-        )
-    if len(fitting) != 1:
-        several = " and ".join(form.target for form in fitting)
-        what = f"fields {several} are of different tasks" if several else "no field to learn"
-        raise InputError(
-            f"{record.where}: {what}",
-            f"choose with --task {', '.join(form.task for form in fitting)}"
-            if several
-            else f"next to {text}, give one of {', '.join(_targets(text))}",
-        )
-    return fitting[0]
-
-
-def _named(form: Form) -> str:
-    names = (form.text, *([form.pair] if form.pair and form.needs_pair else []), form.target)
-    return ", ".join(dict.fromkeys(names))
-
-
-def _targets(text: str) -> list[str]:
-    return [form.target for form in FORMS if form.text == text]
+    return Examples(form, found, source, names.of(form).target)
 
 
 # --- from a record to an example ---
 
 
-def _example(form: Form, extra: Collection[str], number: int, record: Record) -> Example:
-    example, there = _EXAMPLES[form](record), record.extra or {}
+def _example(
+    form: Form, names: FieldNames, extra: Collection[str], number: int, record: Record
+) -> Example:
+    example, there = _EXAMPLES[form](record, names.of(form)), record.extra or {}
     if not extra:
         return example
     kept = example.record._replace(extra={name: there.get(name) for name in extra})
@@ -173,10 +142,10 @@ def _texts(record: Record, form: Form, pair: Any) -> Record:
     return checked(record._replace(pair=pair or None, extra=None), Source())
 
 
-def _of_text(form: Form, target: Callable[[Record, Any], Any]) -> Callable[[Record], Example]:
+def _of_text(target: Callable[[Record, Any], Any]) -> Callable[[Record, Form], Example]:
     """Return what reads examples of a text, maybe a pair, and one field of this kind."""
 
-    def read(record: Record) -> Example:
+    def read(record: Record, form: Form) -> Example:
         texts = _texts(record, form, (record.extra or {}).get(form.pair or ""))
         return Example(texts, target(record, form.target))
 
@@ -227,8 +196,8 @@ def _number(record: Record, name: str) -> float:
     return number
 
 
-def _tagged(record: Record) -> Example:
-    tags = _field(record, "tags")
+def _tagged(record: Record, form: Form) -> Example:
+    tags = _field(record, form.target)
     text = record.text
     given = [words(one) if isinstance(one, str) else one for one in (text, tags)]
     if not all(isinstance(one, list) and all(isinstance(w, str) for w in one) for one in given):
@@ -238,35 +207,36 @@ def _tagged(record: Record) -> Example:
     return Example(record._replace(text=given[0], extra=None), given[1])
 
 
-def _answered(record: Record) -> Example:
+def _answered(record: Record, form: Form) -> Example:
     extra = record.extra or {}
-    texts = _texts(record, ANSWER, extra.get("context"))
-    answer, start = extra.get("answer"), extra.get("start")
+    texts = _texts(record, form, extra.get(form.pair or ""))
+    answer, start = extra.get(form.target), extra.get("start")
     if not answer:
         return Example(texts, AnswerSpan("", None))
     if not isinstance(answer, str):
-        raise InputError(f"{record.where}: field 'answer' is {kind_of(answer)}, not a string", SKIP)
+        what = f"field {form.target!r} is {kind_of(answer)}, not a string"
+        raise InputError(f"{record.where}: {what}", SKIP)
     at = str(texts.pair).find(answer) if start in (None, "") else int(_number(record, "start"))
     if at < 0 or str(texts.pair)[at : at + len(answer)] != answer:
         raise InputError(f"{record.where}: the answer does not stand at {at} of the context", SKIP)
     return Example(texts, AnswerSpan(answer, at))
 
 
-def _contrasted(record: Record) -> Example:
+def _contrasted(record: Record, form: Form) -> Example:
     extra = record.extra or {}
     negative = extra.get("negative") or None
     if negative is not None and not isinstance(negative, str):
         kind = kind_of(negative)
         raise InputError(f"{record.where}: field 'negative' is {kind}, not a string", SKIP)
-    return Example(_texts(record, CONTRAST, extra.get("positive")), negative)
+    return Example(_texts(record, form, extra.get(form.target)), negative)
 
 
-_EXAMPLES: Mapping[Form, Callable[[Record], Example]] = {
-    CLASSIFY: _of_text(CLASSIFY, _label),
-    MULTILABEL: _of_text(MULTILABEL, _labels),
-    REGRESS: _of_text(REGRESS, _number),
+_EXAMPLES: Mapping[Form, Callable[[Record, Form], Example]] = {
+    CLASSIFY: _of_text(_label),
+    MULTILABEL: _of_text(_labels),
+    REGRESS: _of_text(_number),
     TAG: _tagged,
     ANSWER: _answered,
     CONTRAST: _contrasted,
-    SIMILARITY: _of_text(SIMILARITY, _number),
+    SIMILARITY: _of_text(_number),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class LabelledTexts:
         Raises InputError for examples that nothing can be learnt from.
         """
         fields = tuple(dict.fromkeys(job.extra.values()))
-        examples = read_examples(opened(job.file), job.task, fields)
+        examples = read_examples(opened(job.file), job.task, fields, job.fields)
         task = examples.form.task
         if fields and task in ("answer", "embed"):
             raise UsageError(f"--extra cannot be combined with --task {task}")
@@ -63,14 +63,14 @@ class LabelledTexts:
             if job.eval_fraction and not len(held):
                 notes.append("all examples have the same text: none can be held out")
         else:
-            other = read_examples(opened(job.eval), task, fields)
+            other = read_examples(opened(job.eval), task, fields, job.fields)
             targets = np.concatenate([targets, target_array(task, other.examples, names)])
             train, held = np.arange(len(every)), np.arange(len(every), len(targets))
             notes += _shared(every, other)
             every += other.examples
         _refuse_too_few(examples, task, targets[train])
         return cls(
-            Examples(examples.form, every, examples.source),
+            replace(examples, examples=every),
             names,
             targets,
             train,

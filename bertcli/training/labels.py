@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples
+from bertcli.records.example_forms import CONTRAST
+from bertcli.records.examples import AnswerSpan, Example, Examples
 
 # Tasks whose labels are not in the data.
 UNNAMED = {"regress": ["score"], "embed": [], "answer": ["LABEL_0", "LABEL_1"]}
@@ -103,7 +104,7 @@ def label_notes(examples: Examples) -> Iterator[str]:
     conflicts = sum(len(values) > 1 for values in said.values())
     if conflicts:
         texts = "text has" if conflicts == 1 else "texts have"
-        yield f"{conflicts:,} {texts} different values of {form.target!r} in different examples"
+        yield f"{conflicts:,} {texts} different values of {examples.target!r} in different examples"
 
 
 def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import UsageError
+from bertcli.records.example_forms import USUAL, FieldNames
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class FineTuningJob:
 
     file: str
     task: str | None = None  # None: as the fields say
+    fields: FieldNames = USUAL
     frozen: bool | None = None  # train a head alone; None: by the number of examples
     extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field with its ids
     layers: int | None = None  # train from this layer up; None: everything
@@ -161,7 +163,9 @@ FULL = Usual(epochs=3, batch_size=32, learning_rate=5e-5, log_every=10)
 FROZEN = Usual(epochs=30, batch_size=64, learning_rate=1e-3, log_every=100)
 LEAST_STEPS = 1000  # of a head alone, however few the examples
 MOST_EVALUATIONS = 50  # unless asked for
-FEW = 5000  # examples up to which a head alone is trained, unless --full says otherwise
+# Labelled examples up to which a head alone is trained, unless --full says otherwise. A guess for
+# the time that full training takes on a CPU, not yet measured: see benchmarks/README.md.
+FEW = 5000
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_part
 from bertcli.errors import ModelError, UsageError
 from bertcli.inference.runtime import refuse_extra, refuse_unfit, token_limit
 from bertcli.models.bert import BertModel
-from bertcli.records.examples import CONTRAST
+from bertcli.records.example_forms import CONTRAST
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenCounts

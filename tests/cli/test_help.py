@@ -10,6 +10,7 @@ from typer.models import OptionInfo
 
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.cli.display.help import first_sentence, parts_of
+from bertcli.records.example_forms import FORMS, SIMILARITY
 
 ALL = ["", *COMMANDS, *GROUPS]
 
@@ -131,6 +132,7 @@ def test_sentences_and_parts():
     assert first_sentence("No end") == "No end"
     assert first_sentence("Version 1.5 is x.") == "Version 1.5 is x."
     assert parts_of("Sum.\n\nNote\nmore.\n\n$ a b\n$ c\n") == ("Sum.", ["Note more."], ["a b", "c"])
+    assert parts_of("Sum.\n\nOf each:\na  b c\nd  e\n") == ("Sum.", ["Of each\na  b c\nd  e"], [])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -145,3 +147,12 @@ def test_examples_name_options_that_there_are(command):
         assert '!"' not in own
         for option in re.findall(r"(?<= )--?[a-z][a-z-]*", own.split("bertcli", 1)[1]):
             assert f"{option}" in text, (example, option)
+
+
+def test_train_says_the_fields_of_every_task():
+    rows = [line.split(maxsplit=1) for line in good("train", "--help").out.splitlines() if line]
+    for form in (*FORMS, SIMILARITY):
+        fields = {form.text, form.pair or form.text, form.target}
+        assert any(
+            row[0] == form.task and fields <= {*re.findall(r"\w+", row[1])} for row in rows
+        ), form

@@ -7,6 +7,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.evaluate import JudgedOptions
+from bertcli.cli.options.examples import ExampleOptions
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.task import CutOptions
 from bertcli.hub import MODEL_FILES, ModelFolder
@@ -14,11 +15,12 @@ from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
-    from bertcli.evaluation.predictions import Judge
+    from bertcli.evaluation.predictions import Judge, Judged
 
 
 def evaluate(
     judged: JudgedOptions,
+    examples: ExampleOptions,
     model: ModelOptions,
     length: CutOptions,
     compute: ComputeOptions,
@@ -50,8 +52,12 @@ def evaluate(
         return Judge(folder, record(Settings, length, compute), embedder, console)
 
     names = [model.model, *([judged.compare] if judged.compare else [])]
-    readers = [Reader(judged.source(path), console.warn) for path in _paths(judged)]
-    report = _report(judged, readers, list(map(opened, names)), console)
+    readers = [Reader(examples.source(path), console.warn) for path in _paths(judged)]
+    judges = list(map(opened, names))
+    if judged.file:
+        report = _of_examples(examples, readers[0], judges, console)
+    else:
+        report = _of_search(judged, readers, judges, console)
     if form == "table":
         from bertcli.cli.display.evaluation import show_evaluation
 
@@ -67,23 +73,32 @@ def _paths(judged: JudgedOptions) -> list[str]:
     return [path for path in (judged.file, judged.queries, judged.corpus) if path]
 
 
-def _report(
-    judged: JudgedOptions, readers: list[Reader], judges: "list[Judge]", console: Console
+def _of_examples(
+    options: ExampleOptions, reader: Reader, judges: "list[Judge]", console: Console
 ) -> dict[str, object]:
     """Return the report of one model, or of two."""
-    from bertcli.evaluation.report import EvaluationReport
-    from bertcli.evaluation.search import SearchTest
     from bertcli.records.examples import read_examples
 
-    if judged.file:
-        fields = {field for judge in judges for field in judge.extra_fields}
-        examples = read_examples(readers[0], judged.task, sorted(fields))
-        count, found = len(examples), [judge.judge(examples) for judge in judges]
-    else:
-        queries, corpus = readers
-        search = SearchTest.read(queries, corpus, judged.qrels or "")
-        console.note(search.note)
-        count, found = len(search.queries), [search.judge(judge) for judge in judges]
+    fields = {field for judge in judges for field in judge.extra_fields}
+    examples = read_examples(reader, options.task, sorted(fields), options.fields)
+    return _report([judge.judge(examples) for judge in judges], len(examples), console)
+
+
+def _of_search(
+    judged: JudgedOptions, readers: list[Reader], judges: "list[Judge]", console: Console
+) -> dict[str, object]:
+    """Return the report of a search by one model, or by two."""
+    from bertcli.evaluation.search import SearchTest
+
+    queries, corpus = readers
+    search = SearchTest.read(queries, corpus, judged.qrels or "")
+    console.note(search.note)
+    return _report([search.judge(judge) for judge in judges], len(search.queries), console)
+
+
+def _report(found: "list[Judged]", count: int, console: Console) -> dict[str, object]:
+    from bertcli.evaluation.report import EvaluationReport
+
     for one in found:
         for warning in one.warnings:
             console.warn(warning)

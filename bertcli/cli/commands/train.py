@@ -7,6 +7,7 @@ from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
+from bertcli.cli.options.examples import ExampleOptions
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.train import (
     HeldOutOptions,
@@ -29,6 +30,7 @@ STEPS = ("epochs", "batch_size", "learning_rate", "log_every")  # settled with t
 
 def train(
     job: TrainJobOptions,
+    examples: ExampleOptions,
     model: ModelOptions,
     method: MethodOptions,
     steps: StepOptions,
@@ -42,19 +44,29 @@ def train(
     The fields of the examples decide the task. The result is a folder for --model, and for
     transformers. --resume continues an interrupted run, with the same numbers.
 
+    Fields of each task:
+    classify    text[, pair], label: one of several classes
+    multilabel  text[, pair], labels (a list): any of several labels
+    regress     text[, pair], score (a number): a score, such as relevance
+    tag         words, tags (lists), or a CoNLL file: a tag for each word
+    answer      question, context, answer[, start]: spans of contexts; an empty answer: none
+    embed       anchor, positive[, negative]: vectors that are near where texts belong together
+    embed       text, pair, score with --task embed: vectors whose cosines follow the scores
+
     $ bertcli train reviews.jsonl -o sentiment
     $ bertcli train pairs.csv --full --epochs 2 -o relevance
     """
     console = messages.console()
     from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
 
-    wanted = record(FineTuningJob, job, method, steps, held, extra=method.extra_fields)
+    asked = {"extra": method.extra_fields, "fields": examples.fields}
+    wanted = record(FineTuningJob, job, examples, method, steps, held, **asked)
     usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
     options = record(TrainingOptions, steps, held, saving, where, dtype=where.precision, **usual)
     readers: dict[str, Reader] = {}
 
     def reader(path: str) -> Reader:
-        readers[path] = Reader(job.source(path), console.warn)
+        readers[path] = Reader(examples.source(path), console.warn)
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":

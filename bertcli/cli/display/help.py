@@ -1,6 +1,7 @@
 """Help as plain text: `-h` has what most people need on one screen, `--help` has everything.
 
-A docstring is read as: a summary, notes, and examples, which are lines that begin with $.
+A docstring is read as: a summary, notes, and examples, which are lines that begin with $. A note
+whose first line ends with a colon is a table: each line has a name, two spaces or more, and text.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class _Page:
         about, notes, examples = parts_of(self.ctx.command.help or "")
         yield from self._wrapped(about)
         for note in notes if self.everything else ():
-            yield from ("", *self._wrapped(note))
+            yield from ("", *self._note(note))
         yield from ("", *self._usage())
         if examples:
             yield from ("", self._title("Examples"))
@@ -102,6 +103,16 @@ class _Page:
 
     def _wrapped(self, text: str) -> list[str]:
         return wrap(text, self.width, break_on_hyphens=False)
+
+    def _note(self, note: str) -> Iterator[str]:
+        title, *rows = note.splitlines()
+        if not rows:
+            yield from self._wrapped(note)
+            return
+        yield self._title(title)
+        for row in rows:
+            name, about = re.split(" {2,}", row, maxsplit=1)
+            yield from self._row(f"  {name}", about)
 
     def _title(self, text: str) -> str:
         return typer.style(f"{text}:", bold=True)
@@ -165,6 +176,8 @@ def parts_of(docstring: str) -> tuple[str, list[str], list[str]]:
         lines = paragraph.splitlines()
         if lines[0].startswith("$ "):
             examples += [line.strip()[2:] for line in lines]
+        elif lines[0].endswith(":"):
+            texts.append("\n".join([lines[0].strip()[:-1], *map(str.strip, lines[1:])]))
         else:
             texts.append(" ".join(" ".join(lines).split()))
     return texts[0], texts[1:], examples

@@ -7,11 +7,9 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, flag, number
-from bertcli.cli.options.inputs import Encoding, EncodingErrors, InputFormat, OnError
 from bertcli.cli.options.training import MaxGradNorm, WeightDecay
 from bertcli.errors import UsageError
-from bertcli.records.examples import TASKS, examples_source
-from bertcli.records.source import Source
+from bertcli.training.options import FEW
 
 ExampleFile = Annotated[
     str,
@@ -20,25 +18,11 @@ ExampleFile = Annotated[
         help="Examples: jsonl, csv, tsv or parquet with fields such as text and label.",
     ),
 ]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TASK",
-        help=f"Kind of task: {', '.join(TASKS)} (default: as the fields say).",
-        autocompletion=lambda incomplete: [one for one in TASKS if one.startswith(incomplete)],
-    ),
-]
-
-
-def checked_task(task: str | None) -> None:
-    """Raise UsageError for a task that is none."""
-    if task is not None and task not in TASKS:
-        raise UsageError(f"unknown --task {task}", f"one of {', '.join(TASKS)}")
 
 
 @dataclass(frozen=True)
 class TrainJobOptions:
-    """The examples and the output folder."""
+    """The file of examples and the output folder."""
 
     PANEL: ClassVar = INPUT
 
@@ -53,24 +37,6 @@ class TrainJobOptions:
             rich_help_panel=OUTPUT,
         ),
     ]
-    task: Task = None
-    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
-    on_error: OnError = "fail"
-    encoding: Encoding = "utf-8"
-    encoding_errors: EncodingErrors = "strict"
-
-    def __post_init__(self) -> None:
-        checked_task(self.task)
-
-    def source(self, path: str) -> Source:
-        """Return the source of a file of examples."""
-        return examples_source(
-            path,
-            format=self.input_format,
-            on_error=self.on_error,
-            encoding=self.encoding,
-            encoding_errors=self.encoding_errors,
-        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +50,7 @@ class MethodOptions:
         flag(
             "--frozen/--full",
             "Train a head alone over vectors computed once, or all weights (default: frozen for "
-            "up to 5,000 labelled examples).",
+            f"up to {FEW:,} labelled examples).",
         ),
     ] = None
     extra: Annotated[

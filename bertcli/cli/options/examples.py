@@ -1,0 +1,79 @@
+"""The options of files of examples, which `train` and `evaluate` read."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import typer
+
+from bertcli.cli.options.completion import complete_field
+from bertcli.cli.options.groups import INPUT
+from bertcli.cli.options.inputs import Encoding, EncodingErrors, InputFormat, OnError
+from bertcli.errors import UsageError
+from bertcli.records.example_forms import TASKS, FieldNames
+from bertcli.records.examples import examples_source
+from bertcli.records.source import Source
+
+
+@dataclass(frozen=True)
+class ExampleOptions:
+    """What examples are for, and how they are read."""
+
+    PANEL: ClassVar = INPUT
+
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK",
+            help=f"Kind of task: {', '.join(TASKS)} (default: as the fields say).",
+            autocompletion=lambda incomplete: [one for one in TASKS if one.startswith(incomplete)],
+        ),
+    ] = None
+    text_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the field text, words, question or anchor.",
+            autocompletion=complete_field,
+        ),
+    ] = None
+    pair_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the field pair, context or positive.",
+            autocompletion=complete_field,
+        ),
+    ] = None
+    label_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the field label, labels, score, tags or answer. Without --task, a list "
+            "is labels (of words: tags), a number with a decimal point a score.",
+            autocompletion=complete_field,
+        ),
+    ] = None
+    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.task not in TASKS:
+            raise UsageError(f"unknown --task {self.task}", f"one of {', '.join(TASKS)}")
+
+    @property
+    def fields(self) -> FieldNames:
+        """The fields that are named."""
+        return FieldNames(self.text_field, self.pair_field, self.label_field)
+
+    def source(self, path: str) -> Source:
+        """Return the source of a file of examples or texts."""
+        return examples_source(
+            path,
+            text_field=self.text_field,
+            format=self.input_format,
+            on_error=self.on_error,
+            encoding=self.encoding,
+            encoding_errors=self.encoding_errors,
+        )

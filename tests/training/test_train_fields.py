@@ -1,0 +1,88 @@
+"""`bertcli train` and `evaluate` on files whose fields have other names."""
+
+import json
+
+import pytest
+from example_files import asked, belonging, reviews, scored, several, tagged, written
+from front import bad, call, good
+from pretrain_folders import STILL
+
+TEXT, PAIR, LABEL = "--text-field", "--pair-field", "--label-field"
+KINDS = {  # rows, other names for their fields, options
+    "classify": (reviews(), {"text": "review", "label": "mood"}, [TEXT, "review", LABEL, "mood"]),
+    "text": (reviews(), {"text": "review"}, [TEXT, "review"]),
+    "numbers": ([{"text": f"a {n}", "label": n % 2} for n in range(20)], {}, [LABEL, "label"]),
+    "multilabel": (several(), {"labels": "mood"}, [LABEL, "mood"]),
+    "regress": (scored(), {"score": "mood"}, [LABEL, "mood"]),
+    "tag": (tagged(), {"words": "tokens", "tags": "ner"}, [TEXT, "tokens", LABEL, "ner"]),
+    "answer": (
+        asked(),
+        {"question": "q", "context": "passage", "answer": "a"},
+        [TEXT, "q", PAIR, "passage", LABEL, "a", "--task", "answer"],
+    ),
+    "contrast": (
+        belonging(),
+        {"anchor": "query", "positive": "document"},
+        [TEXT, "query", PAIR, "document", "--task", "embed"],
+    ),
+    "similarity": (
+        scored(),
+        {"text": "one", "pair": "two", "score": "how"},
+        [TEXT, "one", PAIR, "two", LABEL, "how", "--task", "embed"],
+    ),
+    "score": (
+        scored(),
+        {"text": "one", "pair": "two"},
+        [TEXT, "one", PAIR, "two", "--task", "embed"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def base(models):
+    return models("BertForMaskedLM", **STILL)
+
+
+def argv(file, out, base, *more):
+    fixed = ["--threads", 1, "--device", "cpu", "--full", "--steps", 1]
+    return ["train", file, "-o", out, "-m", base, *fixed, *more]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_names_are_the_same_examples(kind, base, tmp_path):
+    rows, names, options = KINDS[kind]
+    usual = ["--task", "embed"] if kind in ("similarity", "score") else []
+    renamed = [{names.get(key, key): value for key, value in row.items()} for row in rows]
+    found = []
+    for place, given, more in (("one", rows, usual), ("two", renamed, options)):
+        out = tmp_path / place
+        done = call(*argv(written(tmp_path / f"{place}.jsonl", given), out, base, *more))
+        assert done.code == 0, done.err
+        manifest = json.loads((out / "manifest.json").read_text())
+        found.append((manifest["task"], manifest["data_sha256"]))
+    assert found[0] == found[1]
+
+
+def test_evaluate_takes_them_as_well(base, tmp_path):
+    file = written(tmp_path / "e.jsonl", reviews())
+    assert call(*argv(file, tmp_path / "out", base)).code == 0
+    rows = [{"review": row["text"], "mood": row["label"]} for row in reviews()]
+    other = written(tmp_path / "o.jsonl", rows)
+    names = [TEXT, "review", LABEL, "mood"]
+    model = ["-m", tmp_path / "out"]
+    assert good("evaluate", other, *model, *names).rows == good("evaluate", file, *model).rows
+
+
+@pytest.mark.parametrize(
+    ("row", "more", "said", "hint"),
+    [
+        ({"review": "a", "mood": "b"}, [], "field 'text' not found", "choose with --text-field"),
+        ({"text": "a", "lable": "b"}, [], "no field to learn", "--label-field lable"),
+        ({"text": "a", "mood": "b"}, [LABEL, "moods"], "'moods' not found", "text, mood"),
+        ({"text": "a", "mood": "b"}, ["--task", "classify"], "text, label", "--label-field"),
+        ({"review": "a"}, [TEXT, "revue"], "field 'revue' not found", "available: review"),
+    ],
+)
+def test_fields_that_are_missing(row, more, said, hint, base, tmp_path):
+    done = bad(*argv(written(tmp_path / "e.jsonl", [row] * 4), tmp_path / "out", base, *more))
+    assert said in done.error and hint in done.err
