@@ -18,6 +18,16 @@ class Rotary:
 
 
 @dataclass(frozen=True)
+class Dropouts:
+    """What is dropped where, in training; None is the config's `hidden_dropout_prob`."""
+
+    embeddings: float | None = None
+    attended: float | None = None  # after the projection of an attention block
+    gated: float = 0.0  # between the two halves of a gated feed-forward block
+    fed: float | None = None  # after a feed-forward block
+
+
+@dataclass(frozen=True)
 class TextHead:
     """What stands between the first token and the scores of a text's classes.
 
@@ -46,11 +56,12 @@ class Structure:
     pooler: bool = True  # the model itself may have a pooler
     # --- layers ---
     layer_groups: tuple[int, ...] | None = None  # of each layer, whose weights it has (ALBERT)
-    norm_first: bool = False  # norms before each part but the first, one at the end
+    norm_first: bool = False  # norms before each part but the first, and behind the last layer
     norm_bias: bool = True
     attention_bias: bool = True
-    gated: bool = False  # act(a) * b, with one matrix of twice the width for a and b
-    feed_forward_bias: tuple[bool, bool] = (True, True)  # of the wide matrix, of the narrow one
+    gated: bool = False  # act(`gate`) * `dense`, each with a matrix of its own
+    feed_forward_bias: tuple[bool, bool] = (True, True)  # of the wide matrices, of the narrow one
+    dropouts: Dropouts = Dropouts()
     # --- attention ---
     rotary: tuple[Rotary | None, ...] = ()  # of each layer; () is none
     windows: tuple[int | None, ...] = ()  # of each layer: a token sees so many on both sides

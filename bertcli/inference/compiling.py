@@ -90,7 +90,7 @@ class CompiledGraph(nn.Module):
     def _first(self, index: int, below: Tensor) -> Tensor:
         layer = self.bert.encoder.layer[index - 1]
         kernel = self.bert.direction(with_mask(at=0))
-        states: Tensor = layer(below[:, :1], kernel, kv=layer.attention.self.kv(below))
+        states: Tensor = layer(below[:, :1], kernel, kv=layer.attention.kv(below))
         return states
 
 

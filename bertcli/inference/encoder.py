@@ -121,7 +121,7 @@ class Encoder(BatchRunner):
     def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
         """Run a layer for the first token of each text only, [n, hidden]."""
         layer = self.bert.encoder.layer[index - 1]
-        kv = layer.attention.self.kv(below[laid.real])
+        kv = layer.attention.kv(below[laid.real])
         made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
         return made.reshape(-1, made.shape[-1])
 

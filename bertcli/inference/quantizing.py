@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from copy import deepcopy
 from importlib.resources import files
 from io import StringIO
 from typing import Any
@@ -24,9 +25,9 @@ from torch import Tensor, nn
 
 from bertcli.errors import ModelError
 from bertcli.inference.runtime import ModelSpec
-from bertcli.models.bert import BertIntermediate, BertModel, Residual
+from bertcli.models.bert import BertIntermediate, BertModel, GatedIntermediate, Residual
 from bertcli.models.config import BertConfig
-from bertcli.models.cpu_products import linear
+from bertcli.models.cpu_products import linear, some_units
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -61,17 +62,27 @@ class SeparateFeedForward(nn.Module):
     def __init__(self, wide: BertIntermediate, narrow: Residual, loud: Tensor) -> None:
         """Divide by ``loud``, true for the loud ones of the intermediate units."""
         super().__init__()
-        weight, bias, back = wide.dense.weight, wide.dense.bias, narrow.dense.weight
-        self.wide, self.loud_wide = (linear(weight[some], bias[some]) for some in (~loud, loud))
+        back = narrow.dense.weight
+        self.wide, self.loud_wide = (_units(wide, some) for some in (~loud, loud))
         self.narrow = linear(back[:, ~loud], narrow.dense.bias)
         self.loud_narrow = linear(back[:, loud], torch.zeros(len(back)))
-        self.activation, self.LayerNorm = wide.activation, narrow.LayerNorm
+        self.LayerNorm = narrow.LayerNorm
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
-        """Map x [..., hidden] to [..., hidden]; y is x, as nothing comes between."""
-        loud = self.loud_narrow(self.activation(self.loud_wide(x)))
-        normal: Tensor = self.LayerNorm(self.narrow(self.activation(self.wide(x))) + loud + x)
-        return normal
+        """Map y [..., hidden], the input of the block, to [..., hidden], and add x.
+
+        Where norms are last, y is x.
+        """
+        loud = self.loud_narrow(self.loud_wide(y))
+        return self.LayerNorm(self.narrow(self.wide(y)) + loud + x)
+
+
+def _units(wide: BertIntermediate, some: Tensor) -> BertIntermediate:
+    made = deepcopy(wide)
+    made.dense = some_units(wide.dense, some)
+    if isinstance(made, GatedIntermediate):
+        made.gate = some_units(made.gate, some)
+    return made
 
 
 def separate_loud(model: BertModel, sample: Sequence[Columns]) -> None:

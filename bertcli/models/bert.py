@@ -25,6 +25,7 @@ from bertcli.models.positions import NoDistance, distances, positions
 KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
 Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
 Call: TypeAlias = Callable[..., Tensor]  # (part, its arguments) -> its result
+Normed: TypeAlias = Callable[[Tensor], Tensor]  # a norm, or `as_it_is`
 
 
 # --- ways to call a part of the model: the same result, other needs of memory and time ---
@@ -50,6 +51,20 @@ def recomputing(part: Call, *inputs: object) -> Tensor:
 
 
 # --- the parts ---
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    """Stand in for a norm that is elsewhere in this model."""
+    return x
+
+
+def _norm(config: BertConfig) -> nn.LayerNorm:
+    bias = config.structure.norm_bias
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=bias)
+
+
+def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
+    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
 
 
 class Absent(nn.Module):
@@ -95,8 +110,9 @@ class BertEmbeddings(nn.Module):
         self.position_embeddings = positions(config)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.extra = extra_tables(config.extra_embeddings, width)
-        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        bias = config.structure.norm_bias
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=bias)
+        self.dropout = _dropout(config, config.structure.dropouts.embeddings)
 
     def forward(
         self,
@@ -130,9 +146,10 @@ class BertSelfAttention(nn.Module):
     def __init__(self, config: BertConfig, heads: int, distance: NoDistance) -> None:
         super().__init__()
         self.head_size = config.head_size
-        self.query = nn.Linear(config.hidden_size, heads * self.head_size)
-        self.key = nn.Linear(config.hidden_size, heads * self.head_size)
-        self.value = nn.Linear(config.hidden_size, heads * self.head_size)
+        sizes, bias = (config.hidden_size, heads * self.head_size), config.structure.attention_bias
+        self.query = nn.Linear(*sizes, bias)
+        self.key = nn.Linear(*sizes, bias)
+        self.value = nn.Linear(*sizes, bias)
         self.distance_embedding = distance
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
@@ -153,13 +170,13 @@ class BertSelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """A projection back to the hidden size, added to the input, normalised."""
+    """A projection back to the hidden size, added to the input, normalised where norms are last."""
 
-    def __init__(self, config: BertConfig, width: int) -> None:
+    def __init__(self, dense: nn.Linear, norm: Normed, dropout: nn.Dropout) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dense = dense
+        self.LayerNorm = norm
+        self.dropout = dropout
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """Add the output y [..., width], projected, to the input x [..., hidden]."""
@@ -169,22 +186,46 @@ class Residual(nn.Module):
 class BertSelfOutput(Residual):
     """The end of an attention block: width is H*D."""
 
+    def __init__(self, config: BertConfig, width: int) -> None:
+        structure = config.structure
+        dense = nn.Linear(width, config.hidden_size, structure.attention_bias)
+        norm = as_it_is if structure.norm_first else _norm(config)
+        super().__init__(dense, norm, _dropout(config, structure.dropouts.attended))
+
 
 class BertOutput(Residual):
-    """The end of a feed-forward block: width is the intermediate size."""
+    """The end of a feed-forward block: width is the intermediate size.
+
+    The norm behind the last layer is that of its feed-forward block, wherever other norms are.
+    """
+
+    def __init__(self, config: BertConfig, last: bool) -> None:
+        structure = config.structure
+        bias = structure.feed_forward_bias[1]
+        dense = nn.Linear(config.intermediate_size, config.hidden_size, bias)
+        norm = as_it_is if structure.norm_first and not last else _norm(config)
+        super().__init__(dense, norm, _dropout(config, structure.dropouts.fed))
 
 
 class BertAttention(nn.Module):
-    """An attention block: attend, project, add, normalise."""
+    """An attention block: attend, project, add, normalise; or normalise first."""
 
-    def __init__(self, config: BertConfig, heads: int, distance: NoDistance) -> None:
+    def __init__(
+        self, config: BertConfig, heads: int, distance: NoDistance, norm: Normed = as_it_is
+    ) -> None:
+        """Make a block, of whose input `norm` comes first."""
         super().__init__()
+        self.LayerNorm = norm
         self.self = BertSelfAttention(config, heads, distance)
         self.output = BertSelfOutput(config, heads * config.head_size)
 
     def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
         """Map [..., hidden] to [..., hidden]."""
-        return self.output(self.self(x, attend, kv), x)
+        return self.output(self.self(self.LayerNorm(x), attend, kv), x)
+
+    def kv(self, x: Tensor) -> KV:
+        """Make the keys and values of x, the input of the block."""
+        return self.self.kv(self.LayerNorm(x))
 
 
 class BertIntermediate(nn.Module):
@@ -192,12 +233,30 @@ class BertIntermediate(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        bias = config.structure.feed_forward_bias[0]
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size, bias)
         self.activation = activation(config.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., intermediate]."""
         return self.activation(self.dense(x))
+
+
+class GatedIntermediate(BertIntermediate):
+    """The wide half of a feed-forward block, whose units a second matrix opens and closes.
+
+    Source: GLU Variants Improve Transformer, equation 6.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        bias = config.structure.feed_forward_bias[0]
+        self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias)
+        self.dropout = nn.Dropout(config.structure.dropouts.gated)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., intermediate]."""
+        return self.dropout(self.activation(self.gate(x)) * self.dense(x))
 
 
 class BertLayer(nn.Module):
@@ -206,15 +265,17 @@ class BertLayer(nn.Module):
     def __init__(self, config: BertConfig, index: int, table: nn.Embedding | None = None) -> None:
         """Make layer `index`; `table` is the one of distances, where layers share it."""
         super().__init__()
-        distance = distances(config, index, table)
-        self.attention = BertAttention(config, config.heads(index), distance)
+        distance, structure = distances(config, index, table), config.structure
+        norm = _norm(config) if structure.norm_first and index else as_it_is
+        self.attention = BertAttention(config, config.heads(index), distance, norm)
         self.crossattention: nn.Module = Absent("cross-attention")
         if config.add_cross_attention and not config.is_decoder:
             raise ModelError("add_cross_attention needs is_decoder as well")
         if config.add_cross_attention:
             self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
-        self.intermediate = BertIntermediate(config)
-        self.output = BertOutput(config, config.intermediate_size)
+        self.LayerNorm: Normed = _norm(config) if structure.norm_first else as_it_is
+        self.intermediate = (GatedIntermediate if structure.gated else BertIntermediate)(config)
+        self.output = BertOutput(config, last=index == config.num_hidden_layers - 1)
         self.call: Call = directly
         if size := config.chunk_size_feed_forward:
             self.call = partial(chunked, size)
@@ -228,7 +289,7 @@ class BertLayer(nn.Module):
     ) -> Tensor:
         """Map [..., hidden] to [..., hidden].
 
-        With `kv`, made by `attention.self.kv`, x may be some of the tokens only, such as the first.
+        With `kv`, made by `attention.kv`, x may be some of the tokens only, such as the first.
         """
         x = self.attention(x, attend, kv)
         if memory is not None:
@@ -237,7 +298,7 @@ class BertLayer(nn.Module):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Expand, activate, project, add; [..., hidden]."""
-        return self.output(self.intermediate(x), x)
+        return self.output(self.intermediate(self.LayerNorm(x)), x)
 
 
 class BertEncoder(nn.Module):

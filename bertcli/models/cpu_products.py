@@ -7,6 +7,8 @@ product does in one. For inference only: a product has no parameters, and cannot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,11 +16,25 @@ from torch.nn import functional as F
 SMALL = 8  # the rows of a product that is tried out
 
 
-def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """Return the linear layer of this weight [out, in] and bias."""
     made = nn.Linear(weight.shape[1], weight.shape[0], device="meta")  # skips the random start
-    made.weight, made.bias = nn.Parameter(weight), nn.Parameter(bias)
+    made.weight = nn.Parameter(weight)
+    made.register_parameter("bias", None if bias is None else nn.Parameter(bias))
     return made
+
+
+def some_units(layer: nn.Linear, units: Tensor) -> nn.Linear:
+    """Return a layer without the others of its outputs; `units` are numbers or a mask."""
+    bias: Tensor | None = layer.bias  # torch's type says that there is one
+    return linear(layer.weight.detach()[units], None if bias is None else bias.detach()[units])
+
+
+def side_by_side(layers: Sequence[nn.Linear]) -> nn.Linear:
+    """Return one layer for several of the same input, whose outputs stand one after the other."""
+    weight = torch.cat([one.weight.detach() for one in layers])
+    biases = [one.bias.detach() for one in layers if one.bias is not None]
+    return linear(weight, torch.cat(biases) if biases else None)
 
 
 class Plain(nn.Module):
@@ -49,7 +65,8 @@ class Prepacked(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
-        self.bias = layer.bias.detach()
+        bias: Tensor | None = layer.bias  # torch's type says that there is one
+        self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., in] to [..., out]."""

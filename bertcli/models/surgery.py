@@ -21,10 +21,18 @@ from bertcli.models.bert import (
     BertModel,
     BertPooler,
     BertSelfAttention,
+    GatedIntermediate,
     Residual,
     extra_tables,
 )
-from bertcli.models.cpu_products import Plain, Prepacked, cannot_prepack, linear
+from bertcli.models.cpu_products import (
+    Plain,
+    Prepacked,
+    cannot_prepack,
+    linear,
+    side_by_side,
+    some_units,
+)
 
 Product: TypeAlias = Plain | Prepacked
 
@@ -60,17 +68,12 @@ def _refuse(model: BertModel, layer: int, cut: set[int]) -> None:
 def _keep_heads(attention: BertAttention, keep: list[int]) -> None:
     inner = attention.self
     rows = torch.cat([torch.arange(inner.head_size) + place * inner.head_size for place in keep])
+    rows = rows.to(inner.query.weight.device)
     for name in ("query", "key", "value"):
-        setattr(inner, name, _cut(getattr(inner, name), rows, dim=0))
-    attention.output.dense = _cut(attention.output.dense, rows, dim=1)
-
-
-def _cut(layer: nn.Linear, kept: Tensor, dim: int) -> nn.Linear:
-    kept = kept.to(layer.weight.device)
-    weight = layer.weight.detach().index_select(dim, kept)
-    bias = layer.bias.detach()
-    bias = bias.index_select(0, kept) if dim == 0 else bias.clone()
-    return linear(weight, bias)
+        setattr(inner, name, some_units(getattr(inner, name), rows))
+    out = attention.output.dense
+    bias: Tensor | None = out.bias  # torch's type says that there is one
+    attention.output.dense = linear(out.weight.detach()[:, rows], bias)
 
 
 def add_extra_embeddings(
@@ -98,9 +101,7 @@ class FusedSelfAttention(nn.Module):
 
     def __init__(self, parts: BertSelfAttention) -> None:
         super().__init__()
-        three = (parts.query, parts.key, parts.value)
-        weight = torch.cat([one.weight.detach() for one in three])
-        self.qkv: nn.Module = linear(weight, torch.cat([one.bias.detach() for one in three]))
+        self.qkv: nn.Module = side_by_side((parts.query, parts.key, parts.value))
         self.head_size = parts.head_size
         self.distance_embedding = parts.distance_embedding
         self.dropout = parts.dropout
@@ -150,6 +151,20 @@ class PreparedIntermediate(nn.Module):
         return self.activation(self.product(x))
 
 
+class PreparedGatedIntermediate(nn.Module):
+    """A GatedIntermediate over prepared products."""
+
+    def __init__(self, parts: GatedIntermediate, gate: Product, product: Product) -> None:
+        super().__init__()
+        self.gate = PreparedIntermediate(parts, gate)
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., intermediate]."""
+        opened: Tensor = self.gate(x) * self.product(x)
+        return opened
+
+
 class PreparedResidual(nn.Module):
     """A Residual over a prepared product, which adds as well."""
 
@@ -190,7 +205,11 @@ def prepare(model: BertModel, device: torch.device) -> str:
         layer.attention.self.qkv = made(layer.attention.self.qkv)
         attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
         layer.attention.output = PreparedResidual(attended, made(attended.dense))
-        layer.intermediate = PreparedIntermediate(wide, made(wide.dense))
+        if isinstance(wide, GatedIntermediate):
+            gated = PreparedGatedIntermediate(wide, made(wide.gate), made(wide.dense))
+            layer.intermediate = gated
+        else:
+            layer.intermediate = PreparedIntermediate(wide, made(wide.dense))
         layer.output = PreparedResidual(narrow, made(narrow.dense))
     if made is Prepacked:
         return "prepacked"

@@ -103,7 +103,7 @@ def test_the_last_layer_for_the_first_token_only():
     ids, keep, types = texts()
     *_, x, last = model.states(ids, keep, types)
     layer = model.encoder.layer[-1]
-    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.self.kv(x))
+    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.kv(x))
     close(first, last[:, :1], 1e-10)
 
 

@@ -13,6 +13,7 @@ from bertcli.models.attention import packed, padded, recording
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Decoder
 from bertcli.models.forward_passes import positions
+from bertcli.models.surgery import prepare
 
 THREE = (Rotary(100.0), Rotary(10_000.0, 2.0), Rotary(7.0))
 SCHEMES = {
@@ -20,6 +21,20 @@ SCHEMES = {
     "windows": Structure(rotary=THREE, windows=(None, 2, 0), absolute_positions=False),
     "buckets": Structure(buckets=32),
 }
+
+
+FUSED = {
+    "attn.Wqkv": [("attn.Wqkv", f"attention.self.{part}") for part in ("query", "key", "value")],
+    "mlp.Wi": [("mlp.Wi", f"intermediate.{part}") for part in ("gate", "dense")],
+}
+PROJECTIONS = [("self_attn.q_proj", "attention.self.query")]
+PROJECTIONS += [("self_attn.k_proj", "attention.self.key")]
+PROJECTIONS += [("self_attn.v_proj", "attention.self.value")]
+PROJECTIONS += [("self_attn.o_proj", "attention.output.dense"), ("layers.", "encoder.layer.")]
+PROJECTIONS += [("post_attention_layernorm", "attention.output.LayerNorm")]
+PROJECTIONS += [("post_mlp_layernorm", "output.LayerNorm")]
+GATED = [("mlp.gate_proj", "intermediate.gate"), ("mlp.up_proj", "intermediate.dense")]
+GATED += [("mlp.down_proj", "output.dense")]
 
 
 def model_of(structure, seed=0, **changes):
@@ -39,8 +54,12 @@ def copied(ours, their, names):
     for name, weight in their.state_dict().items():
         for old, new in names:
             name = name.replace(old, new)
-        state[name] = weight
-    missing = set(ours.state_dict()) - set(state)
+        parts = [one for key in sorted(FUSED) if key in name for one in FUSED[key]]
+        for part, rows in zip(parts, weight.chunk(max(1, len(parts))), strict=False):
+            state[name.replace(*part)] = rows
+        if not parts:
+            state[name] = weight
+    missing = {name for name in set(ours.state_dict()) - set(state) if "pooler" not in name}
     assert missing <= {"embeddings.token_type_embeddings.weight"}, missing
     ours.load_state_dict(state, strict=False)
     ours.embeddings.token_type_embeddings.weight.data *= not missing
@@ -61,6 +80,14 @@ def same(ours, their, ids, keep, at=None):
     lengths = keep.sum(1).tolist()
     shifted = positions(lengths) + (0 if at is None else at[0, 0])
     close(ours(ids[real], at=shifted, kernels=packed(lengths)), states[-1][real])
+
+
+def first_of(model, ids, keep):
+    """Compare the first token alone."""
+    *_, x, last = model.states(ids, keep)
+    layer = model.encoder.layer[-1]
+    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.kv(x))
+    close(first, last[:, :1], 1e-6)
 
 
 @torch.no_grad()
@@ -84,19 +111,62 @@ def test_rotary_positions_are_those_of_jina(scaling):
     their = theirs("JinaEmbeddingsV3", rope_parameters=rope, pad_token_id=0)
     rotary = (Rotary(500.0, scaling),) * 3
     ours = model_of(Structure(rotary=rotary, absolute_positions=False), layer_norm_eps=1e-5)
-    names = [("layers.", "encoder.layer."), ("self_attn.q_proj", "attention.self.query")]
-    names += [
-        ("self_attn.k_proj", "attention.self.key"),
-        ("self_attn.o_proj", "attention.output.dense"),
-    ]
-    names += [("self_attn.v_proj", "attention.self.value"), ("mlp.fc1", "intermediate.dense")]
-    names += [
-        ("post_attention_layernorm", "attention.output.LayerNorm"),
-        ("mlp.fc2", "output.dense"),
-    ]
-    names += [("post_mlp_layernorm", "output.LayerNorm")]
+    names = [*PROJECTIONS, ("mlp.fc1", "intermediate.dense"), ("mlp.fc2", "output.dense")]
     ids, keep, _ = texts(3, 200)
     same(copied(ours, their, names), their, ids.clamp(1) * keep, keep)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@torch.no_grad()
+def test_norms_first_and_gates_are_those_of_modernbert(bias):
+    more = {"norm_bias": bias, "attention_bias": bias, "mlp_bias": bias, "layer_norm_eps": 1e-5}
+    more |= {"local_attention": 8, "global_rope_theta": 300.0, "local_rope_theta": 20.0}
+    their = theirs("ModernBert", pad_token_id=0, **more)
+    structure = Structure(
+        absolute_positions=False,
+        norm_first=True,
+        norm_bias=bias,
+        attention_bias=bias,
+        gated=True,
+        feed_forward_bias=(bias, bias),
+        rotary=(Rotary(300.0), Rotary(20.0), Rotary(20.0)),
+        windows=(None, 4, 4),
+    )
+    ours = model_of(structure, layer_norm_eps=1e-5)
+    names = [("layers.", "encoder.layer."), ("tok_embeddings", "word_embeddings")]
+    names += [("embeddings.norm", "embeddings.LayerNorm"), ("attn.Wo", "attention.output.dense")]
+    names += [("attn_norm", "attention.LayerNorm"), ("mlp_norm", "LayerNorm")]
+    names += [("mlp.Wo", "output.dense"), ("final_norm", "encoder.layer.2.output.LayerNorm")]
+    ids, keep, _ = texts(3, 40)
+    ids = ids.clamp(1) * keep
+    ours = copied(ours, their, names)
+    same(ours, their, ids, keep)
+    first_of(ours, ids, keep)
+    before = ours(ids, keep)
+    prepare(ours, torch.device("cpu"))
+    close(ours(ids, keep), before)
+
+
+@pytest.mark.parametrize("name", ["NomicBert", "Gte"])
+@torch.no_grad()
+def test_gates_behind_norms_are_those_of_nomic_and_gte(name):
+    their = theirs(name, rope_parameters={"rope_type": "default", "rope_theta": 80.0})
+    nomic = name == "NomicBert"
+    structure = Structure(
+        absolute_positions=False,
+        attention_bias=not nomic,
+        gated=True,
+        feed_forward_bias=(False, not nomic),
+        rotary=(Rotary(80.0),) * 3,
+    )
+    ours = model_of(structure, layer_norm_eps=1e-12, hidden_act=their.config.hidden_act)
+    ids, keep, _ = texts(3, 40)
+    ids = ids.clamp(1) * keep
+    ours = copied(ours, their, PROJECTIONS + GATED)
+    same(ours, their, ids, keep)
+    before = ours(ids, keep)
+    prepare(ours, torch.device("cpu"))
+    close(ours(ids, keep), before)
 
 
 @torch.no_grad()
@@ -114,11 +184,8 @@ def test_a_window_is_the_mask_of_its_neighbours():
 @torch.no_grad()
 def test_the_first_token_alone_and_step_by_step(scheme):
     model = model_of(SCHEMES[scheme])
-    ids, keep, types = texts()
-    *_, x, last = model.states(ids, keep, types)
-    layer = model.encoder.layer[-1]
-    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.self.kv(x))
-    close(first, last[:, :1], 1e-6)
+    ids, keep, _ = texts()
+    first_of(model, ids, keep)
     model = model_of(SCHEMES[scheme], is_decoder=True)
     decode = Decoder(model)
     close(torch.cat([decode(one) for one in ids.split(1, dim=1)], 1), model(ids))

@@ -179,7 +179,7 @@ def test_fused_projections_give_the_same(model):
     for got, wanted in zip(model.states(ids, keep, types), expected, strict=True):
         close(got, wanted, 1e-6)
     layer, x = model.encoder.layer[-1], expected[-2]
-    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.self.kv(x))
+    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.kv(x))
     close(first, expected[-1][:, :1], 1e-6)
 
 
