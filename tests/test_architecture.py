@@ -59,6 +59,7 @@ models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
 checkpoints/comparison
 embedding/__init__ embedding/sentence_folder embedding/record_vectors embedding/dense
+embedding/activations embedding/sentence_modules checkpoints/stored_numbers
 embedding/embedder embedding/options embedding/pooling embedding/sentence_config
 embedding/word_pooling inference/__init__ inference/accelerators inference/compiled
 inference/compiled_cache inference/cpu_features inference/opening inference/openvino

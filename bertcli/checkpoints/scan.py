@@ -59,6 +59,7 @@ MODEL_FILES: tuple[str, ...] = (
     "config_sentence_transformers.json",
     f"{PART}/config.json",
     f"{PART}/model.safetensors",  # of a Dense layer
+    f"{PART}/pytorch_model.bin",
     *WEIGHTS,
     *SHARDS.values(),
     TENSORFLOW,

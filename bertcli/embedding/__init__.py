@@ -1,8 +1,9 @@
 """Texts to vectors: what a vector is made of, and making it.
 
-`options` holds what a user may choose and `sentence_config` what a folder of sentence- transformers
+`options` holds what a user may choose and `sentence_config` what a folder of sentence-transformers
 says (both without torch; `sentence_folder` writes one); `pooling`, `word_pooling` and
-`token_vectors` are what becomes of hidden states, and `dense` layers what becomes of vectors;
+`token_vectors` are what becomes of hidden states, and `sentence_modules` (`dense` layers with their
+`activations`) what else a folder makes of vectors;
 `record_vectors` are those of records in memory, `embedder` puts it together. Imports `inference`
 and what is below. Begin with `record_vectors` are those of records in memory, `embedder`.
 """

@@ -20,10 +20,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from bertcli.embedding.dense import Dense, read_dense
+from bertcli.checkpoints.scan import read_config
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows
 from bertcli.embedding.sentence_config import Sentence, read_sentence
+from bertcli.embedding.sentence_modules import (
+    VectorModule,
+    WeightedLayers,
+    applied,
+    described,
+    read_chain,
+    width_after,
+)
 from bertcli.embedding.token_vectors import (
     PLACES,
     TOKEN_COLUMNS,
@@ -33,7 +41,7 @@ from bertcli.embedding.token_vectors import (
     windows_of,
 )
 from bertcli.embedding.word_pooling import pool_words, words_of
-from bertcli.errors import BertcliError, InputError, ModelError
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
@@ -47,6 +55,8 @@ from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from bertcli.tokenizing.chunks import Chunker
 
 COLUMNS = ("input_ids", "token_type_ids")
@@ -121,44 +131,57 @@ class Embedder:
     runtime: Runtime
     options: EmbedOptions
     sentence: Sentence
-    dense: tuple[Dense, ...] = ()  # layers behind the pooling
+    of_tokens: tuple[VectorModule, ...] = ()  # modules before the pooling
+    of_texts: tuple[VectorModule, ...] = ()  # and behind it
 
     @classmethod
-    def open(cls, folder: ModelFolder, options: EmbedOptions, tell: Tell = SILENCE) -> Embedder:
+    def open(cls, folder: ModelFolder, options: EmbedOptions, tell: Tell = SILENCE) -> Self:
         """Load a model and settle how its vectors are made.
 
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
         sentence = read_sentence(folder.path, pooling=options.pooling)
-        own = options.pooling == "auto" and not options.per_token
-        dense = tuple(read_dense(folder.path / place) for place in sentence.dense if own)
+        own = options.own_modules
+        of_tokens = read_chain(folder.path, sentence.of_tokens) if own else ()
+        of_texts = read_chain(folder.path, sentence.of_texts) if own else ()
         options = settled(options, sentence)
         spec = ModelSpec(
             folder.path / sentence.transformer,
             options,
-            reading=Reading(options.layers, options.combine, reads_first(options, sentence)),
+            reading=Reading(first=reads_first(options, sentence)),
             pooler=options.pooling == "pooler",
             parse_special=options.parse_special,
         )
+        spec = replace(spec, reading=_reading(spec, options, of_tokens))
         tokenizer = open_tokenizer(spec, tell)
-        embedder = cls(folder, open_runtime(spec, tokenizer, tell), options, sentence, dense)
+        runtime = open_runtime(spec, tokenizer, tell)
+        embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts)
         try:
-            if options.dim is not None:
-                check_dim(options.dim, embedder.width)
+            check_dim(options.dim or embedder.width, embedder.width)
         except BertcliError:
             embedder.runtime.close()
             raise
         return embedder
 
     @property
+    def modules(self) -> tuple[VectorModule, ...]:
+        """What the folder has beside the model and its pooling."""
+        return (*self.of_tokens, *self.of_texts)
+
+    @property
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
+        pooled = self.state_width * len(self.options.modes)
+        return width_after(self.of_texts, pooled, self.folder.path)
+
+    @property
+    def state_width(self) -> int:
+        """The number of dimensions of what is pooled, for each token."""
         states = self.runtime.config.hidden_size
         if self.options.combine == "concat":
             states *= len(self.options.layers)
-        pooled = states * len(self.options.modes)
-        return self.dense[-1].width if self.dense else pooled
+        return width_after(self.of_tokens, states, self.folder.path)
 
     @property
     def nothing(self) -> np.ndarray:
@@ -370,10 +393,7 @@ class Embedder:
         return self.runtime.runner.run(texts, self._pooling, budget)
 
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
-        if self.dense and self.sentence.normalize_first:
-            vectors = finish(vectors, normalize=True)
-        for layer in self.dense:
-            vectors = layer(vectors)
+        vectors = applied(self.of_texts, vectors)
         return finish(vectors, dim=self.options.dim, normalize=bool(self.options.normalize))
 
     def chosen(self) -> dict[str, Any]:
@@ -385,7 +405,7 @@ class Embedder:
             "layers": list(options.layers),
             "layer_combine": options.combine,
             "normalize": options.normalize,
-            **({"dense": [layer.digest for layer in self.dense]} if self.dense else {}),
+            **({"modules": described(self.modules)} if self.modules else {}),
             "dim": options.dim,
             "max_length": self.max_length,
             "on_truncate": options.on_truncate,
@@ -408,7 +428,7 @@ class Embedder:
     def _pooling(self) -> Pooling:
         """What is kept of the states of each text."""
         skips = self.options.prompt and not self.sentence.include_prompt
-        return Pooling(self.options.modes, self._prompt_tokens if skips else 0)
+        return Pooling(self.options.modes, self._prompt_tokens if skips else 0, self.of_tokens)
 
     @cached_property
     def _prompt_tokens(self) -> int:
@@ -417,6 +437,25 @@ class Embedder:
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
         length = self.runtime.tokenizer.encode([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
+
+
+def _reading(spec: ModelSpec, options: EmbedOptions, modules: Sequence[VectorModule]) -> Reading:
+    """Return what is read off the model: the layers asked for, or those that a module weighs."""
+    first = spec.reading.first
+    if not modules or not isinstance(modules[0], WeightedLayers):
+        return replace(spec.reading, layers=options.layers, combine=options.combine)
+    if options.layers != (-1,):
+        raise UsageError(
+            "--layers cannot be combined with this model's own WeightedLayerPooling",
+            "give --pooling (mean, cls, ...) as well",
+        )
+    layers, depth = modules[0].layers, read_config(spec.folder).num_hidden_layers
+    if layers[-1] != depth:
+        raise ModelError(
+            f"{spec.folder}: WeightedLayerPooling has weights for layers {layers[0]} to "
+            f"{layers[-1]}, and the model has layers 0 to {depth}"
+        )
+    return Reading(layers, "stack", first)
 
 
 def refuse_cut(batch: Sequence[Encoded], limit: int) -> None:

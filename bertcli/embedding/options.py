@@ -72,6 +72,11 @@ class EmbedOptions(Compute):
         return self.pooling == "none" or self.words is not None
 
     @property
+    def own_modules(self) -> bool:
+        """Whether all modules of the model's folder are used, and not its encoder alone."""
+        return self.pooling == "auto" and not self.per_token
+
+    @property
     def modes(self) -> tuple[str, ...]:
         """The poolings whose vectors are concatenated, in this order."""
         return tuple(self.pooling.split("+"))

@@ -64,9 +64,12 @@ class Pooling:
 
     modes: tuple[str, ...]
     skip: int = 0  # tokens at the start of each text that are left out: those of a prompt
+    before: tuple[Callable[[np.ndarray], np.ndarray], ...] = ()  # what becomes of states first
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return a vector [..., D] per text, or with "none" one per token, [L, ..., D]."""
+        for module in self.before:
+            states = _by_numpy(module, states)
         match self.modes:
             case ("none",):
                 return split(states, lengths)
@@ -129,6 +132,15 @@ def split(states: Any, sizes: Sequence[int]) -> list[Any]:
     """Split [T, ...] into parts of these sizes."""
     ends = [*accumulate(sizes)]
     return [states[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _by_numpy(module: Callable[[np.ndarray], np.ndarray], states: Any) -> Any:
+    """Return what a module of NumPy makes of states, as an array of their own library."""
+    library = library_of(states)
+    if library is np:
+        return module(states)
+    made = library.from_numpy(module(states.float().cpu().numpy()))
+    return made.to(states.device)
 
 
 def _widened(states: Any) -> Any:

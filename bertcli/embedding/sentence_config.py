@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertcli.checkpoints.scan import SentenceModule, read_modules, transformer_path
 from bertcli.errors import ModelError, UsageError
@@ -46,8 +46,9 @@ class Sentence:
     pooling: tuple[str, ...] | None = None  # several are concatenated
     dimension: int | None = None  # of what is pooled
     include_prompt: bool = True  # whether the tokens of a prompt are pooled too
-    dense: tuple[str, ...] = ()  # where the layers behind the pooling are kept
-    normalize_first: bool = False  # what is pooled, before those layers
+    of_tokens: tuple[SentenceModule, ...] = ()  # that change the vectors of tokens
+    of_texts: tuple[SentenceModule, ...] = ()  # that change what is pooled
+    unknown: tuple[str, ...] = ()  # the modules that bertcli does not have
     normalize: bool = False  # what they make of it
     dim: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -86,14 +87,16 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     transformer = transformer_path(modules)
     inner = sentence_settings(folder / transformer)
     poolings = [module for module in modules if module.kind == "Pooling"]
+    chain = _chain(folder, modules, _gives_layers(folder / transformer, inner))
+    unknown = [*chain.unknown, *_other_tasks(inner)] if modules else []
     if modules and pooling == "auto":
-        _refuse([*_untaught(folder, modules), *_other_tasks(inner)], poolings, folder)
+        _refuse(unknown, poolings, folder)
     modes, include_prompt, dimension, found_in = None, True, None, ""
     if poolings:  # as in sentence-transformers, the last one decides
         found_in = f"{poolings[-1].path}/config.json"
         modes, include_prompt, dimension = _pooling(folder / found_in)
-    kinds = [module.kind for module in modules]
-    after = len(kinds) - kinds[::-1].index("Dense") if "Dense" in kinds else 0
+    of_texts = chain.of_texts
+    normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
     outer = read_object(folder / CONFIG)
     prompts, default = _prompts(outer)
     return Sentence(
@@ -103,9 +106,10 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
         pooling=modes,
         dimension=dimension,
         include_prompt=include_prompt,
-        dense=tuple(module.path for module in modules if module.kind == "Dense"),
-        normalize_first="Normalize" in kinds[:after],
-        normalize="Normalize" in kinds[after:],
+        of_tokens=tuple(chain.of_tokens),
+        of_texts=tuple(of_texts[:-1] if normalize else of_texts),
+        unknown=tuple(unknown),
+        normalize=normalize,
         dim=outer.whole("truncate_dim", 1),
         prompts=prompts,
         default_prompt=default,
@@ -115,29 +119,64 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     )
 
 
-def _untaught(folder: Path, modules: list[SentenceModule]) -> Iterator[str]:
-    """Name the modules that change the vectors in ways that bertcli does not know."""
-    for at, (kind, place) in enumerate(modules):
-        match kind:
+class ModuleChain(NamedTuple):
+    """The modules behind the first that change vectors, and the names of those that are unknown."""
+
+    of_tokens: list[SentenceModule]
+    of_texts: list[SentenceModule]
+    unknown: list[str]
+
+
+def _chain(folder: Path, modules: list[SentenceModule], layers: bool) -> ModuleChain:
+    """Return what stands before and behind the last Pooling, which starts a text's vector anew.
+
+    ``layers`` tells whether the first module gives the states of all layers.
+    """
+    chain, kinds = ModuleChain([], [], []), [module.kind for module in modules]
+    last = len(kinds) - kinds[::-1].index("Pooling") if "Pooling" in kinds else 0
+    for at, module in enumerate(modules):
+        subject, before = SENTENCE, at < last
+        match module.kind:
             case "Transformer" if at == 0:
                 continue
             case "Pooling" | "Dropout":
                 continue
-            case "Dense" if _of_sentences(read_object(folder / place / "config.json")):
+            case "WeightedLayerPooling" if before:  # it takes the states of layers: nothing else
+                chain.of_tokens[:] = [module] if layers else chain.of_tokens
                 continue
-            case "Normalize":
-                raw = read_object(folder / place / "config.json") if place else NOTHING
-                if _of_sentences(raw):
-                    continue
-                yield f"Normalize of {raw.text('module_input_name') or SENTENCE}"
-            case _:
-                yield kind
+            case "Dense" | "Normalize":
+                subject = _subject(folder, module.path)
+            case "LayerNorm":
+                pass
+            case unknown:
+                chain.unknown.append(unknown)
+                continue
+        if subject == TOKENS and before:
+            chain.of_tokens.append(module)
+        elif subject != SENTENCE:
+            chain.unknown.append(f"{module.kind} of {subject}")
+        elif not before:
+            chain.of_texts.append(module)
+        elif "Pooling" not in kinds[:at]:
+            chain.unknown.append(f"{module.kind} before Pooling")
+    return chain
 
 
-def _of_sentences(raw: JsonObject) -> bool:
-    """Tell whether a module takes the vector of a text, and gives one in its place."""
+def _subject(folder: Path, place: str) -> str:
+    """Return what a module takes, and gives another of in its place."""
+    raw = read_object(folder / place / "config.json") if place else NOTHING
     source = raw.text("module_input_name") or SENTENCE
-    return source == (raw.text("module_output_name") or source) == SENTENCE
+    target = raw.text("module_output_name") or source
+    return source if source == target else f"{source} as {target}"
+
+
+def _gives_layers(folder: Path, inner: JsonObject) -> bool:
+    """Tell whether sentence-transformers would give the states of all layers to modules."""
+    changed = (inner.object(key) for key in ("config_kwargs", "config_args"))
+    for raw in (*changed, read_object(folder / "config.json")):
+        if "output_hidden_states" in raw:
+            return bool(raw.switch("output_hidden_states"))
+    return False
 
 
 def _other_tasks(raw: JsonObject) -> Iterator[str]:
@@ -151,7 +190,7 @@ def _other_tasks(raw: JsonObject) -> Iterator[str]:
 
 
 def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -> None:
-    hint = "give --pooling (mean, cls, ...) to take the vectors of the BERT inside"
+    hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
     if untaught:
         names = ", ".join(untaught)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)

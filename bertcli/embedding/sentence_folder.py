@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertcli.checkpoints.scan import SentenceModule, find_weights
 from bertcli.embedding.dense import Dense, write_dense
 from bertcli.embedding.sentence_config import CONFIG, OURS
 
@@ -25,6 +26,8 @@ class SentenceParts:
     width: int  # of a state
     lower_case: bool = False
     include_prompt: bool = True
+    of_tokens: tuple[SentenceModule, ...] = ()  # those of another folder, which are copied
+    of_texts: tuple[SentenceModule, ...] = ()
 
 
 def write_sentence_parts(
@@ -32,30 +35,44 @@ def write_sentence_parts(
 ) -> None:
     """Write what makes a sentence model of the BERT in a folder, with this layer at its end.
 
-    Prompts are those of ``base``.
+    Prompts and further modules are those of ``base``.
     """
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if parts.normalize else [])]
-    kinds += ["Dense"] if layer else []
-    paths = {kind: f"{at}_{kind}" if at else "" for at, kind in enumerate(kinds)}
+    kinds = [one.kind for one in parts.of_tokens] + ["Pooling"]
+    kinds += [one.kind for one in parts.of_texts] + ["Normalize"] * parts.normalize
+    kinds = ["Transformer", *kinds, *(["Dense"] if layer else [])]
+    places = [f"{at}_{kind}" if at else "" for at, kind in enumerate(kinds)]
     modules = [
-        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for at, (kind, path) in enumerate(paths.items())
+        {"idx": at, "name": str(at), "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for at, (kind, place) in enumerate(zip(kinds, places, strict=True))
     ]
-    for path in filter(None, paths.values()):
-        (folder / path).mkdir()
+    for place in places[1:]:
+        (folder / place).mkdir()
     _put(folder / "modules.json", modules)
+    pooling = 1 + len(parts.of_tokens)
+    before = zip(parts.of_tokens, places[1:pooling], strict=True)
+    behind = zip(parts.of_texts, places[pooling + 1 :], strict=False)
+    for module, place in (*before, *behind):
+        _copy(base / module.path, folder / place)
     if parts.normalize:
-        _put(folder / paths["Normalize"] / "config.json", {})
+        _put(folder / places[pooling + len(parts.of_texts) + 1] / "config.json", {})
     limits = {"max_seq_length": parts.max_length, "do_lower_case": parts.lower_case}
     _put(folder / "sentence_bert_config.json", limits)
     pooled: dict[str, Any] = {"word_embedding_dimension": parts.width}
     pooled |= {key: mode in parts.modes for key, mode in OURS.items()}
     pooled["include_prompt"] = parts.include_prompt
-    _put(folder / paths["Pooling"] / "config.json", pooled)
+    _put(folder / places[pooling] / "config.json", pooled)
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)
     if layer:
-        write_dense(folder / paths["Dense"], layer)
+        write_dense(folder / places[-1], layer)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy the config and the weights of a module, where it has any."""
+    weights = find_weights(source)
+    for path in (source / "config.json", *weights.all):
+        if path.is_file():
+            shutil.copyfile(path, target / path.name)
 
 
 def _put(path: Path, value: Any) -> None:

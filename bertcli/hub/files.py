@@ -56,7 +56,14 @@ def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     if TOKENIZERS[0] in found:
         spare.update(TOKENIZERS[1:])
     kept = [name for name in found if not _matches(name, spare)]
-    return [name for name in kept if not ("/" in name and of_tensorflow(name))]
+    return [name for name in kept if not ("/" in name and _is_spare(name, kept))]
+
+
+def _is_spare(name: str, names: Sequence[str]) -> bool:
+    """Tell whether a file in a part of the repository is there in a better format."""
+    folder, _, last = name.rpartition("/")
+    better = last == "pytorch_model.bin" and f"{folder}/model.safetensors" in names
+    return better or of_tensorflow(name)
 
 
 def of_tensorflow(name: str) -> bool:

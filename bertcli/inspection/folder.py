@@ -72,7 +72,11 @@ class FolderReport:
             },
             "fit": fit,
             "tokenizer": self.tokenizer and asdict(self.tokenizer),
-            "sentence": asdict(self.sentence),
+            "sentence": asdict(self.sentence)
+            | {
+                "of_tokens": [module._asdict() for module in self.sentence.of_tokens],
+                "of_texts": [module._asdict() for module in self.sentence.of_texts],
+            },
             "warnings": self.warnings,
             "config": self.config.to_dict(),
             "tensors": tensors,
@@ -168,8 +172,10 @@ def _concerns(report: FolderReport) -> Iterator[str]:
     yield from _about_tokenizer(report)
     width = report.config.hidden_size
     pooled = report.sentence.dimension
-    if pooled not in (None, width):
+    if pooled not in (None, width) and not report.sentence.of_tokens:
         yield f"pooling expects {pooled} dimensions per token, the model has {width}"
+    for name in report.sentence.unknown:
+        yield f"sentence module {name} is unknown: embed requires --pooling"
     limit, fits = report.sentence.max_length, report.config.max_position_embeddings
     if limit is not None and limit > fits:
         yield f"max_seq_length is {limit}, but the model has {fits} positions"

@@ -13,7 +13,7 @@ from torch import nn
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config
-from bertcli.embedding.dense import MODULES
+from bertcli.embedding.dense import IDENTITY
 from bertcli.errors import ModelError, UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
 from bertcli.models.bert import BertModel
@@ -192,7 +192,7 @@ def _config(start: HeadedBert, texts: LabelledTexts) -> BertConfig:
     config = replace(start.bert.config, problem_type=PROBLEMS.get(texts.task))
     if texts.task != "regress":
         return config
-    other = {**config.other, "sentence_transformers": {"activation_fn": MODULES["Identity"]}}
+    other = {**config.other, "sentence_transformers": {"activation_fn": IDENTITY}}
     return replace(config, other=other)
 
 

@@ -167,9 +167,11 @@ class FrozenTask:
             embedder.options.modes,
             bool(embedder.options.normalize),
             embedder.max_length,
-            embedder.runtime.config.hidden_size,
+            embedder.state_width,
             embedder.sentence.lower_case,
             embedder.sentence.include_prompt,
+            embedder.sentence.of_tokens,
+            embedder.sentence.of_texts,
         )
 
     def _put_bert(self, folder: Path) -> None:

@@ -55,8 +55,9 @@ class PairTask:
             raise UsageError("--frozen cannot train vectors", "leave it out, or give --full")
         options = job.settled(options, len(texts.train), frozen=False)
         sentence = read_sentence(folder)
-        if sentence.dense:
-            raise ModelError(f"{folder}: has Dense layers, which train cannot train")
+        if modules := (*sentence.of_tokens, *sentence.of_texts):
+            names = ", ".join(module.kind for module in modules)
+            raise ModelError(f"{folder}: has modules that train cannot train: {names}")
         bert = bert_folder(folder)
         start, _ = load(bert, BertModel, dtype=torch.float32)
         check_layers(job.layers, start.config)

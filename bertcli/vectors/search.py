@@ -23,6 +23,8 @@ import numpy as np
 from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.embedder import EmbeddedBlock, Embedder
 from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.sentence_config import read_sentence
+from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.errors import InputError
 from bertcli.files.writers import format_of
 from bertcli.hub import ModelFolder
@@ -89,7 +91,20 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     named |= {name: made.switch(name) for name in SAME_SWITCHES}
     named |= {"combine": combine, "layers": None if layers is None else tuple(layers)}
     known = {name: value for name, value in named.items() if value is not None}
+    if modules := [dict(one) for one in made.list_of_objects("modules")]:
+        _refuse_other_modules(path, folder, modules)
+        known["pooling"] = "auto"
     return replace(options, **known)
+
+
+def _refuse_other_modules(path: str, folder: ModelFolder, theirs: list[dict[str, Any]]) -> None:
+    sentence = read_sentence(folder.path)
+    mine = described(read_chain(folder.path, (*sentence.of_tokens, *sentence.of_texts)))
+    if mine != theirs:
+        raise InputError(
+            f"{path}: was made by a model with other sentence modules",
+            "give --model the one that made it, or leave out --vectors",
+        )
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("bertcli")
 BLOCK = 1024  # texts that are taken from an iterable at a time
+PLAIN = {"Transformer", "Pooling", "Normalize", "Dropout"}  # --pooling leaves out none of them
 OURS = ("precision", "pre_split")  # options that are not of how a vector is made
 NAMES = {"word_vectors": "words", "layer_combine": "combine"}  # of options -> in EmbedOptions
 CHOICES = {
@@ -80,7 +81,7 @@ class TextEmbedder(Embedder):
         place = os.fspath(name)
         folder = find_model(place, files=MODEL_FILES, revision=revision, offline=offline)
         opened = cls.open(folder, chosen, InLog(LOG))
-        return cls(folder, opened.runtime, opened.options, opened.sentence, opened.dense, options)
+        return replace(opened, asked=options)
 
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of texts in their order, [n, D], or of a single text, [D].
@@ -144,9 +145,10 @@ class TextEmbedder(Embedder):
         asked = {**self.asked, **options}
         wanted = embed_options(asked)
         other = settled(wanted, self.sentence)
-        if self._computes(other) != self._computes(self.options):
-            opened = self.open(self.folder, wanted, InLog(LOG))
-            return replace(self, runtime=opened.runtime, options=opened.options, asked=asked)
+        own = embed_options(self.asked).own_modules != wanted.own_modules
+        own = own and bool({*self.sentence.modules} - PLAIN)
+        if own or self._computes(other) != self._computes(self.options):
+            return replace(self.open(self.folder, wanted, InLog(LOG)), asked=asked)
         made = replace(self, options=other, asked=asked)
         if other.dim is not None:
             check_dim(other.dim, made.width)

@@ -138,8 +138,9 @@ def test_prompts(tmp_path):
     [
         (("Transformer", "CNN", "LSTM", "Pooling"), OLD, "CNN, LSTM"),
         (("WordEmbeddings", "WordWeights", "Pooling"), OLD, "WordEmbeddings, WordWeights"),
-        (("Transformer", "WeightedLayerPooling", "Pooling"), NEW, "WeightedLayerPooling"),
-        (("Transformer", "Pooling", "LayerNorm"), NEW, "LayerNorm"),
+        (("Transformer", "Pooling", "WeightedLayerPooling"), NEW, "WeightedLayerPooling"),
+        (("Transformer", "LayerNorm", "Pooling"), NEW, "LayerNorm before Pooling"),
+        (("Router", "Pooling"), NEW, "Router"),
         (("Transformer", "Pooling"), "custom_st.", "custom_st.Transformer, custom_st.Pooling"),
     ],
 )
@@ -292,7 +293,8 @@ def test_what_sentence_transformers_itself_writes(tmp_path):
     assert (said.normalize, said.dim, said.similarity) == (True, 8, "cosine")
     assert said.prompts == model.prompts
     dense = read_sentence(tmp_path / "dense")
-    assert (dense.dense, dense.normalize_first, dense.normalize) == (("3_Dense",), True, False)
+    assert dense.of_texts == (("Normalize", "2_Normalize"), ("Dense", "3_Dense"))
+    assert (dense.of_tokens, dense.normalize) == ((), False)
 
 
 def test_torch_and_numpy_are_not_imported():

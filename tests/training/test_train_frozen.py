@@ -120,8 +120,10 @@ def test_layers_belong_to_full_training(whole, tmp_path):
 def test_a_dense_layer_that_is_broken(whole, tmp_path):
     folder = shutil.copytree(whole[0], tmp_path / "model")
     config = folder / "3_Dense" / "config.json"
-    config.write_text(config.read_text().replace("linear.Identity", "activation.Hardtanh"))
-    assert "unsupported activation Hardtanh" in bad("classify", "-m", folder, "a").error
+    config.write_text(config.read_text().replace("linear.Identity", "activation.Threshold"))
+    assert "activation.Threshold" in bad("classify", "-m", folder, "a").error
     config.write_text("{}")
     (folder / "3_Dense" / "model.safetensors").write_bytes(b"")
-    assert "3_Dense/model.safetensors: cannot be read" in bad("classify", "-m", folder, "a").error
+    assert (
+        "3_Dense/model.safetensors: the file is empty" in bad("classify", "-m", folder, "a").error
+    )

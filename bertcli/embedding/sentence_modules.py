@@ -1,0 +1,221 @@
+"""What stands before and behind the pooling of a sentence model, in NumPy.
+
+Each module takes vectors [..., D] of tokens or of texts, one at a time: the bits of one do not
+depend on the others. Which modules a folder has is read in `sentence_config`. Source:
+sentence-transformers 6.2, Dense, Normalize, LayerNorm, WeightedLayerPooling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bertcli.checkpoints.scan import SentenceModule, require_weights
+from bertcli.checkpoints.stored_numbers import mapped
+from bertcli.checkpoints.tensors import read_tensors
+from bertcli.embedding.activations import ACTIVATIONS
+from bertcli.embedding.dense import CONFIG, Dense
+from bertcli.embedding.pooling import finish
+from bertcli.errors import ModelError
+from bertcli.files.typed_json import AGAIN, JsonObject, read_object
+
+EPSILON = 1e-5  # of torch.nn.LayerNorm
+
+
+class VectorModule(Protocol):
+    """A step of a sentence model."""
+
+    @property
+    def takes(self) -> int | None:
+        """The number of dimensions that it takes; None is any, and as many come out."""
+
+    @property
+    def width(self) -> int | None:
+        """The number of dimensions of its vectors."""
+
+    @property
+    def numbers(self) -> list[np.ndarray]:
+        """What it was trained to be."""
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the vectors that it makes of these."""
+
+
+@dataclass(frozen=True)
+class UnitLength:
+    """Normalize: each vector gets length 1."""
+
+    takes = width = None
+
+    @property
+    def numbers(self) -> list[np.ndarray]:
+        """None."""
+        return []
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the vectors with length 1."""
+        return finish(vectors, normalize=True)
+
+
+@dataclass(frozen=True)
+class VectorNorm:
+    """LayerNorm: each vector gets mean 0 and deviation 1, and is scaled and moved."""
+
+    weight: np.ndarray  # [D]
+    bias: np.ndarray  # [D]
+
+    @property
+    def takes(self) -> int:
+        """The number of dimensions."""
+        return len(self.weight)
+
+    width = takes
+
+    @property
+    def numbers(self) -> list[np.ndarray]:
+        """What it was trained to be."""
+        return [self.weight, self.bias]
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the vectors that it makes of these."""
+        centred = vectors - vectors.mean(-1, keepdims=True)
+        variance = np.square(centred).mean(-1, keepdims=True)
+        scaled = centred / np.sqrt(variance + np.float32(EPSILON))
+        return np.asarray(scaled * self.weight + self.bias, np.float32)
+
+
+@dataclass(frozen=True)
+class WeightedLayers:
+    """WeightedLayerPooling: the mean of a token's states, weighted by layer: [..., k, D]."""
+
+    start: int  # the first layer; 0 is the embedding output
+    weights: np.ndarray  # [k], one for each layer from there to the last
+    takes = width = None
+
+    @property
+    def numbers(self) -> list[np.ndarray]:
+        """What it was trained to be."""
+        return [self.weights]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers whose states it takes."""
+        return tuple(range(self.start, self.start + len(self.weights)))
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the mean over the layers, [..., D]."""
+        total = np.zeros_like(vectors[..., 0, :])
+        for at, weight in enumerate(self.weights):  # each number is added up in the same order
+            total += weight * vectors[..., at, :]
+        return np.asarray(total / self.weights.sum(), np.float32)
+
+
+def read_chain(folder: Path, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
+    """Read modules in their order. ModelError for one that is incomplete, or of another kind."""
+    return tuple(READERS[module.kind](folder / module.path) for module in modules)
+
+
+def applied(chain: Iterable[VectorModule], vectors: np.ndarray) -> np.ndarray:
+    """Return what becomes of vectors [..., D]."""
+    for module in chain:
+        vectors = module(vectors)
+    return vectors
+
+
+def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
+    """Return the dimensions of vectors behind modules. ModelError where they do not fit."""
+    for module in chain:
+        if module.takes not in (None, width):
+            raise ModelError(
+                f"{where}: {type(module).__name__} takes vectors of {module.takes} dimensions, "
+                f"and those before it have {width}",
+                "give --pooling (mean, cls, ...) to take the vectors of the encoder inside",
+            )
+        width = module.width or width
+    return width
+
+
+def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
+    """Return the kinds of modules and the sha256 of their numbers, for manifests."""
+    return [{"kind": type(one).__name__, "sha256": _digest(one)} for one in chain]
+
+
+def _digest(module: VectorModule) -> str:
+    known = hashlib.sha256(getattr(module, "activation", "").encode())
+    for array in module.numbers:
+        known.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
+    return known.hexdigest()
+
+
+# --- reading ---
+
+
+def _dense(folder: Path) -> Dense:
+    config = read_object(folder / CONFIG)
+    name, tensors = _activation(config), _numbers(folder)
+    weight = _shaped(tensors, "linear.weight", folder, 2)
+    bias = residual = None
+    if "linear.bias" in tensors:
+        bias = _shaped(tensors, "linear.bias", folder, weight.shape[:1])
+    if config.switch("use_residual"):
+        if weight.shape[0] == weight.shape[1]:
+            tensors.setdefault("residual.weight", np.eye(len(weight), dtype=np.float32))
+        residual = _shaped(tensors, "residual.weight", folder, weight.shape)
+    return Dense(weight, bias, name, residual)
+
+
+def _shaped(
+    tensors: Mapping[str, np.ndarray], name: str, folder: Path, shape: int | tuple[int, ...]
+) -> np.ndarray:
+    """Return a tensor of this shape, or with so many axes."""
+    found = tensors.get(name)
+    if found is None:
+        raise ModelError(f"{folder}: {name} is missing in its weights", AGAIN)
+    if shape not in (found.ndim, found.shape) or not found.size:
+        raise ModelError(f"{folder}: {name} has the unexpected shape {list(found.shape)}", AGAIN)
+    return found
+
+
+def _activation(config: JsonObject) -> str:
+    """Return the class of an activation; sentence-transformers takes Tanh where none is named."""
+    named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
+    name = named.rpartition(".")[2]
+    if name not in ACTIVATIONS or not named.startswith("torch.nn."):
+        known = ", ".join(ACTIVATIONS)
+        raise ModelError(f"{config.source}: unsupported activation {named}", f"bertcli has {known}")
+    return name
+
+
+def _unit_length(folder: Path) -> UnitLength:
+    return UnitLength()
+
+
+def _vector_norm(folder: Path) -> VectorNorm:
+    tensors = _numbers(folder)
+    weight = _shaped(tensors, "norm.weight", folder, 1)
+    return VectorNorm(weight, _shaped(tensors, "norm.bias", folder, weight.shape))
+
+
+def _weighted_layers(folder: Path) -> WeightedLayers:
+    start = read_object(folder / CONFIG).whole("layer_start")
+    weights = _shaped(_numbers(folder), "layer_weights", folder, 1)
+    return WeightedLayers(4 if start is None else start, weights)
+
+
+def _numbers(folder: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a module's folder as float32."""
+    tensors = read_tensors(require_weights(folder))
+    return {one.name: np.array(mapped(one), np.float32) for one in tensors}
+
+
+READERS: Mapping[str, Callable[[Path], VectorModule]] = {
+    "Dense": _dense,
+    "Normalize": _unit_length,
+    "LayerNorm": _vector_norm,
+    "WeightedLayerPooling": _weighted_layers,
+}

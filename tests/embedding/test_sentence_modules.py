@@ -1,0 +1,238 @@
+"""The modules of sentence-transformers folders give the vectors that they give there."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from front import bad, call, good
+from safetensors.numpy import load_file, save_file
+from sentence_folders import dense, saved, sentence_model, shaken, st
+from torch import nn
+
+import bertcli
+from bertcli.embedding.activations import ACTIVATIONS
+
+pytestmark = pytest.mark.parity
+TEXTS = ["a", "The quick brown fox jumps over the lazy dog.", "", "héllo wörld", "fox " * 70, "a b"]
+GELU, TANH, RELU = nn.GELU(), nn.Tanh(), nn.ReLU()
+TOKENS = {"module_input_name": "token_embeddings"}
+
+
+def pooling(*modes, width=32, **options):
+    return st.Pooling(width, modes or "mean", **options)
+
+
+def weighted(start):
+    return shaken(st.WeightedLayerPooling(32, num_hidden_layers=2, layer_start=start), 5)
+
+
+CHAINS = {
+    "LaBSE": [pooling("cls"), dense(32, 32, TANH), st.Normalize()],
+    "no bias": [pooling(), dense(32, 7, bias=False)],
+    "two": [pooling(), dense(32, 20, GELU, 1), dense(20, 5, RELU, 2), st.Normalize()],
+    "normalized first": [pooling(), st.Normalize(), dense(32, 6)],
+    "normalized twice": [pooling(), st.Normalize(), dense(32, 6), st.Normalize()],
+    "norm": [pooling("max"), shaken(st.LayerNorm(32), 3)],
+    "norm behind": [pooling("mean", "max"), dense(64, 9, TANH), shaken(st.LayerNorm(9), 3)],
+    "residual": [pooling(), dense(32, 32, GELU, use_residual=True)],
+    "other residual": [pooling(), dense(32, 8, GELU, use_residual=True), st.Dropout(0.5)],
+    "tokens": [dense(32, 12, RELU, **TOKENS), st.Normalize(**TOKENS), pooling("max", width=12)],
+    "all": [
+        dense(32, 10, TANH, 1, **TOKENS),
+        pooling("cls", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", width=10),
+        shaken(st.LayerNorm(40), 2),
+        dense(40, 11, nn.SiLU(), 3),
+        st.Normalize(),
+    ],
+    "pooled twice": [pooling("max"), dense(32, 4), pooling("cls"), st.Normalize()],
+}
+LAYERS = {
+    "layers": [weighted(0), pooling()],
+    "upper layers": [weighted(1), pooling("cls"), st.Normalize()],
+    "layers and tokens": [weighted(1), dense(32, 6, GELU, **TOKENS), pooling("max", width=6)],
+}
+
+
+def vectors(folder, *options, texts=TEXTS, **env):
+    done = good("embed", "-q", "-m", folder, *options, "--", *texts, **env)
+    return np.array([row["embedding"] for row in done.rows], np.float32)
+
+
+def near(found, expected, most=1e-5):
+    scale = max(1, np.abs(expected).max())
+    assert found.shape == expected.shape and np.abs(found - expected).max() < most * scale
+
+
+@pytest.mark.parametrize("name", [*CHAINS, *LAYERS])
+def test_vectors_are_those_of_sentence_transformers(tmp_path, name):
+    model = sentence_model(*{**CHAINS, **LAYERS}[name], layers=name in LAYERS)
+    found = vectors(saved(model, tmp_path / "m"))
+    near(found, model.encode(TEXTS, batch_size=1))
+    assert np.array_equal(vectors(tmp_path / "m", "--window", 1), found)
+
+
+@pytest.mark.parametrize("name", ["all", "layers and tokens"])
+def test_the_other_engine_and_other_batches(tmp_path, name):
+    model = sentence_model(*{**CHAINS, **LAYERS}[name], layers=name in LAYERS)
+    folder = saved(model, tmp_path / "m")
+    env = {"BERTCLI_BACKEND": "openvino"}
+    found = vectors(folder, **env)
+    near(found, model.encode(TEXTS, batch_size=1))
+    assert np.array_equal(
+        vectors(folder, "--batch-tokens", 64, texts=TEXTS[::-1], **env), found[::-1]
+    )
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_those_of_torch(name):
+    kind = getattr(nn, name)().eval()
+    x = torch.cat([torch.linspace(-200, 200, 999), torch.linspace(-5, 5, 999), torch.zeros(2)])
+    given = x.float().reshape(4, -1)
+    found = ACTIVATIONS[name](given.numpy())
+    np.testing.assert_allclose(found, kind(given).numpy(), 2e-6, 2e-6)
+    assert np.array_equal(ACTIVATIONS[name](given.numpy()[1:2, :3]), found[1:2, :3])
+
+
+def test_layers_that_are_not_given_are_not_weighed(tmp_path):
+    """As there: without the states of all layers in the config, the module does nothing."""
+    model = sentence_model(weighted(1), pooling())
+    near(vectors(saved(model, tmp_path)), model.encode(TEXTS, batch_size=1))
+
+
+def test_prompts_that_are_not_pooled(tmp_path):
+    chain = [dense(32, 8, GELU, **TOKENS), pooling("max", width=8, include_prompt=False)]
+    model = sentence_model(*chain, prompts={"query": "find this: "})
+    found = vectors(saved(model, tmp_path), "--prompt-name", "query")
+    near(found, model.encode(TEXTS, batch_size=1, prompt_name="query"))
+
+
+def test_other_poolings_take_the_encoder_alone(tmp_path):
+    folder = saved(sentence_model(*CHAINS["all"]), tmp_path)
+    plain = sentence_model(pooling("cls"), st.Normalize())
+    near(vectors(folder, "--pooling", "cls"), plain.encode(TEXTS, batch_size=1))
+    (row,) = good("embed", "-q", "-m", folder, "a b", "--token-vectors").rows
+    assert len(row["vectors"][0]) == 32
+
+
+def test_old_folders(tmp_path):
+    """A part called 0_BERT, a limit in the file of another class, weights as pickles."""
+    model = sentence_model(*CHAINS["two"])
+    folder = saved(model, tmp_path / "m", safe_serialization=False)
+    inner = folder / "0_BERT"
+    inner.mkdir()
+    for path in list(folder.iterdir()):
+        if path.is_file() and path.name not in (
+            "modules.json",
+            "config_sentence_transformers.json",
+        ):
+            path.rename(inner / path.name)
+    limits = inner / "sentence_bert_config.json"
+    limits.rename(inner / "sentence_xlm-roberta_config.json")
+    (inner / "sentence_xlm-roberta_config.json").write_text('{"max_seq_length": 12}')
+    modules = json.loads((folder / "modules.json").read_text())
+    for at, module in enumerate(modules):
+        module["type"] = "sentence_transformers.models." + module["type"].rpartition(".")[2]
+        module["path"] = module["path"] if at else "0_BERT"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert (folder / "2_Dense" / "pytorch_model.bin").is_file()
+    model.max_seq_length = 12
+    near(vectors(folder), model.encode(TEXTS, batch_size=1))
+
+
+def test_python_and_search_use_the_modules(tmp_path):
+    model = sentence_model(*CHAINS["two"])
+    folder = saved(model, tmp_path / "m")
+    embedder = bertcli.Embedder.load(folder, backend="torch")
+    expected = vectors(folder)
+    assert np.array_equal(embedder.encode(TEXTS), expected)
+    assert np.array_equal(
+        embedder.encode(TEXTS, pooling="mean"), vectors(folder, "--pooling", "mean")
+    )
+    corpus, stored = tmp_path / "texts.txt", tmp_path / "v.npy"
+    corpus.write_text("a\nfox\nThe quick brown fox\n")
+    given = ("similar", "-q", "-m", folder, "--corpus", corpus, "--vectors", stored, "-k", 1)
+    for _ in range(2):  # computed, then read
+        (row,) = good(*given, "fox").rows
+        assert (row["hits"][0]["row"], round(row["hits"][0]["score"], 5)) == (1, 1)
+    layer = folder / "2_Dense" / "model.safetensors"
+    save_file({name: -value for name, value in load_file(layer).items()}, layer)
+    assert "other sentence modules" in bad(*given, "fox").error
+
+
+def test_a_run_is_resumed_with_the_same_modules_alone(tmp_path):
+    folder, out = saved(sentence_model(*CHAINS["no bias"]), tmp_path / "m"), tmp_path / "o.npy"
+    assert call("embed", "-q", "-m", folder, *TEXTS, "-o", out).code == 0
+    (said,) = json.loads((tmp_path / "o.npy.manifest.json").read_text())["fingerprint"]["options"][
+        "modules"
+    ]
+    assert said["kind"] == "Dense"
+    layer = folder / "2_Dense" / "model.safetensors"
+    save_file({name: -value for name, value in load_file(layer).items()}, layer)
+    assert "modules" in bad("embed", "-q", "-m", folder, *TEXTS, "-o", out, "--resume").err
+
+
+def test_inspect_shows_the_modules(tmp_path):
+    folder = saved(sentence_model(*CHAINS["all"]), tmp_path)
+    said = json.loads(good("inspect", folder, "--json").out)["sentence"]
+    assert said["of_tokens"] == [{"kind": "Dense", "path": "1_Dense"}]
+    assert [one["kind"] for one in said["of_texts"]] == ["LayerNorm", "Dense"]
+    assert "also: Dense, LayerNorm, Dense" in good("inspect", folder).out
+
+
+def test_a_frozen_head_keeps_the_modules_of_its_base(tmp_path):
+    folder = saved(sentence_model(*CHAINS["all"]), tmp_path / "m")
+    data = tmp_path / "data.jsonl"
+    rows = [{"text": text, "label": label} for text, label in [("good", "a"), ("bad", "b")] * 8]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out"
+    done = call(
+        "train", data, "-m", folder, "--frozen", "-o", out, "--steps", 3, "--eval-fraction", 0
+    )
+    assert done.code == 0, done
+    found = bertcli.Embedder.load(out, backend="torch").encode(TEXTS)
+    from sentence_transformers import SentenceTransformer
+
+    near(found, SentenceTransformer(str(out), device="cpu").encode(TEXTS, batch_size=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"linear.weight": None}, "linear.weight is missing"),
+        ({"linear.bias": np.zeros(3, np.float32)}, r"linear.bias has the unexpected shape \[3\]"),
+        (
+            {
+                "linear.weight": np.zeros((7, 31), np.float32),
+                "linear.bias": np.zeros(7, np.float32),
+            },
+            "Dense takes vectors of 31 dimensions, and those before it have 32",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path, change, message):
+    import re
+
+    folder = saved(sentence_model(pooling(), dense(32, 7)), tmp_path)
+    layer = folder / "2_Dense" / "model.safetensors"
+    tensors = {**load_file(layer), **change}
+    save_file({name: value for name, value in tensors.items() if value is not None}, layer)
+    assert re.search(message, bad("embed", "-m", folder, "a").error)
+
+
+def test_what_cannot_be_combined(tmp_path):
+    folder = saved(sentence_model(*LAYERS["layers"], layers=True), tmp_path / "m")
+    said = bad("embed", "-q", "-m", folder, "a", "--layers", "0", code=2)
+    assert "--layers cannot be combined with this model's own WeightedLayerPooling" in said.error
+    weights = folder / "1_WeightedLayerPooling" / "model.safetensors"
+    save_file({"layer_weights": np.ones(2, np.float32)}, weights)
+    assert "has weights for layers 0 to 1, and the model" in bad("embed", "-m", folder, "a").error
+    shutil.rmtree(tmp_path / "m")
+    other = saved(sentence_model(pooling(), dense(32, 7)), tmp_path / "m")
+    assert (
+        "Dense takes"
+        in bad(
+            "embed", "-q", "-m", other, "a", "--layers", "0,1", "--layer-combine", "concat"
+        ).error
+    )

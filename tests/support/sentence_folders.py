@@ -1,0 +1,41 @@
+"""Sentence models with random weights, as sentence-transformers itself writes them."""
+
+import warnings
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as st
+from torch import nn
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "tiny-bert"
+
+
+def shaken(module, seed=0):
+    """The module with weights that hide no error."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for one in module.parameters():
+            one.copy_(torch.randn_like(one) * 0.5)
+    return module
+
+
+def dense(size, out, activation=None, seed=0, **options):
+    given = nn.Identity() if activation is None else activation
+    return shaken(st.Dense(size, out, activation_function=given, **options), seed)
+
+
+def sentence_model(*behind, layers=False, **options):
+    """A model of the sample's BERT and these modules; ``layers`` gives them the states of all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = {"config_kwargs": {"output_hidden_states": True}} if layers else {}
+        bert = st.Transformer(str(SAMPLE), **config)
+        return SentenceTransformer(modules=[bert, *behind], device="cpu", **options)
+
+
+def saved(model, folder, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save(str(folder), **options)
+    return folder
