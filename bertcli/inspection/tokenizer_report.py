@@ -9,8 +9,9 @@ from typing import Any
 from bertcli.checkpoints.scan import tokenizer_files
 from bertcli.errors import ModelError
 from bertcli.files.digests import sha256
-from bertcli.tokenizing.model_files import PREFIX, read_settings
+from bertcli.tokenizing.model_files import read_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.tokenizer_classes import PREFIX
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
     if index is not None:
         return index
     pieces = tokenizer.core.encode(target, add_special_tokens=False)
-    unknown = tokenizer.special_ids()[tokenizer.roles["unk_token"]]
+    unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
     if not pieces.ids or pieces.ids[0] == unknown:
         raise UsageError(f"--targets: {target!r} is not in the vocabulary", "choose other words")
     if len(pieces.ids) > 1:

@@ -2,12 +2,13 @@
 
 call = Call(padding=True, return_tensors="np")
 records, batched = call.records(['I love NLP!', "Hi"])
-call.result(tokenizer.encode(records, call.layout(tokenizer.limit)), batched=batched)
+layout = call.layout(tokenizer.limit, tokenizer.model_inputs)
+call.result(tokenizer.encode(records, layout), layout.columns, batched=batched)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -56,20 +57,23 @@ class Call:
                 known = ", ".join(value for value in allowed if value)
                 raise UsageError(f"unknown {name} {given!r}", f"one of {known}")
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are returned, in the order of transformers."""
+    def _columns(self, usual: Collection[str]) -> tuple[str, ...]:
+        """Return the columns that are asked for, the ``usual`` ones where nothing is said."""
+
+        def wants(name: str, said: bool | None) -> bool:
+            return name in usual if said is None else said
+
         wanted = {
             "input_ids": True,
-            "token_type_ids": self.return_token_type_ids is not False,
-            "attention_mask": self.return_attention_mask is not False,
+            "token_type_ids": wants("token_type_ids", self.return_token_type_ids),
+            "attention_mask": wants("attention_mask", self.return_attention_mask),
             "special_tokens_mask": self.return_special_tokens_mask,
             "offset_mapping": self.return_offsets_mapping,
         }
         return tuple(name for name, yes in wanted.items() if yes)
 
-    def layout(self, limit: int | None) -> Layout:
-        """Return the layout that is asked for.
+    def layout(self, limit: int | None, usual: Collection[str]) -> Layout:
+        """Return the layout that is asked for, with the ``usual`` columns where nothing is said.
 
         As in transformers, a tokenizer without a limit neither truncates nor pads to it. Raises
         UsageError for an unknown or contradictory value.
@@ -81,7 +85,7 @@ class Call:
             truncation = "do_not_truncate"
             padding = "do_not_pad" if padding == "max_length" else padding
         return Layout(
-            columns=self.columns,
+            columns=self._columns(usual),
             special_tokens=self.add_special_tokens,
             max_length=self.max_length,
             truncation=truncation,
@@ -118,10 +122,12 @@ class Call:
             for line, (first, second) in enumerate(found, 1)
         ], batched
 
-    def result(self, items: Sequence[Encoded], *, batched: bool) -> dict[str, Any]:
+    def result(
+        self, items: Sequence[Encoded], columns: Sequence[str], *, batched: bool
+    ) -> dict[str, Any]:
         """Return the columns: of a batch, or those of a single text without its dimension."""
         found: dict[str, Any] = {
-            name: [list(item.columns[name]) for item in items] for name in self.columns
+            name: [list(item.columns[name]) for item in items] for name in columns
         }
         if not (batched or self.return_overflowing_tokens or self.return_tensors):
             found = {name: rows[0] for name, rows in found.items()}

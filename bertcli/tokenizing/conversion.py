@@ -67,6 +67,7 @@ class TokenConverter(LoadedTokenizer):
 
         ``clean_up`` drops blanks before punctuation and in contractions. None is what the folder
         says, as in transformers; without a word there, blanks go only where no token comes between.
+        BPE keeps the blanks of a text, so none is dropped.
         """
         self._check_ids(ids)
         if clean_up is False and hasattr(self.core.decoder, "cleanup"):
@@ -75,6 +76,8 @@ class TokenConverter(LoadedTokenizer):
             plain = decoders.WordPiece(self.core.decoder.prefix, cleanup=False)
             return plain.decode(self.tokens_of(ids, skip_special=skip_special))
         text = self.core.decode(ids, skip_special)
+        if type(self.core.model).__name__ == "BPE":
+            return text
         return _cleaned(text) if clean_up or (clean_up is None and self.clean_up) else text
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
@@ -101,10 +104,18 @@ class TokenConverter(LoadedTokenizer):
         return [self.core.id_to_token(index) or "" for index in kept]
 
     def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Return the id of each token, and the tokens that are unknown and became [UNK]."""
-        unk = self.special_ids()[self.roles["unk_token"]]
+        """Return the id of each token, and the tokens that are unknown and became [UNK].
+
+        Raises InputError for an unknown token when there is no [UNK], as in some BPE.
+        """
         found = [(token, self.core.token_to_id(token)) for token in tokens]
         unknown = [token for token, index in found if index is None]
+        unk = self.special_ids().get(self.roles["unk_token"], -1)
+        if unknown and unk < 0:
+            raise InputError(
+                f"{unknown[0]!r} is not in the vocabulary, which has no token for what is unknown",
+                "bertcli tokenize --tokens shows the tokens of a text",
+            )
         return [unk if index is None else index for _, index in found], unknown
 
     def build_inputs_with_special_tokens(

@@ -17,11 +17,9 @@ from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.model_files import (
     SIDES,
-    add_template,
-    check,
+    Loaded,
     load,
     read_settings,
-    roles_of,
     sequence_limit,
 )
 from bertcli.tokenizing.special_text import SpecialTextCounter
@@ -39,19 +37,17 @@ MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 class LoadedTokenizer:
     """The tokenizer of one folder. ``limit`` is the longest sequence its model takes."""
 
-    def __init__(self, core: Core, settings: JsonObject, limit: int | None) -> None:
-        self.core = core
+    def __init__(self, loaded: Loaded, settings: JsonObject, limit: int | None) -> None:
+        self.core, self.kind, self.roles, self.warnings = loaded
         self.settings = settings
         self.limit = limit
-        self.roles = roles_of(settings)
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
-        self.warnings: list[str] = []
-        self.literals = SpecialTextCounter(core)
-        self.state = _state(core)  # of the core, which the engine and the literals are made from
+        self.literals = SpecialTextCounter(self.core)
+        self.state = _state(self.core)  # of the core, which others are made from
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
-        core.no_truncation()
-        core.no_padding()
+        self.core.no_truncation()
+        self.core.no_padding()
 
     @classmethod
     def open(cls, folder: Path, *, parse_special: bool = True) -> Self:
@@ -65,11 +61,8 @@ class LoadedTokenizer:
             raise ModelError(f"{folder}: folder not found")
         folder = bert_folder(folder)
         settings = read_settings(folder)
-        core, warnings = load(folder, settings)
-        tokenizer = cls(core, settings, sequence_limit(folder, settings))
-        tokenizer.warnings = warnings + check(core, tokenizer.roles, folder)
-        if core.post_processor is None:
-            add_template(core, tokenizer.roles["cls_token"], tokenizer.roles["sep_token"])
+        loaded = load(folder, settings)
+        tokenizer, core = cls(loaded, settings, sequence_limit(folder, settings)), loaded.core
         special = core.num_special_tokens_to_add(False)
         if tokenizer.limit is not None and tokenizer.limit < special:
             raise ModelError(
@@ -122,10 +115,22 @@ class LoadedTokenizer:
         found = {token: self.core.token_to_id(token) for token in self.roles.values()}
         return {token: index for token, index in found.items() if index is not None}
 
+    @cached_property
+    def model_inputs(self) -> list[str]:
+        """The columns that a call from Python returns unasked."""
+        said = self.settings.texts("model_input_names")
+        types = ["token_type_ids"] if self.kind.token_types else []
+        return ["input_ids", *types, "attention_mask"] if said is None else said
+
     @property
     def padding_id(self) -> int:
-        """The id of the padding token."""
-        return self.special_ids()[self.roles["pad_token"]]
+        """The id of the padding token. ModelError for a vocabulary without one."""
+        found = self.core.token_to_id(self.roles["pad_token"])
+        if found is None:
+            raise ModelError(
+                "this tokenizer has no padding token", "name a token as pad_token in its folder"
+            )
+        return found
 
     def max_length(self, layout: Layout) -> int:
         """Return the length to truncate or pad to: the one asked for, else the model's limit."""

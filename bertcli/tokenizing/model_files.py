@@ -7,11 +7,11 @@ tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.checkpoints.scan import CONFIGS, SENTENCE_CONFIGS
 from bertcli.errors import ModelError
@@ -27,21 +27,19 @@ from bertcli.files.typed_json import (
     read_object,
     whole_number,
 )
+from bertcli.tokenizing.tokenizer_classes import (
+    AS_IT_IS,
+    CLASSES,
+    ENDS,
+    ROLES,
+    TokenizerClass,
+    class_of,
+    roles_of,
+)
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-ROLES = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-PREFIX = "##"  # of a token that continues a word
-# Classes of transformers that take tokenizer.json as it is; the others build its normalizer and
-# its decoder anew.
-AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
 UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
@@ -55,9 +53,10 @@ def content(settings: JsonObject, role: str) -> str | None:
     return found
 
 
-def roles_of(settings: JsonObject) -> dict[str, str]:
-    """Return the special tokens of BERT's roles, as this folder names them."""
-    return {role: content(settings, role) or default for role, default in ROLES.items()}
+def _named(settings: JsonObject) -> dict[str, str]:
+    """Return the special tokens that a folder names, by role."""
+    found = {role: content(settings, role) for role in ROLES}
+    return {role: name for role, name in found.items() if name}
 
 
 def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int], list[str]]:
@@ -103,12 +102,25 @@ def is_cased(tokenizer: Tokenizer) -> bool:
     return all(tokenizer.token_to_id(letter) is not None for letter in "ABCDE")
 
 
-def load(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
-    """Return the vocabulary of tokenizer.json, or else of vocab.txt, and warnings about it."""
+class Loaded(NamedTuple):
+    """A tokenizer as its files say, its class, its special tokens by role, and warnings."""
+
+    core: Tokenizer
+    kind: TokenizerClass
+    roles: dict[str, str]
+    warnings: list[str]
+
+
+def load(folder: Path, settings: JsonObject) -> Loaded:
+    """Return the tokenizer of tokenizer.json, or else of vocab.txt.
+
+    Raises ModelError when a file is missing or broken, or a special token is not there.
+    """
+    config = next(filter(None, (read_object(folder / name) for name in CONFIGS)), NOTHING)
     if os.path.lexists(folder / "tokenizer.json"):
-        return _from_json(folder, settings)
+        return _from_json(folder, settings, config)
     if os.path.lexists(folder / "vocab.txt"):
-        return _from_vocabulary(folder, settings)
+        return _from_vocabulary(folder, settings, config)
     raise ModelError(
         f"{folder}: no tokenizer found in this folder",
         "a model folder has tokenizer.json or vocab.txt",
@@ -122,10 +134,26 @@ def read_settings(folder: Path) -> JsonObject:
     return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
 
 
-def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
-    from tokenizers import Tokenizer, decoders
+def _from_json(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+    core = _read_json(folder / "tokenizer.json")
+    kind = class_of(settings, config, type(core.model).__name__)
+    roles = roles_of(kind, core, _named(settings))
+    known = {token.content for token in core.get_added_tokens_decoder().values()}
+    names = [name for name in (*roles.values(), *kind.unused) if name not in known]
+    core.add_special_tokens([name for name in names if core.token_to_id(name) is not None])
+    needs = kind.needs
+    if kind.model == "WordPiece" and (core.post_processor or not _has_any(core, roles, ENDS)):
+        needs = tuple(role for role in needs if role not in ENDS)
+    _check_roles(core, roles, needs, folder)
+    warnings = _settle(core, folder, settings) if kind.model == "WordPiece" else []
+    if kind.make:
+        kind.make(core, settings, roles)
+    return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
 
-    path = folder / "tokenizer.json"
+
+def _read_json(path: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
     is_regular(path)  # which the library does not ask
     try:
         core = Tokenizer.from_file(str(path))
@@ -140,13 +168,25 @@ def _from_json(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]
     ):
         if (part := getattr(core, key)) is not None:
             check_part(JsonObject(parse(part.__getstate__()), str(path), path=f"{key}."))
-    names = roles_of(settings).values()
-    known = {token.content for token in core.get_added_tokens_decoder().values()}
-    plain = [name for name in names if name not in known and core.token_to_id(name) is not None]
-    core.add_special_tokens(plain)
-    if settings.get("tokenizer_class") not in AS_IT_IS:
-        core.decoder = decoders.WordPiece(prefix=PREFIX)
-    return core, _settle(core, folder, settings)
+    if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
+        core.model.dropout = None
+    return core
+
+
+def _has_any(core: Tokenizer, roles: Mapping[str, str], some: Sequence[str]) -> bool:
+    return any(core.token_to_id(roles[role]) is not None for role in some)
+
+
+def _check_roles(
+    core: Tokenizer, roles: Mapping[str, str], needs: Sequence[str], folder: Path
+) -> None:
+    """Refuse a vocabulary without one of the special tokens that are needed."""
+    missing = [roles[role] for role in needs if core.token_to_id(roles[role]) is None]
+    if missing:
+        raise ModelError(
+            f"{folder}: the vocabulary has no {', '.join(missing)}",
+            "name them in special_tokens_map.json or tokenizer_config.json",
+        )
 
 
 def _check_pre_tokenizer(part: JsonObject) -> None:
@@ -197,11 +237,8 @@ def _check_template(processor: JsonObject, key: str, texts: list[str], special: 
 
 def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
     """Apply tokenizer_config.json to the normalizer, as transformers does; warn of changes."""
-    was = core.normalizer
-    if type(was).__name__ != "BertNormalizer" or settings.get("tokenizer_class") in AS_IT_IS:
-        return []
-    lower = settings.switch("do_lower_case")
-    if lower is None:
+    was, lower = core.normalizer, settings.switch("do_lower_case")
+    if type(was).__name__ != "BertNormalizer" or lower is None:
         return []
     now = normalizer(settings, lower=lower)
     differ = [
@@ -255,17 +292,20 @@ def _length(settings: JsonObject) -> int | None:
     return None if length is None or length >= UNLIMITED else int(length)
 
 
-def _from_vocabulary(folder: Path, settings: JsonObject) -> tuple[Tokenizer, list[str]]:
-    """Return the tokenizer of a folder that has a vocab.txt, and warnings about it.
+def _from_vocabulary(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+    """Return the tokenizer of a folder that has a vocab.txt.
 
     Without a ``do_lower_case`` the vocabulary decides: one with capital letters is not lower-cased.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
-    roles = roles_of(settings)
+    kind = class_of(settings, config, "WordPiece")
+    if kind is AS_IT_IS:
+        kind = CLASSES["BertTokenizer"]
+    roles = {**(kind.roles or ROLES), **_named(settings)}
     vocabulary, warnings = read_vocabulary(folder / "vocab.txt", roles.values())
     unk = roles["unk_token"]
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
+    core = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
     lower = settings.switch("do_lower_case")
     if lower is None:
         lower = not _has_capitals(vocabulary)
@@ -274,25 +314,17 @@ def _from_vocabulary(folder: Path, settings: JsonObject) -> tuple[Tokenizer, lis
                 f"{folder}: the vocabulary has capital letters and nothing says do_lower_case, "
                 "so text keeps its case"
             )
-    tokenizer.normalizer = normalizer(settings, lower=lower)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
-    _add_tokens(tokenizer, folder, settings)
-    return tokenizer, warnings
+    core.normalizer = normalizer(settings, lower=lower)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    _check_roles(core, roles, kind.needs, folder)
+    _add_tokens(core, folder, settings, roles)
+    assert kind.make
+    kind.make(core, settings, roles)
+    return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
 
 
-def check(core: Tokenizer, roles: Mapping[str, str], folder: Path) -> list[str]:
-    """Return warnings about a tokenizer; raise ModelError when a special token is missing."""
-    missing = [
-        token
-        for role, token in roles.items()
-        if role != "mask_token" and core.token_to_id(token) is None
-    ]
-    if missing:
-        raise ModelError(
-            f"{folder}: the vocabulary has no {', '.join(missing)}",
-            "name them in special_tokens_map.json or tokenizer_config.json",
-        )
+def _check(core: Tokenizer, folder: Path) -> list[str]:
+    """Return warnings about a tokenizer; raise ModelError when it cannot take any text."""
     try:
         core.model.tokenize(UNKNOWN)
     except Exception as failed:  # tokenizers raises no narrower class
@@ -317,25 +349,16 @@ def normalizer(settings: JsonObject, *, lower: bool) -> Any:
     )
 
 
-def add_template(tokenizer: Tokenizer, cls: str, sep: str) -> None:
-    """Make the tokenizer write [CLS] A [SEP] and [CLS] A [SEP] B [SEP], B with token type 1."""
-    from tokenizers import processors
-
-    def with_id(token: str) -> tuple[str, int]:
-        return token, tokenizer.token_to_id(token) or 0
-
-    # TemplateProcessing cannot have a token with a "$" or ":" in it.
-    tokenizer.post_processor = processors.BertProcessing(with_id(sep), with_id(cls))
-
-
-def _add_tokens(tokenizer: Tokenizer, folder: Path, settings: JsonObject) -> None:
+def _add_tokens(
+    tokenizer: Tokenizer, folder: Path, settings: JsonObject, roles: Mapping[str, str]
+) -> None:
     """Add the special tokens, and the tokens that were added to the vocabulary later, by id."""
-    roles, more = [*roles_of(settings).values()], list(_more_special(settings))
-    special = {*roles, *more}
+    more = list(_more_special(settings))
+    special = {*roles.values(), *more}
     described = _described(settings)
     options = {entry["content"]: entry for entry in described.values()}
     later = _added_by_id(folder) | {index: one["content"] for index, one in described.items()}
-    present = [name for name in (*roles, *more) if tokenizer.token_to_id(name) is not None]
+    present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
     whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))
 
     def is_special(token: str) -> bool:

@@ -12,6 +12,17 @@ from bertcli.files.jsonl import to_json
 from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 
 WHOLE = "tokenizer.json"
+KEPT = (  # settings of one class or another
+    "tokenizer_class",
+    "bos_token",
+    "eos_token",
+    "add_prefix_space",
+    "trim_offsets",
+    "do_lower_case",
+    "keep_accents",
+    "split_by_punct",
+    "model_input_names",
+)
 
 
 def write_tokenizer(tokenizer: LoadedTokenizer, folder: Path) -> None:
@@ -36,7 +47,8 @@ def write_tokenizer(tokenizer: LoadedTokenizer, folder: Path) -> None:
 
 def _settings(tokenizer: LoadedTokenizer) -> dict[str, Any]:
     """Return what transformers does not read in tokenizer.json."""
-    core, roles = tokenizer.core, tokenizer.roles
+    core, there = tokenizer.core, tokenizer.special_ids()
+    roles = {role: token for role, token in tokenizer.roles.items() if token in there}
     added = core.get_added_tokens_decoder().values()
     more = [token.content for token in added if token.special]
     normalizer: Any = core.normalizer
@@ -47,7 +59,8 @@ def _settings(tokenizer: LoadedTokenizer) -> dict[str, Any]:
         "clean_text": "clean_text",
     }
     return {
-        "tokenizer_class": tokenizer.settings.text("tokenizer_class") or "BertTokenizer",
+        "tokenizer_class": tokenizer.kind.name,
+        **{key: tokenizer.settings[key] for key in KEPT if key in tokenizer.settings},
         **roles,
         "extra_special_tokens": [token for token in more if token not in roles.values()],
         **{

@@ -8,9 +8,9 @@ from itertools import accumulate
 from typing import Any
 
 from bertcli.records.records import Record
-from bertcli.tokenizing.model_files import PREFIX
 from bertcli.tokenizing.run import Batch, RaggedBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.tokenizer_classes import PREFIX
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12
@@ -27,7 +27,7 @@ class CorpusStats:
         vocabulary = core.get_vocab()
         self.continuing = {i for token, i in vocabulary.items() if token.startswith(PREFIX)}
         self.outside = {i for i, token in core.get_added_tokens_decoder().items() if token.special}
-        self.unk = tokenizer.special_ids()[tokenizer.roles["unk_token"]]
+        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], -1)
         self.outside.discard(self.unk)
 
     def _begin(self) -> None:

@@ -73,7 +73,7 @@ class Tokenizer(TokenConverter):
     def __call__(
         self, text: Texts, text_pair: Texts | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Return what transformers' BertTokenizer returns, as lists that ``json.dumps`` takes.
+        """Return what transformers' tokenizer returns, as lists that ``json.dumps`` takes.
 
         ``options`` are the fields of `Call`, named as in transformers. Truncation and padding
         to the model's limit mean that of all files of the folder, 256 for all-MiniLM-L6-v2.
@@ -83,8 +83,9 @@ class Tokenizer(TokenConverter):
         call = Call(**options)
         records, batched = call.records(text, text_pair)
         with self.parsing(call.split_special_tokens):
-            found = self.encode(records, call.layout(self.limit))
-        return call.result(found, batched=batched)
+            layout = call.layout(self.limit, self.model_inputs)
+            found = self.encode(records, layout)
+        return call.result(found, layout.columns, batched=batched)
 
     def save(self, folder: str | Path) -> None:
         """Write the files of this tokenizer, which transformers loads as well.

@@ -89,6 +89,9 @@ class WordPieceEngine:
     @cached_property
     def _fast(self) -> Any:
         """The tokenizer of nanotoken, or None where it will not do."""
+        if (kind := type(self.core.model).__name__) != "WordPiece":
+            self.why = f"tokenizers, as nanotoken has no {kind}"
+            return None
         try:
             import nanotoken
         except ImportError:

@@ -19,8 +19,8 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from bertcli.errors import ModelError
-from bertcli.tokenizing.model_files import PREFIX
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.tokenizer_classes import PREFIX
 
 T = TypeVar("T")
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from bertcli.errors import InputError, UsageError
 from bertcli.files.typed_json import NOTHING
-from bertcli.tokenizing.model_files import PREFIX, ROLES, normalizer
+from bertcli.tokenizing.model_files import normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.tokenizer_classes import PREFIX, ROLES
 
 VOCABULARY, CONFIG, WHOLE = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 OURS = (VOCABULARY, CONFIG, WHOLE)  # files of the folder

@@ -1,4 +1,4 @@
-"""Calling a tokenizer from Python, and its methods, against transformers' BertTokenizer."""
+"""Calling a tokenizer from Python, and its methods, against those of transformers."""
 
 import json
 from itertools import product
@@ -7,6 +7,7 @@ import hostile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers_made import MADE
 
 from bertcli.errors import BertcliError, InputError, UsageError
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
@@ -54,9 +55,11 @@ class Both:
     """The same vocabulary in both libraries."""
 
     def __init__(self, folder):
-        from transformers import BertTokenizer
+        from transformers import AutoTokenizer, BertTokenizer
 
-        self.ours, self.theirs = Tokenizer.load(folder), BertTokenizer.from_pretrained(folder)
+        self.ours = Tokenizer.load(folder)
+        kind = AutoTokenizer if "tokenizer_class" in self.ours.settings else BertTokenizer
+        self.theirs = kind.from_pretrained(folder)
 
     def check(self, given, **options):
         try:
@@ -129,6 +132,25 @@ def test_many_texts(both):
     both.check((texts, texts[::-1]), truncation="longest_first", max_length=9)
 
 
+@pytest.mark.parametrize("family", MADE)
+def test_every_family(tmp_path, family):
+    """Which columns there are, pairs, padding on either side, windows, ids alone, saving."""
+    both = Both(MADE[family](tmp_path / "made", model_max_length=16))
+    for texts, more in GIVEN:
+        for options in ({}, {"return_token_type_ids": True}, {"padding": "max_length"}):
+            both.check(texts, **more, **options)
+        windows = {"return_overflowing_tokens": True, "stride": 2, "padding_side": "left"}
+        both.check(texts, **more, **windows, max_length=9, padding=True, truncation=True)
+    texts = hostile.composed(31, FEW)
+    both.check((texts, texts[::-1]), truncation=True, padding=True)
+    check_ids_with_special_tokens(both)
+    both.ours.save(tmp_path / "saved")
+    again = Both(tmp_path / "saved")
+    assert again.ours(texts, texts[::-1]) == both.ours(texts, texts[::-1])
+    assert again.ours.limit == 16
+    again.check((texts, texts[::-1]), truncation=True, padding=True)
+
+
 def test_any_iterable_is_a_batch(both):
     assert both.ours(iter(TEXTS), iter(PAIRS)) == both.ours(TEXTS, PAIRS)
 
@@ -174,12 +196,11 @@ def test_an_unknown_argument_is_named(both):
         both.ours("a", paddin=True)
 
 
-def test_ids_with_special_tokens(both):
+def check_ids_with_special_tokens(both):
     """As in the literature: transformers 5 has no such methods for its fast tokenizers."""
-    one, two = ([5, 6, 7], [8, 9])
     ours, theirs = both.ours, both.theirs
     for first, second in ((TEXTS[0], None), (TEXTS[0], PAIRS[0]), ("", "a")):
-        whole = theirs(first, second, return_special_tokens_mask=True, verbose=False)
+        whole = theirs(first, second, return_special_tokens_mask=True, return_token_type_ids=True)
         plain = [
             theirs(text, add_special_tokens=False)["input_ids"]
             for text in (first, second)
@@ -191,6 +212,11 @@ def test_ids_with_special_tokens(both):
         ids = whole["input_ids"]
         mask = theirs.get_special_tokens_mask(ids, already_has_special_tokens=True)
         assert ours.get_special_tokens_mask(ids, already_has_special_tokens=True) == mask
+
+
+def test_ids_with_special_tokens(both):
+    check_ids_with_special_tokens(both)
+    ours, one, two = both.ours, [5, 6, 7], [8, 9]
     assert ours.build_inputs_with_special_tokens(one, two) == [101, 5, 6, 7, 102, 8, 9, 102]
     with pytest.raises(InputError, match="one list"):
         ours.get_special_tokens_mask(one, two, already_has_special_tokens=True)
