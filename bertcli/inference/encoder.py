@@ -1,7 +1,8 @@
 """Token ids to vectors: the model, run over batches of a token budget.
 
-A batch is packed, without padding, on a CPU; elsewhere it is padded, of texts of similar length. In
-both cases what comes out is packed: the states of all tokens, one text after the other, `[T, D]`.
+A batch is packed, without padding, on a CPU, and on a GPU whose kernel takes that; elsewhere it is
+padded, of texts of similar length. In all cases what comes out is packed: the states of all tokens,
+one text after the other, `[T, D]`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from bertcli.errors import UsageError
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Reading, Tokens
-from bertcli.models.attention import Attend, Distance, packed, padded
+from bertcli.inference.wire import Arriving, Wire
+from bertcli.models.attention import Attend, Distance, Varlen, packed, padded, varlen
 from bertcli.models.bert import BertModel
-from bertcli.models.forward_passes import positions, starts
 from bertcli.models.heads import BertWithHead
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ class Encoder(BatchRunner):
     budget: int  # tokens of a batch
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     linear: str = "plain"  # how `models.surgery.prepare` made its linear layers
+    varlen: Varlen | None = None  # a kernel for packed texts on a GPU, as `varlen_kernel` finds it
 
     def __post_init__(self) -> None:
+        self.wire = Wire(self.device)
         self.layers = self.reading.indices(len(self.bert.encoder.layer))
         self.model.eval()
 
@@ -72,18 +75,23 @@ class Encoder(BatchRunner):
     @property
     def kernel(self) -> str:
         """The layout of texts of several lengths in a batch."""
+        if self.varlen is not None:
+            return "varlen"
         return "packed" if self.device.type == "cpu" else "padded"
 
     def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
         """Yield all texts: any of similar length make a batch."""
         yield np.arange(len(texts)), budget
 
-    @torch.inference_mode()
     def vectors(self, batch: Tokens, finish: Finish) -> Kept:
         """Run a batch, packed or padded."""
+        return self.begin(batch, finish)()
+
+    @torch.inference_mode()
+    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
+        """Give a batch to the device, and return what waits for its vectors."""
         states, kept = self._states(self._in_company(batch))
-        vectors = finish(self.model, states, kept)[: len(batch)]
-        return _array(vectors) if isinstance(vectors, Tensor) else [*map(_array, vectors)]
+        return self.wire.back(finish(self.model, states, kept)[: len(batch)])
 
     def _in_company(self, batch: Tokens) -> Tokens:
         """Return the batch, with a second text where a product would have a single row.
@@ -102,7 +110,7 @@ class Encoder(BatchRunner):
     def _states(self, batch: Tokens) -> tuple[Tensor, list[int]]:
         """Run the model over one batch: what is read off it, packed, and how many of each text."""
         lengths = batch.lengths.tolist()
-        laid = (self._packed if self.kernel == "packed" else self._padded)(batch, lengths)
+        laid = (self._padded if self.kernel == "padded" else self._packed)(batch, lengths)
         only_first, top = self.reading.first, max(self.layers)
         picked = laid.first if only_first else laid.tokens
         wanted: dict[int, Tensor] = {}
@@ -115,7 +123,7 @@ class Encoder(BatchRunner):
                 break
         found = combined([wanted[index] for index in self.layers], self.reading.combine)
         if self.reading.token is not None:
-            found = found[torch.from_numpy(batch.ids == self.reading.token)]
+            found = found[self.wire.there(np.flatnonzero(batch.ids == self.reading.token))]
         return found, self.reading.counts(batch)
 
     def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
@@ -128,44 +136,51 @@ class Encoder(BatchRunner):
     def _packed(self, batch: Tokens, lengths: list[int]) -> BatchLayout:
         total = len(batch.ids)
         idle = -total % EVEN if total > EVEN else 0
-        columns = np.zeros((2 + len(batch.extra), total + idle), np.int64)
-        columns[:, :total] = np.stack([batch.ids, batch.types, *batch.extra.values()])
-        ids, types, *rest = torch.from_numpy(columns)
-        all_lengths = [*lengths, *[1] * idle]
-        direction = self.bert.direction
+        columns = np.zeros((3 + len(batch.extra), total + idle), np.int64)
+        first = batch.offsets[:-1]
+        at = np.arange(total) - np.repeat(first, batch.lengths)
+        columns[:, :total] = np.stack([batch.ids, batch.types, at, *batch.extra.values()])
+        ids, types, at, *rest = self.wire.there(columns)
+        whole, asking = self._kernels(batch.offsets, lengths, idle)
         states = self.bert.states(
             ids,
             types=types,
-            at=positions(all_lengths),
+            at=at,
             extra=dict(zip(batch.extra, rest, strict=True)),
-            kernels=direction(packed(all_lengths)),
+            kernels=whole,
         )
-        asking = repeated(direction(packed(lengths, padded(at=0), queries=QUERIES)))
-        return BatchLayout(
-            states, slice(total), slice(total), torch.tensor(starts(lengths)), asking
-        )
+        return BatchLayout(states, slice(total), slice(total), self.wire.there(first), asking)
+
+    def _kernels(self, offsets: Places, lengths: Sequence[int], idle: int) -> tuple[Attend, Attend]:
+        """Return the kernels for packed texts: for all tokens, and for the first of each text.
+
+        After the texts come so many tokens that nobody asked for, each alone.
+        """
+        direction = self.bert.direction
+        if self.varlen is None:
+            asking = direction(packed(lengths, padded(at=0), queries=QUERIES))
+            return direction(packed([*lengths, *[1] * idle])), repeated(asking)
+        ends = np.append(offsets, offsets[-1] + np.arange(1, idle + 1)).astype(np.int32)
+        bounds, longest = self.wire.there(ends), max(lengths)
+        asking = varlen(bounds[: len(offsets)], longest, self.varlen, queries=1)
+        return varlen(bounds, longest, self.varlen), asking
 
     def _padded(self, batch: Tokens, lengths: list[int]) -> BatchLayout:
         there = np.arange(max(lengths)) < batch.lengths[:, None]
         columns = np.zeros((2 + len(batch.extra), *there.shape), np.int64)
         columns[:, there] = np.stack([batch.ids, batch.types, *batch.extra.values()])
-        keep, ids, types, *rest = (torch.from_numpy(x).to(self.device) for x in (there, *columns))
+        keep, (ids, types, *rest) = self.wire.there(there), self.wire.there(columns)
         extra, direction = dict(zip(batch.extra, rest, strict=True)), self.bert.direction
         states = self.bert.states(ids, types=types, extra=extra, kernels=direction(padded(keep)))
         every, asking = slice(None), direction(padded(keep, at=0))
-        return BatchLayout(states, every, keep, (every, slice(1)), asking)
+        # The mask itself as the index would have to be waited for.
+        tokens = tuple(map(self.wire.there, there.nonzero()))
+        return BatchLayout(states, every, tokens, (every, slice(1)), asking)
 
     def free(self) -> None:
         """Give back what is kept for later batches."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _array(vector: Tensor) -> np.ndarray:
-    """Return a tensor as an array; NumPy has no bfloat16, and nobody wants float16."""
-    wide = vector if vector.element_size() >= 4 else vector.float()
-    array: np.ndarray = wide.cpu().numpy()
-    return array
 
 
 def repeated(kernel: Attend) -> Attend:

@@ -20,36 +20,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NoReturn
 
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import born_deaf, start_tracker
 from bertcli.inference.pool_worker import Open, work
 from bertcli.inference.progress import Ran
-from bertcli.inference.runner import DistinctTexts, Finish, Kept, Tokens, Work, batches
-
-if TYPE_CHECKING:
-    from bertcli.inference.runner import Places
+from bertcli.inference.runner import (
+    Finish,
+    Pending,
+    PendingBatch,
+    Tokens,
+    Work,
+    pending_batches,
+)
 
 DEPTH = 2  # batches that a process holds: one to run, one that has arrived when it is done
 PATIENCE = 10.0  # seconds until a process that was asked to end is killed
-
-
-@dataclass(eq=False)
-class Pending:
-    """Texts under way, with the vectors so far, and how many batches are not back."""
-
-    texts: DistinctTexts
-    left: int = 0
-
-
-class PoolBatch(NamedTuple):
-    """A batch, the numbers of its texts, what is kept of its states, and who waits for it."""
-
-    batch: Tokens
-    rows: Places
-    finish: Finish
-    pending: Pending
 
 
 @dataclass(eq=False)
@@ -60,7 +47,7 @@ class PoolProcess:
     process: BaseProcess
     line: Connection
     ready: bool = False
-    held: deque[PoolBatch] = field(default_factory=deque)
+    held: deque[PendingBatch] = field(default_factory=deque)
 
     @property
     def ended(self) -> str:
@@ -83,7 +70,7 @@ class ProcessPool:
         Each has so many threads; ``budget`` is the tokens of a batch.
         """
         self.threads, self.budget = threads, budget
-        self.waiting: deque[PoolBatch] = deque()
+        self.waiting: deque[PendingBatch] = deque()
         self.steps: deque[Ran] = deque()  # not yet reported
         self.workers: list[PoolProcess] = []
         self.close = weakref.finalize(self, _stop, self.workers)
@@ -111,11 +98,8 @@ class ProcessPool:
 
         Raises, then, what went wrong in a process.
         """
-        pending = Pending(DistinctTexts(texts))
-        distinct = pending.texts.texts
-        for picked in batches(distinct.lengths, budget or self.budget):
-            self.waiting.append(PoolBatch(distinct.take(picked), picked, finish, pending))
-            pending.left += 1
+        pending, batches = pending_batches(texts, finish, budget or self.budget)
+        self.waiting.extend(batches)
         self._listen(0)
         self._hand_out()
         return self._wait(pending)
@@ -152,7 +136,8 @@ class ProcessPool:
                 self._lost(worker)
             match kind:
                 case "vectors":
-                    self._take(worker.held.popleft(), value)
+                    done = worker.held.popleft()
+                    self.steps.append(done.pending.take(done, value))
                 case "ready":
                     worker.ready = True
                 case "warning":
@@ -160,12 +145,6 @@ class ProcessPool:
                 case _:
                     self.close()
                     raise value
-
-    def _take(self, job: PoolBatch, vectors: Kept) -> None:
-        """Take in what a process made of a batch."""
-        job.pending.texts.keep(job.rows, vectors)
-        job.pending.left -= 1
-        self.steps.append(job.pending.texts.step(job.rows))
 
     def _lost(self, worker: PoolProcess) -> NoReturn:
         ended = worker.ended

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -193,6 +193,44 @@ class DistinctTexts:
         return self.array if self.all else self.array[self.which]
 
 
+@dataclass(eq=False)
+class Pending:
+    """Texts under way, with the vectors so far, and how many batches are not back."""
+
+    texts: DistinctTexts
+    left: int = 0
+
+    def divided(self, rows: Places, finish: Finish, budget: int) -> Iterator[PendingBatch]:
+        """Yield the texts with these numbers in batches, and count those."""
+        for some in batches(self.texts.texts.lengths[rows], budget):
+            self.left += 1
+            yield PendingBatch(self.texts.texts.take(rows[some]), rows[some], finish, self)
+
+    def take(self, batch: PendingBatch, vectors: Kept) -> Ran:
+        """Take in what is kept of one of the batches, and return its step."""
+        self.texts.keep(batch.rows, vectors)
+        self.left -= 1
+        return self.texts.step(batch.rows)
+
+
+class PendingBatch(NamedTuple):
+    """A batch, the numbers of its texts, what is kept of its states, and who waits for it."""
+
+    batch: Tokens
+    rows: Places
+    finish: Finish
+    pending: Pending
+
+
+def pending_batches(
+    texts: Tokens, finish: Finish, budget: int
+) -> tuple[Pending, list[PendingBatch]]:
+    """Return the batches of texts, equal ones once, and what waits for them."""
+    pending = Pending(DistinctTexts(texts))
+    rows = np.arange(len(pending.texts.texts))
+    return pending, list(pending.divided(rows, finish, budget))
+
+
 def batches(lengths: Places, budget: int) -> Iterator[Places]:
     """Yield the numbers of texts, longest first, in batches of at most ``budget`` tokens.
 
@@ -241,7 +279,7 @@ class BatchRunner(ABC):
                 except (RuntimeError, MemoryError) as failed:
                     if not out_of_memory(failed):
                         raise
-                    yield Ran(warning=self._shrink(len(picked)))
+                    yield Ran(warning=self.shrink(len(picked)))
                     rest = np.concatenate([picked, *waiting])
                     shrunk = self.budget
                     smaller = batches(lengths[rest], min(most, shrunk))
@@ -251,7 +289,7 @@ class BatchRunner(ABC):
                 yield distinct.step(picked)
         return distinct.kept
 
-    def _shrink(self, texts: int) -> str:
+    def shrink(self, texts: int) -> str:
         """Halve the budget after memory ran out, and return a warning.
 
         Raises BertcliError when one text alone is too much.

@@ -13,6 +13,7 @@ import torch
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.load_report import LoadReport
 from bertcli.errors import UsageError
+from bertcli.inference.device_queue import DeviceQueue
 from bertcli.inference.devices import (
     devices,
     dtype_of,
@@ -27,6 +28,7 @@ from bertcli.inference.options import Compute
 from bertcli.inference.pool import ProcessPool
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
+from bertcli.inference.varlen import varlen_kernel
 from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.surgery import prepare
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -59,13 +61,14 @@ class TorchRuntime(Runtime):
         if len(places) > 1:
             pool = _pool(spec, places, max(1, threads // len(places)))
         try:
-            encoder, report = _loaded(spec, places[0], elsewhere=bool(pool))
+            encoder, report = _loaded(spec, places[0], tell, elsewhere=bool(pool))
         except BaseException:
             if pool:
                 pool.close()
             raise
         names, config = tuple(map(str, places)), encoder.bert.config
-        return cls(spec, tokenizer, config, pool or encoder, names, threads, encoder, report)
+        runner = pool or (DeviceQueue(encoder) if places[0].type == "cuda" else encoder)
+        return cls(spec, tokenizer, config, runner, names, threads, encoder, report)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -100,13 +103,15 @@ def open_encoder(spec: ModelSpec) -> Encoder:
 
 
 def _loaded(
-    spec: ModelSpec, device: torch.device, *, elsewhere: bool = False
+    spec: ModelSpec, device: torch.device, tell: Tell = SILENCE, *, elsewhere: bool = False
 ) -> tuple[Encoder, LoadReport]:
     """Read the weights; where other processes run the model, only to see that they can."""
     dtype = dtype_of(spec.compute.dtype)
     model, report = load(spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, dtype=dtype)
     put(model, torch.device("cpu") if elsewhere else device)
     encoder = Encoder(model, spec.reading, budget_of(spec.compute, device), device)
+    if device.type == "cuda":
+        encoder.varlen = varlen_kernel(encoder.bert, device, tell)
     if spec.prepared:
         encoder.linear = prepare(encoder.bert, device)
     if elsewhere:

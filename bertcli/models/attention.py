@@ -36,6 +36,10 @@ class Distance(Protocol):
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
 
+# (q, k, v, bounds of the texts in q, and in k, longest of these, and of those) with q [Tq, H, D]
+# and k, v [Tk, H, D] -> [Tq, H, D]: torch.nn.attention.varlen.varlen_attn
+Varlen: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int], Tensor]
+
 
 # --- kernels ---
 
@@ -152,6 +156,23 @@ def _runs(x: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
     """Split [T, H, D] into [B, L, H, D] of these shapes."""
     parts = x.split([count * length for count, length in shapes])
     return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def varlen(bounds: Tensor, longest: int, run: Varlen, queries: int | None = None) -> Attend:
+    """Make the kernel for [T] in which `run`, a GPU's, takes texts of all lengths in one call.
+
+    Text i is the tokens from `bounds[i]` to `bounds[i + 1]`, int32 [B + 1]; none is longer than
+    `longest`. With `queries`, so many tokens per text attend. Every token of a text sees all of it,
+    and nothing is added to the scores or dropped: `distance` and `drop` are not asked.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        if queries is None:
+            return run(q, k, v, bounds, bounds, longest, longest)
+        asked = queries * torch.arange(len(bounds), dtype=bounds.dtype, device=bounds.device)
+        return run(q, k, v, asked, bounds, queries, longest)
+
+    return attend
 
 
 class Backwards:

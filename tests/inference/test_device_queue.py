@@ -1,0 +1,172 @@
+"""What a GPU is given, tried on a CPU: its kernel for packed texts, and its queue of batches."""
+
+import numpy as np
+import pytest
+import torch
+from model_reference import randomise, tiny
+from torch.nn import functional as F
+
+from bertcli.errors import BertcliError
+from bertcli.inference.device_queue import DeviceQueue
+from bertcli.inference.encoder import Encoder
+from bertcli.inference.runner import Reading, Tokens, first_tokens, result_of
+from bertcli.inference.varlen import unfit
+from bertcli.models.bert import BertModel
+from bertcli.models.surgery import prune_heads
+
+CPU = torch.device("cpu")
+LENGTHS = [5, 1, 12, 12, 3, 24, 1, 2, 12, 5, 24, 7]
+
+
+def attend(q, k, v, asked, bounds, most, longest, leak=0):
+    """Attend text by text, as `varlen_attn` does all at once; `leak` sees the next text, too."""
+    assert (asked.dtype, bounds.dtype) == (torch.int32, torch.int32)
+    assert (int(asked.diff().max()), int(bounds.diff().max())) <= (most, longest)
+    parts = []
+    for at in range(len(bounds) - 1):
+        mine, seen = slice(*asked[at : at + 2]), slice(bounds[at], bounds[at + 1] + leak)
+        one = [x.transpose(0, 1) for x in (q[mine], k[seen], v[seen])]
+        parts.append(F.scaled_dot_product_attention(*one).transpose(0, 1))
+    return torch.cat(parts)
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = randomise(BertModel(tiny(num_hidden_layers=3)))
+    prune_heads(made, {1: [0]})
+    return made
+
+
+@pytest.fixture(scope="module")
+def texts():
+    draw = np.random.default_rng(3)
+    return Tokens.listed([draw.integers(0, 10, length).tolist() for length in LENGTHS])
+
+
+def encoder(model, reading=Reading(), varlen=None, budget=64):
+    return Encoder(model, reading, budget, varlen=varlen)
+
+
+def states(model, packed, lengths):
+    """Finish with the states of every token."""
+    return packed.split(list(lengths))
+
+
+def first(model, packed, lengths):
+    return first_tokens(packed, lengths)
+
+
+@pytest.mark.parametrize(
+    ("reading", "finish"),
+    [
+        (Reading(), states),
+        (Reading((0, 2, -1), "concat"), states),
+        (Reading((-1, 1)), first),
+        (Reading(first=True), first),
+        (Reading(token=3), states),
+    ],
+)
+@pytest.mark.parametrize("kernel", ["varlen", "padded"])
+def test_every_layout_gives_the_vectors_of_the_packed_one(
+    model, texts, reading, finish, kernel, monkeypatch
+):
+    expected = result_of(encoder(model, reading).run(texts, finish))
+    other = encoder(model, reading, attend if kernel == "varlen" else None)
+    if kernel == "padded":
+        monkeypatch.setattr(Encoder, "kernel", kernel)
+    assert other.kernel == kernel
+    found = result_of(other.run(texts, finish))
+    for one, another in zip(expected, found, strict=True):
+        assert one.shape == another.shape
+        assert np.abs(one - another).max(initial=0) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_kernel_that_gives_what_the_padded_path_gives_is_fit(model, dtype):
+    half = randomise(BertModel(tiny())).to(dtype)
+    assert unfit(half, CPU, attend) == ""
+    assert unfit(model, CPU, attend) == "varlen computes in half precision, not in float32"
+
+
+def refuse(*given):
+    raise RuntimeError("no kernel for this GPU\nand more")
+
+
+def leaking(*given):
+    return attend(*given, leak=1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (leaking, "varlen differs from it by"),
+        (lambda *given: attend(*given) * float("nan"), "varlen differs from it by nan"),
+        (refuse, "varlen failed: no kernel for this GPU"),
+    ],
+)
+def test_a_kernel_that_differs_or_fails_steps_aside(kernel, reason):
+    assert reason in unfit(randomise(BertModel(tiny())).to(torch.bfloat16), CPU, kernel)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"position_embedding_type": "relative_key"}, {"is_decoder": True}]
+)
+def test_a_kernel_steps_aside_where_something_is_added_to_the_scores(changes):
+    model = randomise(BertModel(tiny(**changes))).to(torch.bfloat16)
+    assert unfit(model, CPU, attend) == "varlen cannot add to the scores"
+
+
+@pytest.mark.parametrize("finish", [states, first])
+def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
+    expected = result_of(encoder(model).run(texts, finish))
+    queue = DeviceQueue(encoder(model))
+    works = [queue.run(texts, finish) for _ in range(3)]
+    assert queue.busy
+    for work in works[::-1]:  # in whatever order somebody asks
+        for one, another in zip(expected, result_of(work), strict=True):
+            assert np.array_equal(one, another)
+    assert not queue.busy
+    assert len(result_of(queue.run(Tokens.listed([]), states))) == 0
+
+
+def test_a_queue_counts_every_text_and_token_once(model, texts):
+    queue = DeviceQueue(encoder(model))
+    steps = list(queue.run(texts, states))
+    assert sum(step.texts for step in steps) == len(LENGTHS)
+    assert sum(step.tokens for step in steps) == sum(LENGTHS)
+
+
+class SmallDevice(Encoder):
+    """Runs out of memory with over ``room`` tokens, those that wait to be fetched included."""
+
+    room, used = 40, 0
+
+    def begin(self, batch, finish):
+        size = len(batch.ids)
+        if self.used + size > self.room:
+            raise torch.OutOfMemoryError
+        self.used += size
+        arriving = super().begin(batch, finish)
+
+        def arrived():
+            self.used -= size
+            return arriving()
+
+        return arrived
+
+
+def test_memory_that_runs_out_waits_and_then_halves_the_batches(model, texts):
+    expected = result_of(encoder(model).run(texts, first))
+    waits = DeviceQueue(SmallDevice(model, Reading(), 36))
+    said: list[str] = []
+    found = result_of(waits.run(texts, first), said.append)
+    assert np.abs(expected - found).max() < 1e-5
+    assert (said, waits.encoder.budget) == ([], 36)
+    halves = DeviceQueue(SmallDevice(model, Reading(), 150))
+    works = [halves.run(texts, first) for _ in range(2)]
+    for work in works:
+        assert np.abs(expected - result_of(work, said.append)).max() < 1e-5
+    assert said == [f"out of memory on cpu: batches of {n} tokens from here on" for n in (75, 37)]
+    halves.encoder.room = 20
+    with pytest.raises(BertcliError, match="out of memory on cpu"):
+        result_of(halves.run(texts, first))
