@@ -60,14 +60,15 @@ class DeviceQueue:
     def _hand_out(self) -> None:
         """Begin batches; one that does not fit into memory waits until there is more."""
         while self.waiting and len(self.held) < DEPTH:
-            batch, _, finish, _ = self.waiting[0]
+            first = self.waiting.popleft()
             try:
-                arriving = self.encoder.begin(batch, finish)
+                arriving = self.encoder.begin(first.batch, first.finish)
             except (RuntimeError, MemoryError) as failed:
                 if not out_of_memory(failed):
                     raise
+                self.waiting.appendleft(first)
                 return
-            self.held.append((self.waiting.popleft(), arriving))
+            self.held.append((first, arriving))
 
     def _divide(self) -> None:
         """Make what waits fit the budget, which has shrunk."""

@@ -43,7 +43,10 @@ def texts():
     return Tokens.listed([draw.integers(0, 10, length).tolist() for length in LENGTHS])
 
 
-def encoder(model, reading=Reading(), varlen=None, budget=64):
+LAST = Reading()
+
+
+def encoder(model, reading=LAST, varlen=None, budget=64):
     return Encoder(model, reading, budget, varlen=varlen)
 
 

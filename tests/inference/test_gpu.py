@@ -1,5 +1,7 @@
 """On CUDA: the vectors of the CPU, in every format, on every device, with little memory."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -80,6 +82,44 @@ def test_half_the_bits_keep_the_direction(folder, texts, dtype, least, pooling):
     assert there.dtype == np.float32
     assert np.isfinite(there).all()
     assert cosines(here, there).min() > least
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, dtype, pooling):
+    told = []
+    tell = SimpleNamespace(detail=told.append, note=told.append, warn=told.append)
+    embedder = Embedder.open(folder, on_torch(pooling=pooling, device="cuda", dtype=dtype), tell)
+    assert "attention: varlen, without padding" in told
+    assert embedder.runtime.facts["kernel"] == "varlen"
+    reader = Reader(Source(texts=tuple(texts)))
+    found = np.stack(
+        [item.vector for part in embedder.embed(embedder.run(reader)) for item in part]
+    )
+    embedder.runtime.encoder.varlen = None
+    assert embedder.runtime.facts["kernel"] == "padded"
+    reader = Reader(Source(texts=tuple(texts)))
+    other = np.stack(
+        [item.vector for part in embedder.embed(embedder.run(reader)) for item in part]
+    )
+    assert cosines(found, other).min() > (0.9999 if dtype == "float16" else 0.998)
+
+
+def test_the_vectors_of_tokens_come_back_whole(folder, texts):
+    options = {"pooling": "none", "normalize": False}
+    here, there = (
+        [item.vector for part in embedder.embed(embedder.run(reader, full=True)) for item in part]
+        for embedder, reader in (
+            (
+                Embedder.open(folder, on_torch(device=device, **options)),
+                Reader(Source(texts=tuple(texts))),
+            )
+            for device in ("cpu", "cuda")
+        )
+    )
+    for one, other in zip(here, there, strict=True):
+        assert one.shape == other.shape
+        assert np.abs(one - other).max(initial=0) < 1e-3
 
 
 @pytest.mark.parametrize("options", [{"batch_tokens": 64}, {"window": 7}, {"batch_tokens": 9999}])
