@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from bertcli.checkpoints import names, shapes
 from bertcli.checkpoints.stored_tensor import StoredTensor
+from bertcli.families.family import BASE, Family
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]
@@ -48,15 +49,20 @@ def compare(
 
 
 def by_canonical_name(
-    tensors: Iterable[StoredTensor],
-) -> tuple[dict[str, StoredTensor], list[tuple[StoredTensor, StoredTensor]]]:
-    """Return tensors by their canonical names, and the pairs of them that have one name."""
+    tensors: Iterable[StoredTensor], family: Family, kind: str
+) -> tuple[dict[str, StoredTensor], dict[str, tuple[StoredTensor, StoredTensor]]]:
+    """Return tensors by their canonical names, and the pairs of them that have one name.
+
+    ``kind`` is the class that is read.
+    """
     found: dict[str, StoredTensor] = {}
-    twice = []
+    twice = {}
     for tensor in tensors:
-        key = names.canonical([tensor.name])[tensor.name]
-        if (other := found.setdefault(key, tensor)) is not tensor:
-            twice.append((other, tensor))
+        keys = names.canonical(tensor.name, family, kind)
+        for place, key in enumerate(keys):
+            one = tensor._replace(part=(place, len(keys)))
+            if (other := found.setdefault(key, one)) is not one:
+                twice[key] = other, one
     return found, twice
 
 
@@ -101,8 +107,7 @@ def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
 
     BertModel needs no pooler when the file has none.
     """
-    canonical = names.canonical(tensor.name for tensor in tensors)
-    everything, twice = by_canonical_name(tensors)
+    everything, twice = by_canonical_name(tensors, config.family, name)
     found = {key: one for key, one in everything.items() if not names.ignored(key)}
     pooler = name != "BertModel" or "pooler" in names.heads_in(found)
     compared = compare(expected(config, name, pooler), found, ties(config, found))
@@ -114,9 +119,15 @@ def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
         missing=compared.missing,
         unused=compared.spare,
         misshapen=compared.misshapen,
-        twice=tuple(canonical[one.name] for _, one in twice if canonical[one.name] in found),
+        twice=tuple(key for key in twice if key in found),
         heads=tuple(names.heads_in(found)),
-        renamed=sum(_is_renamed(old, new) for old, new in canonical.items()),
+        renamed=len(
+            {
+                one.name
+                for key, one in everything.items()
+                if _is_renamed(one.name, key, config, name)
+            }
+        ),
         dtypes=dtypes,
         in_file=sum(one.numbers for key, one in found.items() if key not in shared),
     )
@@ -124,11 +135,10 @@ def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
 
 def expected(config: BertConfig, name: str, pooler: bool = True) -> dict[str, tuple[int, ...]]:
     """Return the tensors that a class needs, under the names of names.py."""
-    needed = shapes.expected(config, name)
-    canonical = names.canonical(needed)
+    base = BASE if name == "BertModel" else ""
     return {
-        canonical[key]: shape
-        for key, shape in needed.items()
+        base + key: shape
+        for key, shape in shapes.expected(config, name).items()
         if pooler or not shapes.is_pooler(key)
     }
 
@@ -148,7 +158,7 @@ def grouped(keys: Iterable[str]) -> str:
     counts: dict[str, int] = {}
     for key in keys:
         head = next((name for name, start in names.HEADS.items() if key.startswith(start)), None)
-        label = head or ".".join(key.removeprefix(names.BASE).split(".")[:2])
+        label = head or ".".join(key.removeprefix(BASE).split(".")[:2])
         counts[label] = counts.get(label, 0) + 1
     described = [f"{label} ({number})" for label, number in counts.items()]
     more = f" and {len(described) - 4} more parts" if len(described) > 4 else ""
@@ -156,9 +166,10 @@ def grouped(keys: Iterable[str]) -> str:
 
 
 def _part(key: str) -> str:
-    kind = key.removeprefix(names.BASE).partition(".")[0]
+    kind = key.removeprefix(BASE).partition(".")[0]
     return {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}.get(kind, "head")
 
 
-def _is_renamed(old: str, new: str) -> bool:
-    return old not in (new, new.removeprefix(names.BASE))
+def _is_renamed(old: str, key: str, config: BertConfig, kind: str) -> bool:
+    """Tell whether a tensor of this canonical name would be saved under another name today."""
+    return old not in {config.family.theirs(key, one) for one in (kind, "BertModel", "")}

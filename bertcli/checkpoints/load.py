@@ -32,12 +32,13 @@ from bertcli.checkpoints.comparison import (
     ties,
 )
 from bertcli.checkpoints.load_report import LoadReport, report_on
-from bertcli.checkpoints.names import BASE, heads_in
+from bertcli.checkpoints.names import heads_in
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensor_reader import TensorReader
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError, OutputError
+from bertcli.families.family import BASE
 from bertcli.files.atomic import put_files, scratch_folder
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
@@ -129,9 +130,10 @@ def _plan(
     made = architecture(config) if cls is None else cls
     if pooler is not None and not issubclass(made, BertModel):
         raise ValueError(f"{made.__name__} has a fixed choice of pooler")
-    found, twice = by_canonical_name(read_tensors(require_weights(folder)))
+    tensors = read_tensors(require_weights(folder))
+    found, twice = by_canonical_name(tensors, config.family, made.__name__)
     if twice:
-        one, other = twice[0]
+        one, other = next(iter(twice.values()))
         both = f"{one.name} and {other.name}"
         raise ModelError(f"{other.file}: {both} are the same tensor of the model")
     if issubclass(made, BertWithHead) and not _tied(config, found, reader):
@@ -229,7 +231,7 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     the folder cannot be written.
     """
     folder = Path(folder)
-    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    weights = _as_saved(model)
     _refuse_other_config(model, config)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
@@ -243,6 +245,16 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{folder}: the model cannot be written: {reason}") from error
+
+
+def _as_saved(model: Model) -> dict[str, Tensor]:
+    """Return the weights under the names that transformers gives them, stacked where it does."""
+    family, kind = model.config.family, type(model).__name__
+    base = "" if isinstance(model, BertWithHead) else BASE
+    parts: dict[str, list[Tensor]] = {}
+    for name, weight in model.named_parameters():
+        parts.setdefault(family.theirs(base + name, kind), []).append(weight.detach())
+    return {name: torch.cat(some) if some[1:] else some[0] for name, some in parts.items()}
 
 
 def _refuse_other_config(model: Model, config: BertConfig) -> None:

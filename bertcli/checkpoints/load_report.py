@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from bertcli.checkpoints.comparison import Shape, compare
-from bertcli.checkpoints.names import BASE, HEADS, TIED, classes_in, heads_in, ignored, name_in
+from bertcli.checkpoints.names import HEADS, TIED, classes_in, heads_in, ignored, name_in
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
+from bertcli.families.family import BASE
 from bertcli.models.config import BertConfig
 
 CHOICE = "BertForMultipleChoice"
@@ -140,8 +141,10 @@ def report_on(
         unreadable={name: kind for name, kind in types.items() if kind not in FLOATS},
         ignored=tuple(one.name for name, one in found.items() if ignored(name)),
         tied=tuple(name for name in TIED if tied and name in wanted),
-        layers=(_layers(found), config.num_hidden_layers),
-        classes=tuple(name for name in classes_in(found) if name != CHOICE or _scores_one(found)),
+        layers=(_layers(found), config.distinct_layers),
+        classes=tuple(
+            name for name in classes_in(found, config) if name != CHOICE or _scores_one(found)
+        ),
     )
 
 

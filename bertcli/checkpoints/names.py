@@ -1,8 +1,9 @@
-"""The names that BERT's tensors have had, and the ONLY table of the old ones. No torch here.
+"""The names that tensors have had, and the ONLY table of BERT's old ones. No torch here.
 
-A canonical name is that of a current checkpoint with a head: `bert.embeddings...`,
+A canonical name is that of a current BERT checkpoint with a head: `bert.embeddings...`,
 `bert.encoder...`, `bert.pooler...`, and beside them `cls...`, `classifier...`, `qa_outputs...`. A
-BertModel without a head calls its own tensors the same without `bert.`: see `name_in`.
+BertModel without a head calls its own tensors the same without `bert.`: see `name_in`. What other
+families call them is on their pages.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-BASE = "bert."
-PARTS = ("embeddings.", "encoder.", "pooler.")  # what BASE is the prefix of, and is left out for
+from bertcli.families.family import BASE, Family
+from bertcli.models.config import BertConfig
 
 # What code around a model puts in front of its names, in any order and number.
 WRAPPERS = (
@@ -72,7 +73,7 @@ HEADS: Mapping[str, str] = {
     "pooler": "bert.pooler.",
     "masked language model": "cls.predictions.",
     "next sentence": "cls.seq_relationship.",
-    "classifier": "classifier.",
+    "classifier": "classifier",  # and before it `classifier_head`, in families that have one
     "question answering": "qa_outputs.",
 }
 
@@ -90,12 +91,20 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def canonical(names: Iterable[str]) -> dict[str, str]:
-    """Map each name found in a checkpoint to its canonical name; what is unknown stays as it is.
+def canonical(name: str, family: Family, kind: str) -> tuple[str, ...]:
+    """Return the canonical names of a tensor in a checkpoint; what is unknown stays as it is.
 
-    Two names may map to one, as in a file that holds a tensor twice: the caller must look.
+    Several where it holds several, stacked. Two names may map to one, as in a file that holds a
+    tensor twice: the caller must look. ``kind`` is the class that is read.
     """
-    return {name: _canonical(name) for name in names}
+    found = name.replace("/", ".")
+    for pattern, new in TENSORFLOW:
+        found = re.sub(pattern, new, found)
+    while found.startswith(WRAPPERS):
+        found = found.partition(".")[2]
+    for old, new in RENAMED.items():
+        found = found.replace(old, new)
+    return family.ours(found, kind)
 
 
 def ignored(name: str) -> bool:
@@ -119,21 +128,19 @@ def heads_in(names: Iterable[str]) -> list[str]:
     return [head for head, start in HEADS.items() if any(name.startswith(start) for name in names)]
 
 
-def classes_in(names: Iterable[str]) -> list[str]:
+def classes_in(names: Iterable[str], config: BertConfig) -> list[str]:
     """List the classes that can be made of a checkpoint of these canonical names.
 
     A `classifier` fits several classes: its shape and the config's `architectures` tell more.
     """
-    heads = set(heads_in(names))
-    return [name for name, needed in CLASSES.items() if heads.issuperset(needed)]
-
-
-def _canonical(name: str) -> str:
-    found = name.replace("/", ".")
-    for pattern, new in TENSORFLOW:
-        found = re.sub(pattern, new, found)
-    while found.startswith(WRAPPERS):
-        found = found.partition(".")[2]
-    for old, new in RENAMED.items():
-        found = found.replace(old, new)
-    return BASE + found if found.startswith(PARTS) else found
+    heads, structure = set(heads_in(names)), config.structure
+    pooled = {
+        "BertForSequenceClassification": structure.text_head.pooler,
+        "BertForMultipleChoice": structure.choice_head.pooler,
+    }
+    return [
+        name
+        for name, needed in CLASSES.items()
+        if name in config.family.classes.values()
+        and heads.issuperset(needed if pooled.get(name, True) else {*needed} - {"pooler"})
+    ]

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
-from bertcli.checkpoints.names import BASE, TIED
+from bertcli.checkpoints.names import TIED
 from bertcli.errors import ModelError
+from bertcli.families.family import BASE
+from bertcli.families.structure import TextHead
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]
 Named: TypeAlias = Iterator[tuple[str, Shape]]
 
-# Class -> whether BERT's pooler is part of it.
+# Class -> whether BERT's pooler is part of it, where its family has one at all.
 POOLED: Mapping[str, bool] = {
     "BertModel": True,
     "BertForMaskedLM": False,
@@ -30,6 +32,11 @@ POOLED: Mapping[str, bool] = {
     "BertForTokenClassification": False,
     "BertForQuestionAnswering": False,
 }
+# Class -> the field of the structure that says whether it has a layer of its own instead.
+OWN_LAYER: Mapping[str, str] = {
+    "BertForSequenceClassification": "text_head",
+    "BertForMultipleChoice": "choice_head",
+}
 
 
 def expected(config: BertConfig, name: str = "BertModel") -> dict[str, Shape]:
@@ -39,7 +46,9 @@ def expected(config: BertConfig, name: str = "BertModel") -> dict[str, Shape]:
     """
     if name not in POOLED:
         raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(POOLED)}")
-    body = dict(_bert(config, POOLED[name]))
+    own = _own_layer(config, name)
+    pooled = POOLED[name] and config.structure.pooler and own is None
+    body = dict(_bert(config, pooled))
     if name == "BertModel":
         return body
     return {BASE + part: shape for part, shape in body.items()} | dict(_head(config, name))
@@ -47,8 +56,8 @@ def expected(config: BertConfig, name: str = "BertModel") -> dict[str, Shape]:
 
 def tied(config: BertConfig, name: str) -> dict[str, str]:
     """Return the tensors that are another one under a second name: second name -> first name."""
-    names = dict(_head(config, name)) if config.tie_word_embeddings else {}
-    return {second: first for second, first in TIED.items() if second in names}
+    names = expected(config, name) if config.tie_word_embeddings else {}
+    return {second: first for second, first in TIED.items() if {second, first} <= names.keys()}
 
 
 def count(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> int:
@@ -66,9 +75,16 @@ def is_pooler(tensor: str) -> bool:
     return tensor.removeprefix(BASE).startswith("pooler.")
 
 
-def _linear(name: str, inputs: int, outputs: int) -> Named:
+def _own_layer(config: BertConfig, name: str) -> TextHead | None:
+    """Return how the head of this class has a layer in place of the pooler; None if it has none."""
+    head: TextHead | None = getattr(config.structure, OWN_LAYER.get(name, ""), None)
+    return None if head is None or head.pooler else head
+
+
+def _linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Named:
     yield f"{name}.weight", (outputs, inputs)
-    yield f"{name}.bias", (outputs,)
+    if bias:
+        yield f"{name}.bias", (outputs,)
 
 
 def _norm(name: str, width: int) -> Named:
@@ -77,24 +93,32 @@ def _norm(name: str, width: int) -> Named:
 
 
 def _bert(config: BertConfig, pooler: bool) -> Named:
-    width = config.hidden_size
+    yield from _embeddings(config)
+    for layer in range(config.distinct_layers):
+        yield from _layer(config, layer)
+    if pooler:
+        yield from _linear("pooler.dense", config.hidden_size, config.hidden_size)
+
+
+def _embeddings(config: BertConfig) -> Named:
+    width, structure = config.table_size, config.structure
     yield "embeddings.word_embeddings.weight", (config.vocab_size, width)
     match config.position_embedding_type:
         case "absolute" | "relative_key" | "relative_key_query":
-            places = config.max_position_embeddings
-            yield "embeddings.position_embeddings.weight", (places, width)
+            if structure.absolute_positions:
+                places = config.max_position_embeddings
+                yield "embeddings.position_embeddings.weight", (places, width)
         case "sinusoidal":
             pass
         case unknown:
             raise ModelError(f"position_embedding_type {unknown!r} is unknown")
-    yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
+    if structure.token_types:
+        yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
     for extra, size in config.extra_embeddings.items():
         yield f"embeddings.extra.{extra}.weight", (size, width)
     yield from _norm("embeddings.LayerNorm", width)
-    for layer in range(config.num_hidden_layers):
-        yield from _layer(config, layer)
-    if pooler:
-        yield from _linear("pooler.dense", width, width)
+    if structure.embedding_size is not None:
+        yield from _linear("embeddings.project", width, config.hidden_size)
 
 
 def _layer(config: BertConfig, layer: int) -> Named:
@@ -122,10 +146,14 @@ def _attention(config: BertConfig, name: str, heads: int) -> Named:
 def _head(config: BertConfig, name: str) -> Named:
     width, words = config.hidden_size, config.vocab_size
     if name in ("BertForMaskedLM", "BertLMHeadModel", "BertForPreTraining"):
-        yield "cls.predictions.bias", (words,)
-        yield from _linear("cls.predictions.transform.dense", width, width)
-        yield from _norm("cls.predictions.transform.LayerNorm", width)
-        yield from _linear("cls.predictions.decoder", width, words)
+        tables = config.table_size
+        if config.structure.word_head.bias_twice:
+            yield "cls.predictions.bias", (words,)
+        yield from _linear("cls.predictions.transform.dense", width, tables)
+        yield from _norm("cls.predictions.transform.LayerNorm", tables)
+        yield from _linear("cls.predictions.decoder", tables, words)
+    if own := _own_layer(config, name):
+        yield from _linear("classifier_head.dense", width, width, bias=own.bias)
     if name in ("BertForPreTraining", "BertForNextSentencePrediction"):
         yield from _linear("cls.seq_relationship", width, 2)
     if name in ("BertForSequenceClassification", "BertForTokenClassification"):

@@ -47,7 +47,9 @@ class TensorReader:
 
     def read_for_model(self, stored: StoredTensor) -> Tensor:
         """Return a tensor in the shape that a model has: see `StoredTensor.model_shape`."""
-        tensor = self.read(stored)
+        tensor, (at, parts) = self.read(stored), stored.part
+        if parts > 1:
+            return tensor.narrow(0, at * stored.model_shape[0], stored.model_shape[0])
         return tensor.T if transposed(stored.name) else tensor
 
     def _view(self, stored: StoredTensor) -> Tensor:

@@ -204,7 +204,7 @@ class Embedder:
         each alone and on one thread, and both in a batch.
         """
         config = self.runtime.config
-        lengths = [min(length, config.max_position_embeddings) for length in TRIED]
+        lengths = [min(length, config.most_tokens) for length in TRIED]
         ids = [[7919 * at % config.vocab_size for at in range(length)] for length in lengths]
         budget = 2 * max(TRIED)
         together = result_of(self._run(Tokens.listed(ids), budget))
@@ -346,7 +346,7 @@ class Embedder:
             if tokens.is_plain and tokens.lengths.all() and not (refused and tokens.cut.any()):
                 return
             batch = each_of(batch, COLUMNS)
-        refuse_pairs(batch, self.runtime.config.type_vocab_size)
+        refuse_pairs(batch, self.runtime.config)
         if self.options.on_truncate == "error":
             refuse_cut(batch, self.max_length)
         if not self.options.per_token:

@@ -32,7 +32,8 @@ class TextHead:
     """What stands between the first token and the scores of a text's classes.
 
     BERT has its pooler there, whose names begin with `bert.pooler`; others have layers of their own
-    in the head: dropout, `classifier.dense`, an activation, dropout, `classifier.out_proj`.
+    in the head: dropout, `classifier_head.dense`, an activation, `classifier_head.norm`. In all of
+    them dropout and `classifier` come last.
     """
 
     pooler: bool = True  # the model's own pooler, and then one layer
@@ -41,6 +42,15 @@ class TextHead:
     norm: bool = False  # after the activation
     bias: bool = True
     mean: bool = False  # over all tokens of the mean, not the first token
+    dropout: float | None = None  # None: as the config says
+
+
+@dataclass(frozen=True)
+class WordHead:
+    """What stands between a token and the scores of the words: `cls.predictions`."""
+
+    activation: str | None = None  # None: the config's hidden_act
+    bias_twice: bool = True  # `bias` and `decoder.bias` are one; without it only the latter is
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,10 @@ class Structure:
     windows: tuple[int | None, ...] = ()  # of each layer: a token sees so many on both sides
     buckets: int = 0  # a learned score a head for each bucket of distances, one table (MPNet)
     # --- heads ---
+    word_head: WordHead = WordHead()
     text_head: TextHead = TextHead()
+    choice_head: TextHead = TextHead()  # of multiple choice
+    answer_dropout: float = 0.0  # before the start and the end of an answer are scored
 
 
 BERT = Structure()

@@ -116,7 +116,7 @@ class CompiledRuntime(Runtime):
         if spec.one_device and len(places) > 1:
             raise several(compute.device, "name one of them")
         config = read_config(spec.folder)
-        spec.reading.indices(config.num_hidden_layers)
+        spec.reading.indices(config.depth)
         first = _runner(spec, tell)
         runner: Runner = first
         threads = runner.threads

@@ -66,7 +66,7 @@ class CompiledGraph(nn.Module):
         self.head = model if isinstance(model, BertWithHead) else None
         self.bert = model.bert if isinstance(model, BertWithHead) else model
         self.reading, self.pooled = spec.reading, bool(spec.pooler)
-        self.layers = spec.reading.indices(len(self.bert.encoder.layer))
+        self.layers = spec.reading.indices(self.bert.config.depth)
 
     def forward(self, ids: Tensor, types: Tensor) -> Tensor:
         """Map ids and types [B, L] to states or logits [n, D...]."""
@@ -88,7 +88,7 @@ class CompiledGraph(nn.Module):
         return packed if self.head is None else self.head.packed_logits(packed)
 
     def _first(self, index: int, below: Tensor) -> Tensor:
-        layer = self.bert.encoder.layer[index - 1]
+        layer = self.bert.encoder.at(index - 1)
         kernel = self.bert.direction(with_mask(at=0))
         states: Tensor = layer(below[:, :1], kernel, kv=layer.attention.kv(below))
         return states
@@ -167,7 +167,7 @@ def _compare(graph: CompiledGraph, found: Any) -> None:
 def _tried(graph: CompiledGraph, length: int) -> list[np.ndarray]:
     """Return the ids and types of three texts, of so many tokens where the model takes them."""
     config, token = graph.bert.config, graph.reading.token
-    size = min(length, config.max_position_embeddings)
+    size = min(length, config.most_tokens)
     ids = 7919 * np.arange(3 * size, dtype=np.int64).reshape(3, size) % config.vocab_size
     if token is not None:
         ids[:2, ::2] = token

@@ -54,7 +54,7 @@ class Encoder(BatchRunner):
 
     def __post_init__(self) -> None:
         self.wire = Wire(self.device)
-        self.layers = self.reading.indices(len(self.bert.encoder.layer))
+        self.layers = self.reading.indices(self.bert.config.depth)
         self.model.eval()
 
     @property
@@ -128,7 +128,7 @@ class Encoder(BatchRunner):
 
     def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
         """Run a layer for the first token of each text only, [n, hidden]."""
-        layer = self.bert.encoder.layer[index - 1]
+        layer = self.bert.encoder.at(index - 1)
         kv = layer.attention.kv(below[laid.real])
         made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
         return made.reshape(-1, made.shape[-1])

@@ -43,7 +43,7 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Columns]:
     """Return the texts of the sample as a model takes them."""
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
     layout, token = (
-        Layout(truncation="longest_first", max_length=config.max_position_embeddings),
+        Layout(truncation="longest_first", max_length=config.most_tokens),
         spec.reading.token,
     )
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()

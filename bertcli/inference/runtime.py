@@ -85,7 +85,7 @@ def token_limit(
 
     Raises UsageError when more are asked for than the model has positions.
     """
-    fits = config.max_position_embeddings
+    fits = config.most_tokens
     if asked is not None and asked > fits:
         raise UsageError(
             f"--max-length {asked} is more than the {fits} positions of this model",
@@ -132,7 +132,7 @@ def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None
             "resize the model's embeddings and save it again, or remove the added tokens",
         )
     types = max(tokenizer.core.encode("a").type_ids, default=0)
-    if types >= config.type_vocab_size:
+    if not config.takes_types(types):
         raise ModelError(
             f"{folder}: the tokenizer gives texts token type {types}, but the model has "
             f"{_types(config.type_vocab_size)}",
@@ -140,16 +140,16 @@ def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None
         )
 
 
-def refuse_pairs(batch: Sequence[Encoded], rows: int) -> None:
-    """Raise ModelError for a pair whose token types a model with so many embeddings lacks."""
+def refuse_pairs(batch: Sequence[Encoded], config: BertConfig) -> None:
+    """Raise ModelError for a pair whose token types a model has no embeddings for."""
     for item in batch:
         if item.record.pair is None:
             continue
         types = max(item.columns["token_type_ids"], default=0)
-        if types >= rows:
+        if not config.takes_types(types):
             raise ModelError(
                 f"{item.record.where}: a text pair has token type {types}, but the model has "
-                f"{_types(rows)}",
+                f"{_types(config.type_vocab_size)}",
                 "give single texts, or use a model that was trained on pairs",
             )
 

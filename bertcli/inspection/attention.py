@@ -39,7 +39,7 @@ class AttentionChoice:
 
     def of(self, config: BertConfig) -> dict[int, list[int]]:
         """Return layer -> heads, as numbered before pruning. UsageError for one not found."""
-        count = config.num_hidden_layers
+        count = config.depth
         if not count:
             raise ModelError("this model has no layers, so no attention")
         layers = _resolved(self.layers, count, "layer")
@@ -156,20 +156,20 @@ def _labelled(
         sentences=columns["token_type_ids"],
         special=[index in quiet for index in columns["input_ids"]],
         maps=maps,
-        layers=config.num_hidden_layers,
+        layers=config.depth,
         averaged=counts if choice.mean else {},
     )
 
 
 def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Encoded:
-    places = report.config.max_position_embeddings
+    places = report.config.most_tokens
     if report.config.position_embedding_type == "sinusoidal":
         places = tokenizer.limit or places
     layout = Layout(columns=COLUMNS, max_length=places, truncation="longest_first")
     encoded = tokenizer.encode([record], layout)[0]
     from bertcli.inference.runtime import refuse_pairs
 
-    refuse_pairs([encoded], report.config.type_vocab_size)
+    refuse_pairs([encoded], report.config)
     if not encoded.length:
         raise InputError("the text has no tokens")
     return encoded

@@ -160,7 +160,7 @@ def report_json(
 def _count(config: BertConfig, name: str, pooler: bool) -> dict[str, Any]:
     return {
         "total": shapes.count(config, name, pooler),
-        "without_pooler": config.count_parameters(pooler=False),
+        "without_pooler": shapes.count(config, pooler=False),
         "parts": parts(config, name, pooler),
     }
 
@@ -176,7 +176,7 @@ def _concerns(report: FolderReport) -> Iterator[str]:
         yield f"pooling expects {pooled} dimensions per token, the model has {width}"
     for name in report.sentence.unknown:
         yield f"sentence module {name} is unknown: embed requires --pooling"
-    limit, fits = report.sentence.max_length, report.config.max_position_embeddings
+    limit, fits = report.sentence.max_length, report.config.most_tokens
     if limit is not None and limit > fits:
         yield f"max_seq_length is {limit}, but the model has {fits} positions"
 

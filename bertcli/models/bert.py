@@ -20,7 +20,7 @@ from bertcli.errors import ModelError
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
-from bertcli.models.positions import NoDistance, distances, positions
+from bertcli.models.positions import NoDistance, NothingAdded, distances, numbering, positions
 
 KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
 Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
@@ -103,16 +103,22 @@ class BertEmbeddings(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        width, pad = config.hidden_size, config.pad_token_id
+        width, pad, structure = config.table_size, config.pad_token_id, config.structure
         if pad is not None and not 0 <= pad < config.vocab_size:
             raise ModelError(f"pad_token_id {pad} is outside the vocabulary of {config.vocab_size}")
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.numbering = numbering(config)
+        self.token_type_embeddings: nn.Module = NothingAdded()
+        if structure.token_types:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.extra = extra_tables(config.extra_embeddings, width)
         bias = config.structure.norm_bias
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=bias)
         self.dropout = _dropout(config, config.structure.dropouts.embeddings)
+        self.project: nn.Module = nn.Identity()
+        if structure.embedding_size is not None:
+            self.project = nn.Linear(width, config.hidden_size)
 
     def forward(
         self,
@@ -121,10 +127,11 @@ class BertEmbeddings(nn.Module):
         at: Tensor | None = None,
         extra: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Embed ids [..., L], or take vectors [..., L, hidden] in place of the word embeddings.
+        """Embed ids [..., L], or take vectors [..., L, width] in place of the word embeddings.
 
-        `types` (0 by default), `at` (the positions, 0 to L-1 by default) and each of `extra` are
-        ids [..., L]. ValueError unless `extra` names exactly the tables that the model has.
+        `types` (0 by default), `at` (the places in a text, 0 to L-1 by default) and each of `extra`
+        are ids [..., L]. The width is that of the tables, in most models the hidden size.
+        ValueError unless `extra` names exactly the tables that the model has.
         """
         extra = extra or {}
         if set(extra) != set(self.extra):
@@ -134,10 +141,11 @@ class BertEmbeddings(nn.Module):
             types = torch.zeros((), dtype=torch.long, device=words.device)
         if at is None:
             at = torch.arange(words.shape[-2], device=words.device)
+        at = self.numbering(ids, at)
         total = words + self.token_type_embeddings(types) + self.position_embeddings(at)
         for name, table in self.extra.items():
             total = total + table(extra[name])
-        return self.dropout(self.LayerNorm(total.to(words.dtype)))
+        return self.project(self.dropout(self.LayerNorm(total.to(words.dtype))))
 
 
 class BertSelfAttention(nn.Module):
@@ -302,17 +310,26 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """The stack of layers. Set `call` to `recomputing` to train with less memory."""
+    """The stack of layers, in an `order` that may repeat some: `at` finds the one of a place.
+
+    Set `call` to `recomputing` to train with less memory.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.order = config.structure.layer_groups or range(config.num_hidden_layers)
         table = None
         if buckets := config.structure.buckets:
             table = nn.Embedding(buckets, config.num_attention_heads)
             self.relative_attention_bias = table
-        layers = (BertLayer(config, i, table) for i in range(config.num_hidden_layers))
+        layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
         self.call: Call = directly
+
+    def at(self, place: int) -> BertLayer:
+        """Return the layer that a token passes as the one of this number, counted from 0."""
+        found: BertLayer = self.layer[self.order[place]]
+        return found
 
     def states(
         self,
@@ -321,11 +338,11 @@ class BertEncoder(nn.Module):
         memories: Sequence[CrossAttentionMemory | None] | None = None,
     ) -> Iterator[Tensor]:
         """Yield x and then the output of each layer; layers that are not asked for do not run."""
-        each = [kernels] * len(self.layer) if callable(kernels) else kernels
-        memories = [None] * len(self.layer) if memories is None else memories
+        each = [kernels] * len(self.order) if callable(kernels) else kernels
+        memories = [None] * len(self.order) if memories is None else memories
         yield x
-        for layer, attend, memory in zip(self.layer, each, memories, strict=True):
-            x = self.call(layer, x, attend, memory)
+        for at, attend, memory in zip(self.order, each, memories, strict=True):
+            x = self.call(self.layer[at], x, attend, memory)
             yield x
 
     def forward(
@@ -360,6 +377,7 @@ class BertModel(nn.Module):
         self.config = config
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
+        pooler = pooler and config.structure.pooler
         self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
 

@@ -1,7 +1,8 @@
-"""What a BERT is made of: config.json as a frozen record, in the file's own words.
+"""What a BERT is made of: config.json as a frozen record, in the words of BERT's file.
 
-A key that is not known here is kept and written back. A value that is not known is refused by the
-code that would have to act on it. Nothing here needs torch.
+The page of a family says how its file calls them. A key that is not known here is kept and written
+back. A value that is not known is refused by the code that would have to act on it. Nothing here
+needs torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.families.structure import BERT, Structure
+from bertcli.families.bert import BERT
+from bertcli.families.family import Family
+from bertcli.families.registry import family_of
+from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, is_regular, read_object
 from bertcli.models.config_checks import CHECKS, refuse_bad_heads
 
@@ -28,7 +32,7 @@ SIZES = (
     "type_vocab_size",
 )
 
-MADE = ("other", "structure")  # fields that are no keys of config.json
+MADE = ("other", "family", "structure")  # fields that are no keys of config.json
 
 # Sizes of extra embeddings in the configs of others -> the embedding.
 EXTRA_SIZES: Mapping[str, str] = {
@@ -72,32 +76,35 @@ class BertConfig:
     extra_embeddings: Mapping[str, int] = field(default_factory=dict)  # name -> vocabulary size
     extra_fields: Mapping[str, str] = field(default_factory=dict)  # name -> field of its ids
     other: Mapping[str, Any] = field(default_factory=dict)  # keys that bertcli does not use
-    structure: Structure = BERT  # where the model differs from BERT; no key of config.json
+    family: Family = field(default=BERT, repr=False)
+    structure: Structure = field(default_factory=Structure)  # the family makes it
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str = "the config") -> BertConfig:
-        """Read config.json's content; ModelError, naming `source`, when it is not of a BERT."""
-        known = {f.name for f in fields(cls)} - {*MADE}
-        said = {key: value for key, value in raw.items() if key in SIZES or value is not None}
-        checked = JsonObject(said, source)
-        for key, check in CHECKS.items():
-            if key in said:
-                checked.needed(key, *check)
-        _refuse_other_models(said, source)
-        tables = {name: said.pop(key) for key, name in EXTRA_SIZES.items() if key in said}
+        """Read config.json's content; ModelError, naming `source`, when no family has it."""
+        for key in ("model_type", "architectures"):
+            JsonObject(raw, source).checked(key, *CHECKS[key])
+        family = family_of(raw, source)
+        said = _checked(raw, family, source)
+        structure = family.structure(said)
+        own, there = _own_keys(family), dict(said)
+        tables = {name: there.pop(key) for key, name in EXTRA_SIZES.items() if key in there}
         if tables:
-            said["extra_embeddings"] = {**tables, **said.get("extra_embeddings", {})}
-        values = {key: _READERS.get(key, _same)(said[key]) for key in said if key in known}
+            there["extra_embeddings"] = {**tables, **there.get("extra_embeddings", {})}
+        values = {
+            name: _READERS.get(name, _same)(there[key]) for name, key in own.items() if key in there
+        }
         if "pad_token_id" in raw:  # the only key whose null has a meaning
             values["pad_token_id"] = raw["pad_token_id"]
-        other = {key: value for key, value in raw.items() if key not in known}
-        other = {key: value for key, value in other.items() if key not in EXTRA_SIZES}
+        values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
+        used = {*own.values(), *EXTRA_SIZES}
+        other = {key: value for key, value in raw.items() if key not in used}
         count = other.pop("num_labels", None)
         if count is not None and not values.get("id2label"):
             values["id2label"] = {i: f"LABEL_{i}" for i in range(count)}
         if other.get("model_type", "") is None:
             del other["model_type"]
-        config = cls(**values, other=other)
+        config = cls(**values, other=other, family=family, structure=structure)
         layers, heads = config.num_hidden_layers, config.num_attention_heads
         refuse_bad_heads(config.pruned_heads, layers, heads, source)
         return config
@@ -111,14 +118,15 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return config.json's content: all keys but defaults, unknown ones included."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in MADE}
         unset = BertConfig()
+        said = {name: getattr(self, name) for name in _own_keys(self.family)}
+        said["architectures"] = tuple(map(self.family.their_class, self.architectures))
         kept = {
-            key: value
-            for key, value in said.items()
-            if value != getattr(unset, key) or value not in (None, (), {})
+            self.family.key(name): value
+            for name, value in said.items()
+            if value != getattr(unset, name) or value not in (None, (), {})
         }
-        return {"model_type": "bert", **kept, **self.other}
+        return {"model_type": self.family.model_type, **kept, **self.other}
 
     def to_json(self) -> str:
         """Return config.json's text."""
@@ -153,38 +161,34 @@ class BertConfig:
             )
         return size
 
+    @property
+    def depth(self) -> int:
+        """Number of layers that a token passes, however many of them have the same weights."""
+        groups = self.structure.layer_groups
+        return self.num_hidden_layers if groups is None else len(groups)
+
+    @property
+    def distinct_layers(self) -> int:
+        """Number of layers with weights of their own."""
+        return len({*(self.structure.layer_groups or range(self.num_hidden_layers))})
+
+    @property
+    def table_size(self) -> int:
+        """Width of the tables of words, positions and token types."""
+        return self.structure.embedding_size or self.hidden_size
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest text that has positions, in tokens."""
+        return self.max_position_embeddings - self.structure.first_position
+
+    def takes_types(self, highest: int) -> bool:
+        """Tell whether tokens may have token types up to this one."""
+        return not self.structure.token_types or highest < self.type_vocab_size
+
     def heads(self, layer: int) -> int:
         """Return the number of heads of this layer after pruning."""
         return self.num_attention_heads - len(self.pruned_heads.get(layer, ()))
-
-    def count_parameters(self, pooler: bool = True) -> int:
-        """Count the parameters of the BertModel that this config describes, task heads apart."""
-        hidden, norm = self.hidden_size, 2 * self.hidden_size
-        tables = self.vocab_size + self.type_vocab_size + sum(self.extra_embeddings.values())
-        if self.position_embedding_type != "sinusoidal":
-            tables += self.max_position_embeddings
-        layers = sum(self._count_layer(layer) for layer in range(self.num_hidden_layers))
-        return tables * hidden + norm + layers + pooler * _linear(hidden, hidden)
-
-    def _count_layer(self, layer: int) -> int:
-        hidden, inner, norm = self.hidden_size, self.intermediate_size, 2 * self.hidden_size
-        width = self.heads(layer) * self.head_size
-        distances = 2 * self.max_position_embeddings - 1
-        if not self.position_embedding_type.startswith("relative_key"):
-            distances = 0
-        attention = 3 * _linear(hidden, width) + _linear(width, hidden) + norm
-        across = 4 * _linear(hidden, hidden) + norm
-        feed_forward = _linear(hidden, inner) + _linear(inner, hidden) + norm
-        return (
-            attention
-            + distances * self.head_size
-            + self.add_cross_attention * across
-            + feed_forward
-        )
-
-
-def _linear(inputs: int, outputs: int) -> int:
-    return inputs * outputs + outputs
 
 
 # JSON knows neither tuples nor whole numbers as keys.
@@ -202,12 +206,18 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _refuse_other_models(raw: Mapping[str, Any], source: str) -> None:
-    """Google's bert_config.json has no model_type, so then the architecture's name decides."""
-    named = (raw.get("architectures") or ["Bert"])[0]
-    kind = raw.get("model_type", "bert" if named.startswith("Bert") else named)
-    if kind != "bert":
-        raise ModelError(
-            f"{source}: this is a {kind} model; bertcli supports BERT",
-            hint='choose a folder whose config.json says "model_type": "bert"',
-        )
+def _checked(raw: Mapping[str, Any], family: Family, source: str) -> JsonObject:
+    """Return config.json's content with the family's defaults, all values of the right type."""
+    sizes = {family.key(name) for name in SIZES}
+    said = {key: value for key, value in raw.items() if key in sizes or value is not None}
+    whole = JsonObject({**family.defaults, **said}, source)
+    for name, check in CHECKS.items():
+        if (key := family.key(name)) in said and name not in family.lacks:
+            whole.needed(key, *check)
+    return whole
+
+
+def _own_keys(family: Family) -> dict[str, str]:
+    """Return field -> key of config.json, of all fields that are keys there."""
+    skipped = {*MADE, *family.lacks}
+    return {one.name: family.key(one.name) for one in fields(BertConfig) if one.name not in skipped}

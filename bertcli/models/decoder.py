@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertcli.errors import ModelError
 from bertcli.models.attention import Attend, Distance, causal, masked, padded
-from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
+from bertcli.models.bert import KV, BertAttention, BertLayer, BertModel, CrossAttentionMemory
 
 
 class Cache:
@@ -45,8 +45,13 @@ def memories(
     if not model.config.add_cross_attention:
         raise ModelError("this model has no cross-attention to read an encoder with")
     attend = padded() if kernel is None else kernel
-    layers = model.encoder.layer
-    return [CrossAttentionMemory(layer.crossattention.self.kv(states), attend) for layer in layers]
+    layers = map(model.encoder.at, range(model.config.depth))
+    return [CrossAttentionMemory(_across(layer).self.kv(states), attend) for layer in layers]
+
+
+def _across(layer: BertLayer) -> BertAttention:
+    assert isinstance(layer.crossattention, BertAttention)
+    return layer.crossattention
 
 
 class Decoder:
@@ -60,7 +65,7 @@ class Decoder:
     ) -> None:
         self.model = model
         self.memories = memories
-        self.caches = [Cache() for _ in model.encoder.layer]
+        self.caches = [Cache() for _ in range(model.config.depth)]
         self.length = 0
 
     def __call__(

@@ -61,8 +61,8 @@ def attention_maps(
         raise ModelError(
             f"this model also needs {named} per token, which text alone does not provide"
         )
-    if len(ids) > model.config.max_position_embeddings:
-        places = model.config.max_position_embeddings
+    if len(ids) > model.config.most_tokens:
+        places = model.config.most_tokens
         raise ModelError(f"{len(ids)} tokens, but the model has {places} positions")
     maps: list[torch.Tensor] = []
     kernel = model.direction(recording(maps))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.errors import ModelError
+from bertcli.families.structure import TextHead
 from bertcli.models.activations import activation
 from bertcli.models.bert import BertModel, Kernels
 from bertcli.models.config import BertConfig
@@ -63,8 +64,8 @@ class BertWithTextHead(BertWithHead):
         return super().packed_logits(states.unsqueeze(-2))
 
 
-def _dropout(config: BertConfig) -> nn.Dropout:
-    own = config.classifier_dropout
+def _dropout(config: BertConfig, head: TextHead | None = None) -> nn.Dropout:
+    own = config.classifier_dropout if head is None or head.dropout is None else head.dropout
     return nn.Dropout(config.hidden_dropout_prob if own is None else own)
 
 
@@ -76,12 +77,12 @@ class BertPredictionHeadTransform(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = activation(config.hidden_act)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dense = nn.Linear(config.hidden_size, config.table_size)
+        self.activation = activation(config.structure.word_head.activation or config.hidden_act)
+        self.LayerNorm = nn.LayerNorm(config.table_size, eps=config.layer_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., hidden]."""
+        """Map [..., hidden] to [..., width], the width of the word embeddings."""
         return self.LayerNorm(self.activation(self.dense(x)))
 
 
@@ -91,8 +92,9 @@ class BertLMPredictionHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.transform = BertPredictionHeadTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
+        self.decoder = nn.Linear(config.table_size, config.vocab_size)
+        if config.structure.word_head.bias_twice:
+            self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., vocabulary]."""
@@ -111,6 +113,7 @@ class Predictions(nn.Module):
         """Share the word embeddings with the decoder, unless the config says not to."""
         if self.tied:
             self.predictions.decoder.weight = words.weight
+        if self.tied and hasattr(self.predictions, "bias"):
             self.predictions.decoder.bias = self.predictions.bias
 
 
@@ -176,30 +179,65 @@ class BertForNextSentencePrediction(BertWithTextHead):
         return self.cls["seq_relationship"](self.bert.pooler(hidden[..., 0, :]))
 
 
+class PooledText(nn.Module):
+    """A text is what the pooler makes of its first token."""
+
+    def forward(self, bert: BertModel, hidden: Tensor) -> Tensor:
+        """Turn the states [..., L, hidden] of a text into one vector [..., hidden]."""
+        pooled: Tensor = bert.pooler(hidden[..., 0, :])
+        return pooled
+
+
+class OwnTextLayer(nn.Module):
+    """A text is what a layer of the head makes of its first token; the model has no pooler.
+
+    Source: RobertaClassificationHead of transformers.
+    """
+
+    def __init__(self, config: BertConfig, head: TextHead) -> None:
+        super().__init__()
+        self.before: nn.Module = _dropout(config, head) if head.drop_first else nn.Identity()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=head.bias)
+        self.activation = activation(head.activation)
+
+    def forward(self, bert: BertModel, hidden: Tensor) -> Tensor:
+        """Turn the states [..., L, hidden] of a text into one vector [..., hidden]."""
+        return self.activation(self.dense(self.before(hidden[..., 0, :])))
+
+
+def _text_layer(config: BertConfig, head: TextHead) -> nn.Module:
+    return PooledText() if head.pooler else OwnTextLayer(config, head)
+
+
 class BertForSequenceClassification(BertWithTextHead):
     """Which class a text or a pair belongs to, or one score. Section 4.1."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=True)
-        self.dropout = _dropout(config)
+        head = config.structure.text_head
+        super().__init__(config, head.pooler)
+        self.classifier_head = _text_layer(config, head)
+        self.dropout = _dropout(config, head)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every label, [..., labels]."""
-        return self.classifier(self.dropout(self.bert.pooler(hidden[..., 0, :])))
+        return self.classifier(self.dropout(self.classifier_head(self.bert, hidden)))
 
 
 class BertForMultipleChoice(BertWithTextHead):
     """Which of several continuations fits: ids are [B, choices, L]. Section 4.4."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=True)
-        self.dropout = _dropout(config)
+        head = config.structure.choice_head
+        super().__init__(config, head.pooler)
+        self.classifier_head = _text_layer(config, head)
+        self.dropout = _dropout(config, head)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every choice, [..., choices]."""
-        return self.classifier(self.dropout(self.bert.pooler(hidden[..., 0, :]))).squeeze(-1)
+        found: Tensor = self.classifier(self.dropout(self.classifier_head(self.bert, hidden)))
+        return found.squeeze(-1)
 
 
 # --- judging each token ---
@@ -225,11 +263,12 @@ class BertForQuestionAnswering(BertWithHead):
         super().__init__(config, pooler=False)
         if config.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {config.num_labels} labels")
+        self.dropout = nn.Dropout(config.structure.answer_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
 
     def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Score every token as the start and as the end, each [..., L]."""
-        start, end = self.qa_outputs(hidden).unbind(-1)
+        start, end = self.qa_outputs(self.dropout(hidden)).unbind(-1)
         return start, end
 
 

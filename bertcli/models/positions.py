@@ -8,6 +8,9 @@ attention.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,29 @@ from bertcli.models.attention import hide
 from bertcli.models.config import BertConfig
 
 EXACT = 128  # of buckets: all distances from here on share one on each side
+
+# (ids [..., L] or vectors [..., L, width], places in their texts [..., L]) -> rows of the table
+Numbering: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+def as_placed(ids: Tensor, at: Tensor) -> Tensor:
+    """Return places in a text as rows: they are counted from 0, whatever stands there."""
+    return at
+
+
+def after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
+    """Return rows that begin behind the id of the padding, which has its id and is not counted.
+
+    `at` is 0 where a text starts, so several may follow one another in ids [T].
+    Source: make_positions of fairseq, create_position_ids_from_input_ids of transformers.
+    """
+    if ids.is_floating_point():
+        return at + padding + 1
+    real = (ids != padding).long()
+    before = real.cumsum(-1) - real
+    starts = (torch.arange(ids.shape[-1], device=ids.device) - at).clamp(min=0).expand(ids.shape)
+    place = before - before.gather(-1, starts) + at.expand(ids.shape).gather(-1, starts)
+    return (place + 1) * real + padding
 
 
 class NoDistance(nn.Module):
@@ -197,15 +223,23 @@ def positions(config: BertConfig) -> nn.Module:
     """Return the module that adds positions to the embeddings; ModelError for an unknown scheme."""
     if not config.structure.absolute_positions:
         return NothingAdded()
+    rows, width = config.max_position_embeddings, config.table_size
     match config.position_embedding_type:
         case "absolute":
-            return nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            skipped = config.pad_token_id if config.structure.skips_padding else None
+            return nn.Embedding(rows, width, skipped)
         case "relative_key" | "relative_key_query":
-            return UnusedPositions(config.max_position_embeddings, config.hidden_size)
+            return UnusedPositions(rows, width)
         case "sinusoidal":
-            return SinusoidalPositions(config.hidden_size)
+            return SinusoidalPositions(width)
         case unknown:
             raise _unknown(unknown)
+
+
+def numbering(config: BertConfig) -> Numbering:
+    """Return what turns the places of tokens into the rows of the table of positions."""
+    first = config.structure.first_position
+    return partial(after_padding, first - 1) if config.structure.skips_padding else as_placed
 
 
 def distances(config: BertConfig, layer: int, table: nn.Embedding | None = None) -> NoDistance:

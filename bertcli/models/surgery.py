@@ -58,7 +58,7 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
 
 
 def _refuse(model: BertModel, layer: int, cut: set[int]) -> None:
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    layers, heads = len(model.encoder.layer), model.config.num_attention_heads
     if layer not in range(layers) or not cut <= set(range(heads)):
         raise ValueError(f"layer {layer}, heads {sorted(cut)}: there are {layers} x {heads}")
     if len(cut) == heads:
@@ -86,7 +86,7 @@ def add_extra_embeddings(
     """
     config, there = model.config, model.embeddings.extra
     added = {name: size for name, size in sizes.items() if name not in there}
-    tables = extra_tables(added, config.hidden_size)
+    tables = extra_tables(added, config.table_size)
     for table in tables.values():
         nn.init.zeros_(table.get_parameter("weight"))
     for name, table in tables.items():

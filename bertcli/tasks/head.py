@@ -151,7 +151,7 @@ class Head:
 
         Raises ModelError for a text with a result that is not finite.
         """
-        refuse_pairs(batch, self.runtime.config.type_vocab_size)
+        refuse_pairs(batch, self.runtime.config)
         work = self.runtime.runner.run(Tokens.of(self.extra.added(batch)), finish)
         found = list(result_of(work, self.tell.warn))
         for item, output in zip(batch, found, strict=True):

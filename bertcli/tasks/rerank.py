@@ -45,7 +45,7 @@ class RerankTask:
                 f"give --model a cross-encoder, for example {example}",
             )
         pair = head.tokenizer.encode([Record(self.query, "a", line=1)], head.layout())
-        refuse_pairs(pair, head.runtime.config.type_vocab_size)
+        refuse_pairs(pair, head.runtime.config)
         object.__setattr__(self, "classify", ClassifyTask(head))
 
     def stream(self, reader: Reader) -> Stream:

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from bertcli.checkpoints import shapes
 from bertcli.errors import InputError, ModelError
 from bertcli.files.typed_json import read_object
 from bertcli.models.config import BertConfig
@@ -78,7 +79,7 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
             if given
             else "prepare the instances with this model's tokenizer (-m)",
         )
-    if data.max_length > config.max_position_embeddings:
+    if data.max_length > config.most_tokens:
         raise ModelError(
             f"{source}: max_position_embeddings {config.max_position_embeddings} is less than "
             f"the {data.max_length} tokens of an instance",
@@ -104,7 +105,7 @@ def refuse_too_large(config: BertConfig, source: str, numbers: int) -> None:
 
     Asked for in small pieces, they would be had until the system ends this process, or another.
     """
-    weights = config.count_parameters()
+    weights = shapes.count(config)
     needed = numbers * 4 * weights
     try:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

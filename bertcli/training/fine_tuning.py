@@ -247,7 +247,7 @@ def _tokenized(
     if texts.task == "answer":
         layout = in_windows(layout, job.max_length or min(limit, WINDOW))
     items = list(extra.added(tokenizer.encode(texts.records, layout)))
-    refuse_pairs(items, config.type_vocab_size)
+    refuse_pairs(items, config)
     tally = TokenCounts()
     tally.add(items, limit)
     return items, tally

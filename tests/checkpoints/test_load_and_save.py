@@ -17,6 +17,7 @@ from transformers.utils import logging
 from bertcli.checkpoints.load import examine, load, save
 from bertcli.checkpoints.names import CLASSES, HEADS, canonical, classes_in, heads_in, ignored
 from bertcli.errors import ModelError, OutputError
+from bertcli.families.bert import BERT
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.heads import ARCHITECTURES, BertForMaskedLM, BertForPreTraining, BertWithHead
 from bertcli.models.surgery import fuse_qkv, prune_heads, reduce_precision
@@ -447,9 +448,11 @@ def test_the_table_of_heads_is_that_of_the_classes():
         names = {base + one for one in model.state_dict()}
         needed = {h for h in heads_in(names) if (name, h) != ("BertModel", "pooler")}
         assert needed == set(CLASSES[name])
-        assert name in classes_in(names)
+        assert name in classes_in(names, tiny())
         assert all(name.startswith(("bert.", *HEADS.values())) for name in names)
-        assert canonical(model.state_dict()) == {one: base + one for one in model.state_dict()}
+        for one in model.state_dict():
+            assert canonical(one, BERT, name) == (base + one,)
+            assert BERT.theirs(base + one, name) == one
         assert not any(map(ignored, names))
 
 

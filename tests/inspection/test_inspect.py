@@ -444,7 +444,7 @@ CONFIGS = {
     "empty": (b"", "config.json"),
     "list": (b"[]", "expected a JSON object, found a list"),
     "binary": (b"\xff\xfe\x00", "config.json"),
-    "roberta": (b'{"model_type": "roberta"}', "this is a roberta model; bertcli supports BERT"),
+    "t5": (b'{"model_type": "t5"}', "this is a t5 model; bertcli supports BERT"),
     "gpt2": (b'{"model_type": "gpt2"}', "this is a gpt2 model; bertcli supports BERT"),
     "uneven": (b'{"model_type": "bert", "hidden_size": 31}', "not a multiple"),
     "scheme": (b'{"model_type": "bert", "position_embedding_type": "no"}', "'no' is unknown"),

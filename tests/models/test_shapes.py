@@ -66,8 +66,8 @@ def test_labels_decide_the_classifier(labels):
 
 def test_bert_base_has_its_well_known_counts():
     base = BertConfig()
-    assert shapes.count(base, pooler=False) == base.count_parameters(pooler=False) == 108_891_648
-    assert shapes.count(base) == base.count_parameters() == 109_482_240
+    assert shapes.count(base, pooler=False) == 108_891_648
+    assert shapes.count(base) == 109_482_240
     assert shapes.count(base, "BertForMaskedLM") == 109_514_298
     assert shapes.count(base, "BertForPreTraining") == 110_106_428
 

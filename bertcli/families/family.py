@@ -1,0 +1,117 @@
+"""A family: how its config.json, its tensors and its classes are called, seen from BERT's names.
+
+Names of tensors are pairs of templates, the family's and ours. `#` is a number; a template stands
+for its own name and for all names that go on with a dot behind it. Those of the encoder are written
+without the prefix that classes with a head put in front (`roberta.`, ours is `bert.`). The first
+pair that fits counts, in both directions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+from bertcli.families.structure import BERT, Structure
+from bertcli.files.typed_json import JsonObject
+
+BASE = "bert."
+PARTS = ("embeddings.", "encoder.", "pooler.")  # what BASE is the prefix of, and is left out for
+
+Names: TypeAlias = tuple[tuple[str, str], ...]  # (template of the family, ours)
+
+
+def like_bert(values: JsonObject) -> Structure:
+    """Return BERT's structure, whatever config.json says."""
+    return BERT
+
+
+@dataclass(frozen=True)
+class Family:
+    """A page: all of a family that can be said without building its model."""
+
+    model_type: str  # in config.json
+    title: str  # for people
+    classes: Mapping[str, str]  # as transformers calls them -> ours
+    base: str = "bert"  # what precedes the names of an encoder with a head
+    keys: Mapping[str, str] = field(default_factory=dict)  # field of BertConfig -> its key here
+    lacks: frozenset[str] = frozenset()  # fields of BertConfig that have no key here
+    defaults: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # key -> value, where it is not BERT's
+    structure: Callable[[JsonObject], Structure] = like_bert  # of config.json, defaults filled in
+    tensors: Names = ()
+    heads: Mapping[str, Names] = field(default_factory=dict)  # our class -> of its head alone
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # one here -> ours, stacked
+
+    def key(self, name: str) -> str:
+        """Return the key of config.json for a field of BertConfig."""
+        return self.keys.get(name, name)
+
+    def our_class(self, name: str) -> str:
+        """Return our class for one of transformers; what is unknown stays as it is."""
+        return self.classes.get(name, name)
+
+    def their_class(self, name: str) -> str:
+        """Return the class of transformers for one of ours; what is unknown stays as it is."""
+        return next((theirs for theirs, ours in self.classes.items() if ours == name), name)
+
+    # --- names of tensors ---
+
+    def ours(self, name: str, kind: str = "") -> tuple[str, ...]:
+        """Return our names for a tensor of a file: several where it holds several, stacked.
+
+        ``kind`` is our class that is read: names of its head count before those of others.
+        """
+        body = name.removeprefix(f"{self.base}.")
+        for theirs, parts in self.fused.items():
+            found = tuple(_replaced(theirs, part, body) for part in parts)
+            if found[0] is not None:
+                return tuple(_with_base(one) for one in found if one is not None)
+        return (_with_base(_first(self._pairs(kind), body)),)
+
+    def theirs(self, name: str, kind: str = "") -> str:
+        """Return the name under which transformers saves our tensor, in the file of this class.
+
+        The parts of a fused tensor have one name.
+        """
+        body = name.removeprefix(BASE)
+        fused = ((ours, theirs) for theirs, parts in self.fused.items() for ours in parts)
+        turned = ((ours, theirs) for theirs, ours in self._pairs(kind, others=False))
+        found = _first((*fused, *turned), body)
+        headed = name.startswith(BASE) and kind != "BertModel"
+        return f"{self.base}.{found}" if headed else found
+
+    def _pairs(self, kind: str, *, others: bool = True) -> Iterator[tuple[str, str]]:
+        yield from self.heads.get(kind, ())
+        yield from self.tensors
+        if others:
+            for pairs in self.heads.values():
+                yield from pairs
+
+
+def _with_base(name: str) -> str:
+    return BASE + name if name.startswith(PARTS) else name
+
+
+def _first(pairs: Iterator[tuple[str, str]] | Names, name: str) -> str:
+    for old, new in pairs:
+        if (found := _replaced(old, new, name)) is not None:
+            return found
+    return name
+
+
+def _replaced(old: str, new: str, name: str) -> str | None:
+    """Return a name that a template fits, under the other template; None where it does not."""
+    match = _pattern(old).match(name)
+    if match is None:
+        return None
+    numbers = iter(match.groups())
+    return re.sub("#", lambda _: next(numbers), new) + name[match.end() :]
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.escape(template).replace(r"\#", r"(\d+)") + r"(?=\.|$)")

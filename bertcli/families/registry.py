@@ -1,0 +1,47 @@
+"""All families, by the `model_type` of config.json; a new page is a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertcli.errors import ModelError
+from bertcli.families.bert import BERT
+from bertcli.families.family import Family
+from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+
+FAMILIES: Mapping[str, Family] = {
+    family.model_type: family
+    for family in (
+        BERT,
+        ROBERTA,
+        XLM_ROBERTA,
+        CAMEMBERT,
+    )
+}
+
+
+def family_of(raw: Mapping[str, Any], source: str) -> Family:
+    """Return the family of config.json's content; ModelError, naming `source`, for another.
+
+    Google's bert_config.json has no model_type, so then the architecture's name decides.
+    """
+    named = (raw.get("architectures") or ["Bert"])[0]
+    kind = raw.get("model_type")
+    if kind is None:
+        page = next((page for page in FAMILIES.values() if named in page.classes), None)
+        kind = page.model_type if page else "bert" if named.startswith("Bert") else named
+    if kind in FAMILIES:
+        return FAMILIES[kind]
+    known = ", ".join(page.title for page in FAMILIES.values())
+    hint = f"choose a folder whose config.json has a model_type of {', '.join(FAMILIES)}"
+    if raw.get("auto_map"):
+        raise ModelError(
+            f"{source}: this is a {kind} model, whose code comes with it (auto_map); bertcli runs "
+            f"no such code, and has its own for {known}",
+            hint=hint,
+        )
+    raise ModelError(
+        f"{source}: this is a {kind} model; bertcli supports {known}",
+        hint=hint,
+    )

@@ -1,0 +1,65 @@
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT, trained better and without sentence pairs.
+
+Positions are counted from behind the id of the padding token; heads for texts have two layers and
+need no pooler. Source: RoBERTa: A Robustly Optimized BERT Pretraining Approach; fairseq's
+make_positions; the classes of these names in transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bertcli.families.family import Family
+from bertcli.families.structure import Structure, TextHead, WordHead
+from bertcli.files.typed_json import JsonObject, whole_number
+
+
+def structure(values: JsonObject) -> Structure:
+    """Return where RoBERTa differs from BERT. ModelError without an id of the padding token."""
+    padding: int = values.needed("pad_token_id", *whole_number())
+    return Structure(
+        first_position=padding + 1,
+        skips_padding=True,
+        word_head=WordHead(activation="gelu"),
+        text_head=TextHead(pooler=False, drop_first=True),
+    )
+
+
+def classes(prefix: str) -> dict[str, str]:
+    """Return the classes of transformers that begin so, and ours."""
+    return {
+        f"{prefix}Model": "BertModel",
+        f"{prefix}ForMaskedLM": "BertForMaskedLM",
+        f"{prefix}ForCausalLM": "BertLMHeadModel",
+        f"{prefix}ForSequenceClassification": "BertForSequenceClassification",
+        f"{prefix}ForMultipleChoice": "BertForMultipleChoice",
+        f"{prefix}ForTokenClassification": "BertForTokenClassification",
+        f"{prefix}ForQuestionAnswering": "BertForQuestionAnswering",
+    }
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    title="RoBERTa",
+    classes=classes("Roberta"),
+    base="roberta",
+    defaults={"pad_token_id": 1},
+    structure=structure,
+    tensors=(
+        ("lm_head.dense", "cls.predictions.transform.dense"),
+        ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
+        ("lm_head", "cls.predictions"),
+    ),
+    heads={
+        "BertForSequenceClassification": (
+            ("classifier.dense", "classifier_head.dense"),
+            ("classifier.out_proj", "classifier"),
+        )
+    },
+)
+XLM_ROBERTA = replace(
+    ROBERTA, model_type="xlm-roberta", title="XLM-RoBERTa", classes=classes("XLMRoberta")
+)
+CAMEMBERT = replace(
+    ROBERTA, model_type="camembert", title="CamemBERT", classes=classes("Camembert")
+)

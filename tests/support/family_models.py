@@ -1,0 +1,113 @@
+"""Random small models of every family: a row here is how a page of `bertcli.families` is tested.
+
+A row draws the keys of its own config.json; sizes, dropout and the rest that all families share are
+drawn for it. Dropout is 0, so that a model in train mode can be compared.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from model_reference import randomise
+
+from bertcli.families.family import BASE
+from bertcli.families.registry import FAMILIES
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import ARCHITECTURES, BertWithHead
+
+ACTS = ("gelu", "gelu_new", "relu", "silu", "tanh")
+Draw = Callable[[random.Random, dict[str, Any]], dict[str, Any]]
+
+
+def as_it_is(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A family as it is tested."""
+
+    model_type: str
+    prefix: str  # of the classes of transformers
+    draw: Draw = as_it_is  # more keys; None takes one of the shared ones away
+    heads: Mapping[str, str] = field(default_factory=dict)  # class -> key of logits, if unusual
+    alike: bool = False  # a family whose model is that of a row before it: fewer configurations
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes of transformers that the page names, decoders apart."""
+        page = FAMILIES[self.model_type]
+        return [name for name, ours in page.classes.items() if ours != "BertLMHeadModel"]
+
+
+ROWS = (
+    Row("roberta", "Roberta"),
+    Row("xlm-roberta", "XLMRoberta", alike=True),
+    Row("camembert", "Camembert", alike=True),
+)
+
+
+def shared(chance: random.Random) -> dict[str, Any]:
+    """Draw what config.json of most families says; odd sizes among them."""
+    heads = chance.choice((1, 2, 3, 4))
+    words = chance.randint(12, 50)
+    return {
+        "vocab_size": words,
+        "hidden_size": heads * chance.choice((2, 4, 6, 7)),
+        "num_hidden_layers": chance.randint(1, 3),
+        "num_attention_heads": heads,
+        "intermediate_size": chance.randint(1, 30),
+        "max_position_embeddings": 24,
+        "type_vocab_size": chance.randint(1, 3),
+        "hidden_act": chance.choice(ACTS),
+        "layer_norm_eps": chance.choice((1e-12, 1e-5, 1e-2)),
+        "pad_token_id": chance.choice((0, 1, 3)),
+        "tie_word_embeddings": chance.random() < 0.7,
+        "num_labels": chance.choice((1, 2, 5)),
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+
+
+def their_model(row: Row, name: str, seed: int, **changes: Any) -> torch.nn.Module:
+    """Make a random model of transformers, in eval mode."""
+    chance = random.Random(f"{row.model_type} {name} {seed}")
+    said = shared(chance)
+    said |= row.draw(chance, said) | changes
+    if name.endswith("QuestionAnswering"):
+        said["num_labels"] = 2
+    kept = {key: value for key, value in said.items() if value is not None}
+    config = transformers.AutoConfig.for_model(row.model_type, **kept)
+    config._attn_implementation = "eager"
+    return randomise(getattr(transformers, name)(config), seed).eval()
+
+
+def our_model(theirs: torch.nn.Module) -> torch.nn.Module:
+    """Make our model of one of transformers, with its weights; both have each other's names."""
+    name = type(theirs).__name__
+    config = BertConfig.from_dict({**theirs.config.to_dict(), "architectures": [name]})
+    (kind,) = config.architectures
+    model = ARCHITECTURES[kind](config)
+    base = "" if isinstance(model, BertWithHead) else BASE
+    state = {}
+    for key, weight in theirs.state_dict().items():
+        parts = config.family.ours(key, kind)
+        assert {config.family.theirs(part, kind) for part in parts} == {key}
+        state |= zip(parts, weight.chunk(len(parts)), strict=True)
+    model.load_state_dict({key.removeprefix(base): one for key, one in state.items()}, strict=True)
+    return model.eval()
+
+
+def batch(theirs: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Draw ids, mask and types [3, L] of texts of several lengths, some with padding ids inside."""
+    config, chance = theirs.config, torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([9, 1 + seed % 8, 5])
+    keep = (torch.arange(9) < lengths[:, None]).long()
+    ids = torch.randint(0, config.vocab_size, (3, 9), generator=chance)
+    pad = config.pad_token_id or 0
+    ids = ids.masked_fill(keep == 0, pad)
+    types = torch.randint(0, getattr(config, "type_vocab_size", 1) or 1, (3, 9), generator=chance)
+    return ids, keep, types * keep
