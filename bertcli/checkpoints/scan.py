@@ -65,6 +65,7 @@ MODEL_FILES: tuple[str, ...] = (
     TENSORFLOW,
     TENSORFLOW_DATA,
 )
+TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that a network is in
 POINTER = b"version https://git-lfs"
 INSIDE = "a path inside the model's folder"
 
@@ -210,7 +211,7 @@ def read_modules(folder: Path) -> list[SentenceModule]:
 
 def transformer_path(modules: Sequence[SentenceModule]) -> str:
     """Return where the BERT lies, seen from the folder: "" for the folder itself."""
-    return next((module.path for module in modules if module.kind == "Transformer"), "")
+    return next((module.path for module in modules if module.kind in TRANSFORMERS), "")
 
 
 def bert_folder(folder: Path) -> Path:

@@ -22,7 +22,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import read_config
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
-from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows
+from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.sentence_modules import (
     VectorModule,
@@ -32,6 +32,8 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
+from bertcli.embedding.sparse_config import read_sparse
+from bertcli.embedding.term_weights import TermNames, TermPooling, largest, merged
 from bertcli.embedding.token_vectors import (
     PLACES,
     TOKEN_COLUMNS,
@@ -133,6 +135,7 @@ class Embedder:
     sentence: Sentence
     of_tokens: tuple[VectorModule, ...] = ()  # modules before the pooling
     of_texts: tuple[VectorModule, ...] = ()  # and behind it
+    terms: TermPooling | None = None  # what makes weights of terms instead
 
     @classmethod
     def open(cls, folder: ModelFolder, options: EmbedOptions, tell: Tell = SILENCE) -> Self:
@@ -141,6 +144,8 @@ class Embedder:
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
+        sparse = read_sparse(folder.path, options) if options.sparse else None
+        options = sparse.options if sparse else options
         sentence = read_sentence(folder.path, pooling=options.pooling)
         own = options.own_modules
         of_tokens = read_chain(folder.path, sentence.of_tokens) if own else ()
@@ -149,14 +154,15 @@ class Embedder:
         spec = ModelSpec(
             folder.path / sentence.transformer,
             options,
+            kind="BertForMaskedLM" if sparse else "BertModel",
             reading=Reading(first=reads_first(options, sentence)),
-            pooler=options.pooling == "pooler",
+            pooler=None if sparse else options.pooling == "pooler",
             parse_special=options.parse_special,
         )
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
         tokenizer = open_tokenizer(spec, tell)
-        runtime = open_runtime(spec, tokenizer, tell)
-        embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts)
+        runtime, terms = open_runtime(spec, tokenizer, tell), sparse and sparse.pooling
+        embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms)
         try:
             check_dim(options.dim or embedder.width, embedder.width)
         except BertcliError:
@@ -172,6 +178,8 @@ class Embedder:
     @property
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
+        if self.terms:
+            return self.runtime.config.vocab_size
         pooled = self.state_width * len(self.options.modes)
         return width_after(self.of_texts, pooled, self.folder.path)
 
@@ -185,7 +193,9 @@ class Embedder:
 
     @property
     def nothing(self) -> np.ndarray:
-        """No vector, [0, D...]: what an empty input becomes."""
+        """No vector, [0, D...], or no term, [0, 2]: what an empty input becomes."""
+        if self.terms:
+            return np.zeros((0, 2), np.float32)
         *layers, width = self._shape
         size = width if self.options.dim is None else self.options.dim
         return np.zeros((0, *layers, size), np.float32)
@@ -328,6 +338,8 @@ class Embedder:
         if self.options.per_token and not isinstance(batch, RaggedBatch):
             for records in portions(windows_of(batch), HELD):
                 yield from self._pieces(records)
+        elif self.terms:
+            yield from self._terms(batch, work or self._run(Tokens.of(batch)), self.terms.how)
         else:
             yield from self._vectors(batch, work or self._run(Tokens.of(batch)))
 
@@ -366,6 +378,18 @@ class Embedder:
         refuse_infinite(found.records, vectors)
         yield found
 
+    def _terms(self, batch: Batch, work: Work, how: str) -> Iterator[Ran | EmbeddedBlock]:
+        """Yield the records with the weights of their terms, those of all their windows."""
+        found = [np.asarray(terms, np.float32) for terms in (yield from work)]
+        if not isinstance(batch, RaggedBatch):
+            records = windows_of(batch)
+            found = [merged(some, how) for some in split(found, [len(some) for some in records])]
+            batch = [windows[0] for windows in records]
+        block = EmbeddedBlock(batch, [largest(terms, self.options.top_terms) for terms in found])
+        for record, terms in zip(block.records, found, strict=True):
+            refuse_infinite([record], terms[None])
+        yield block
+
     def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | EmbeddedBlock]:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
         filled = [item for windows in records for item in windows if item.length]
@@ -401,6 +425,7 @@ class Embedder:
         options = self.options
         return {
             "pooling": options.pooling,
+            **self._chosen_terms(),
             "word_vectors": options.words,
             "layers": list(options.layers),
             "layer_combine": options.combine,
@@ -420,13 +445,26 @@ class Embedder:
             "window": options.window,
         }
 
+    def _chosen_terms(self) -> dict[str, Any]:
+        if not self.terms:
+            return {}
+        most = self.options.top_terms
+        return {"sparse": True, "logarithms": self.terms.logarithms, "top_terms": most}
+
+    @property
+    def term_names(self) -> TermNames | None:
+        """The words of the vocabulary, where texts become weights of terms."""
+        return TermNames(self.runtime.tokenizer, self.width) if self.terms else None
+
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
         return prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
 
     @cached_property
-    def _pooling(self) -> Pooling:
+    def _pooling(self) -> Pooling | TermPooling:
         """What is kept of the states of each text."""
+        if self.terms:
+            return self.terms
         skips = self.options.prompt and not self.sentence.include_prompt
         return Pooling(self.options.modes, self._prompt_tokens if skips else 0, self.of_tokens)
 

@@ -19,6 +19,7 @@ from bertcli.inference.options import Compute
 from bertcli.records.records import Record, Text
 from bertcli.records.text_block import TextBlock
 
+TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
 POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
 
@@ -29,6 +30,8 @@ class EmbedOptions(Compute):
 
     pooling: str = "auto"  # several are joined by "+", as in mean+max
     words: str | None = None  # how the tokens of a word become one vector
+    sparse: bool = False  # weights of terms, by a masked language model
+    top_terms: int | None = None  # of a text, those with the largest weights
     layers: tuple[int, ...] = (-1,)
     combine: str = "mean"
     normalize: bool | None = None
@@ -45,7 +48,12 @@ class EmbedOptions(Compute):
     window: int = 4096
 
     def __post_init__(self) -> None:
+        if self.sparse:
+            self._check_sparse()
+            return
         check_pooling(self.pooling)
+        if self.top_terms is not None:
+            raise UsageError("--top-terms requires --sparse")
         if self.pooling == "pooler" and len(self.layers) > 1:
             raise UsageError(
                 "--pooling pooler takes one layer", "it was trained on the last one, --layers -1"
@@ -66,6 +74,28 @@ class EmbedOptions(Compute):
                 f"--word-vectors {self.words} says how tokens become a word; leave out --pooling",
             )
 
+    def _check_sparse(self) -> None:
+        """Raise UsageError for choices that weights of terms leave no room for."""
+        if self.pooling not in ("auto", *TERM_POOLINGS):
+            raise UsageError(
+                f"--sparse cannot be combined with --pooling {self.pooling}",
+                f"one of {', '.join(TERM_POOLINGS)}, or auto: the model's",
+            )
+        others = {
+            "--word-vectors": self.words,
+            "--layers": self.layers != (-1,),
+            "--normalize": self.normalize,
+            "--dim": self.dim,
+        }
+        for name, given in others.items():
+            if given:
+                raise UsageError(f"--sparse cannot be combined with {name}")
+        if self.on_truncate == "chunk":
+            raise UsageError(
+                "--sparse cannot be combined with --on-truncate chunk",
+                "use bertcli chunk, and embed the chunks",
+            )
+
     @property
     def per_token(self) -> bool:
         """Whether a text has a vector for each of its tokens or words, and not just one."""
@@ -75,6 +105,11 @@ class EmbedOptions(Compute):
     def own_modules(self) -> bool:
         """Whether all modules of the model's folder are used, and not its encoder alone."""
         return self.pooling == "auto" and not self.per_token
+
+    @property
+    def several(self) -> bool:
+        """Whether a text has any number of rows: vectors of its tokens, or weights of terms."""
+        return self.per_token or self.sparse
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -102,6 +137,8 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
     What it says of the length and the dimensions of a vector is meant for those of whole texts.
     """
     prompt = sentence.prompt(options.prompt, options.prompt_name)
+    if options.sparse:
+        return replace(options, prompt=prompt)
     if options.per_token:
         return replace(options, pooling="none", normalize=bool(options.normalize), prompt=prompt)
     pooling = options.pooling

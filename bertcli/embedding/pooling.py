@@ -74,7 +74,7 @@ class Pooling:
             case ("none",):
                 return split(states, lengths)
             case ("pooler",):
-                return _widened(model.pooler(first_tokens(states, lengths)))
+                return widened(model.pooler(first_tokens(states, lengths)))
         return pool(states, lengths, self.modes, [self.skip] * len(lengths))
 
 
@@ -110,7 +110,7 @@ def pool(
 
 def _run(states: Any, skip: int, modes: Sequence[str]) -> Any:
     """Pool texts of one length, [B, L, ..., D]."""
-    kept, concat = _widened(states), library_of(states).concat
+    kept, concat = widened(states), library_of(states).concat
     if skip >= kept.shape[1]:
         return concat([_of_nothing(kept, mode) for mode in modes], -1)
     return concat([POOLINGS[mode](kept[:, skip:], skip) for mode in modes], -1)
@@ -143,7 +143,7 @@ def _by_numpy(module: Callable[[np.ndarray], np.ndarray], states: Any) -> Any:
     return made.to(states.device)
 
 
-def _widened(states: Any) -> Any:
+def widened(states: Any) -> Any:
     """Return half precision as float32. What NumPy holds is float32 already."""
     library = library_of(states)
     if library is np:

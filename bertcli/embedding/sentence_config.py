@@ -191,6 +191,8 @@ def _other_tasks(raw: JsonObject) -> Iterator[str]:
 
 def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -> None:
     hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
+    if "SpladePooling" in untaught:
+        hint = "--sparse writes the weights of terms that this model makes"
     if untaught:
         names = ", ".join(untaught)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)

@@ -328,20 +328,21 @@ class ColumnTypes:
 
 @contextmanager
 def vectors_writer(
-    file: IO[bytes], types: Mapping[str, Any], name: str, cell: Any
-) -> Iterator[Callable[[Mapping[str, Sequence[Any]], Any], None]]:
+    file: IO[bytes], types: Mapping[str, Any], cells: Mapping[str, Any]
+) -> Iterator[Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], None]]:
     """Yield a function that writes a row group: values of columns of these types, and vectors.
 
-    The vectors, of the type ``cell`` (see `arrow.type_of_array`), stand in the last column:
+    The vectors, of the types ``cells`` (see `arrow.type_of_array`), stand in the last columns:
     an array [n, D...] where a row has one, arrays [k, D...] where it has several.
     """
-    schema = arrow.pyarrow.schema([*types.items(), (name, cell)])
+    schema = arrow.pyarrow.schema([*types.items(), *cells.items()])
 
-    def write(columns: Mapping[str, Sequence[Any]], vectors: Any) -> None:
-        many = arrow.pyarrow.types.is_list(cell)
-        last = (arrow.column_of_many if many else arrow.column_of)(vectors)
+    def write(columns: Mapping[str, Sequence[Any]], vectors: Mapping[str, Any]) -> None:
         found = [arrow.column(columns[key], kind) for key, kind in types.items()]
-        writer.write_table(arrow.pyarrow.table([*found, last], schema=schema))
+        for name, kind in cells.items():
+            many = arrow.pyarrow.types.is_list(kind)
+            found.append((arrow.column_of_many if many else arrow.column_of)(vectors[name]))
+        writer.write_table(arrow.pyarrow.table(found, schema=schema))
 
     with arrow.ParquetWriter(file, schema, use_dictionary=list(types)) as writer:
         yield write

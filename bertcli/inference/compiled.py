@@ -221,6 +221,8 @@ def unable(spec: ModelSpec) -> str:
         return "a model with extra embeddings"
     if not {*compute.device.split(",")} <= {"auto", "cpu"}:
         return f"--device {compute.device}"
+    if spec.kind == "BertForMaskedLM" and spec.reading.token is None:
+        return "--sparse"
     return f"--dtype {compute.dtype}" if compute.dtype == "float16" else ""
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.errors import OutputError
+from bertcli.errors import OutputError, UsageError
 from bertcli.files import safetensors
 from bertcli.files.npy import header_of
 from bertcli.files.streams import packed
@@ -24,11 +24,13 @@ from bertcli.files.zips import npz_archive
 from bertcli.vectors.journal import Files
 from bertcli.vectors.precision import RANGED
 from bertcli.vectors.rows import cells, csv, jsonl, lines, lines_of_many, parquet
-from bertcli.vectors.spool import ID, Row, Rows
+from bertcli.vectors.spool import ID, STOP, Row, Rows
+from bertcli.vectors.term_rows import term_lines, terms_jsonl, terms_parquet
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertcli.embedding.term_weights import TermNames
     from bertcli.vectors.spool import Convert, Vectors
 
     WriteVectors = Callable[[Sequence[Row], Vectors], None]
@@ -75,7 +77,7 @@ def make(rows: Rows, form: str, mode: int | None = None) -> Iterator[int]:
     try:
         with open(files.whole, "wb", opener=opener(mode)) as file:
             with packed(files.output, file) as inner:
-                yield from WRITERS[form](inner, rows)
+                yield from (TERM_WRITERS if rows.terms else WRITERS)[form](inner, rows)
             sync(file)
     except BaseException:
         files.whole.unlink(missing_ok=True)  # makes room for a second attempt
@@ -111,23 +113,47 @@ def _npz(file: IO[bytes], rows: Rows) -> Iterator[int]:
             yield from _npy(array, rows)
         if rows.ids:
             with member(IDS) as array:
-                _ids(array, rows)
+                _ids(array, rows, rows.count)
 
 
-def _ids(file: IO[bytes], rows: Rows) -> None:
+def _csr(file: IO[bytes], rows: Rows) -> Iterator[int]:
+    """Write terms as a sparse matrix [n, V] in compressed rows, as `scipy.sparse.save_npz` does."""
+    import numpy as np
+
+    shape, _ = rows.kind()
+    with npz_archive(file) as member:
+        for name, at, kind in (("indices", 0, "<i4"), ("data", 1, "<f4")):
+            with member(name) as array:
+                array.write(header_of(kind, (rows.count,)))
+                for some in rows.vectors():
+                    array.write(some[:, at].astype(kind).tobytes())
+        with member("indptr") as array:
+            array.write(header_of("<i8", (shape[0] + 1,)) + bytes(8))
+            for metas in rows.metas():
+                array.write(np.array([meta[STOP] for meta in metas], "<i8").tobytes())
+        for name, value in (("shape", np.array(shape, "<i8")), ("format", np.array(b"csr"))):
+            with member(name) as array:
+                array.write(header_of(value.dtype.str, value.shape) + value.tobytes())
+        if any(ID in meta for metas in rows.metas() for meta in metas):
+            with member(IDS) as array:
+                _ids(array, rows, shape[0])
+    yield rows.count
+
+
+def _ids(file: IO[bytes], rows: Rows, count: int) -> None:
     """Write the ids as an array of strings, each in the room of the longest."""
     import numpy as np
 
     longest = max((len(id_text(meta)) for some in rows.metas() for meta in some), default=1)
     kind = np.dtype(f"<U{max(1, longest)}")
-    file.write(header_of(kind.str, (rows.count,)))
+    file.write(header_of(kind.str, (count,)))
     for some in rows.metas():
         file.write(np.array([id_text(meta) for meta in some], kind).tobytes())
 
 
 def id_text(meta: Row) -> str:
     """Return the id of a row as a string: a number as JSON writes it, and none as ""."""
-    value = "" if meta[ID] is None else meta[ID]
+    value = "" if meta.get(ID) is None else meta[ID]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -163,19 +189,32 @@ WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
     "parquet": parquet,
 }
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
+TERM_WRITERS = {"jsonl": terms_jsonl, "npz": _csr, "parquet": terms_parquet}  # of sparse vectors
+
+
+def refuse_dense(form: str) -> None:
+    """Raise UsageError for a format that holds no weights of terms."""
+    if form not in TERM_WRITERS:
+        known = ", ".join(TERM_WRITERS)
+        raise UsageError(f"weights of terms cannot be written as {form}", f"one of {known}")
 
 
 @contextmanager
-def vector_writer(file: IO[bytes], form: str, precision: str = "float32") -> Iterator[WriteVectors]:
+def vector_writer(
+    file: IO[bytes], form: str, precision: str = "float32", terms: TermNames | None = None
+) -> Iterator[WriteVectors]:
     """Yield a function that streams rows as JSONL or CSV, the same as those of a file.
 
-    Its vectors are [n, D...], or for JSONL a list of [k, D...], the several of each record. In CSV
-    the first rows settle the columns. Raises OutputError for what cannot be streamed.
+    Its vectors are [n, D...], or for JSONL a list of [k, D...], the several of each record, or the
+    ``terms`` of that name. In CSV the first rows settle the columns. Raises OutputError for what
+    cannot be streamed.
     """
     refuse_stream(form, precision)
     convert = converter(precision)
 
     def rows_of(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
+        if terms:
+            return term_lines(metas, vectors, terms)
         if isinstance(vectors, Sequence):
             return lines_of_many(metas, [convert(some) for some in vectors])
         return (cells if form == "csv" else lines)(metas, convert(vectors))

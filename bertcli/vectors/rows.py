@@ -47,7 +47,7 @@ def lines(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
 def lines_of_many(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
     """Return rows for JSONL: the vectors [k, D...] of a record come after what they belong to."""
     return [
-        _line(_without_place(meta), ("id", *PIECES), VECTORS, NumbersText(text))
+        _line(without_place(meta), ("id", *PIECES), VECTORS, NumbersText(text))
         for meta, text in zip(metas, json_of(vectors), strict=True)
     ]
 
@@ -58,7 +58,8 @@ def _line(meta: Row, before: Sequence[str], name: str, text: NumbersText) -> Row
     return {**first, name: text, **rest}
 
 
-def _without_place(meta: Row) -> Row:
+def without_place(meta: Row) -> Row:
+    """Return the fields of a record less the rows that it has in a spool."""
     return {name: value for name, value in meta.items() if name not in (START, STOP)}
 
 
@@ -70,7 +71,7 @@ def cells(
     """Return rows for CSV: every row has every column."""
     columns = columns or columns_of(metas)
     return [
-        {**{name: _cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
+        {**{name: cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
         for meta, text in zip(metas, json_of(vectors), strict=True)
     ]
 
@@ -80,7 +81,8 @@ def columns_of(metas: Sequence[Row]) -> list[str]:
     return [name for name in dict.fromkeys([*FIRST, *fields_of(metas)]) if name != VECTOR]
 
 
-def _cell(meta: Row, name: str) -> Any:
+def cell(meta: Row, name: str) -> Any:
+    """Return the value of a column; nothing truncated is 0."""
     return meta.get(name, 0 if name == "truncated" else None)
 
 
@@ -88,7 +90,7 @@ def jsonl(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all records as JSON, one a line."""
     rows_of = lines_of_many if rows.many else lines
     with writer_of("jsonl")(file) as write:
-        for metas, vectors in _portions(rows):
+        for metas, vectors in portions(rows):
             write(rows_of(metas, vectors))
             yield _count(vectors, rows)
 
@@ -99,12 +101,12 @@ def csv(file: IO[bytes], rows: Rows) -> Iterator[int]:
     with writer_of("csv")(file) as write:
         if not rows.count:
             write([TableHeader.fromkeys([*columns_of([]), VECTOR])])
-        for metas, vectors in _portions(rows):
+        for metas, vectors in portions(rows):
             write(cells(metas, vectors, columns))
             yield len(vectors)
 
 
-def _portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
+def portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
     """Yield some records at a time: numbers as text take three times their room, or more."""
     for metas, vectors in rows.records():
         for at in range(0, len(metas), AT_ONCE):
@@ -119,10 +121,11 @@ def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
     shape, dtype = rows.kind()
     vector = type_of_array(shape[1:], dtype)
     name, kind = (VECTORS, list_of(vector)) if rows.many else (VECTOR, vector)
-    columns = {key: kind for key, kind in _types(rows).items() if key != name}
-    with vectors_writer(file, columns, name, kind) as write:
+    columns = {key: kind for key, kind in column_types(rows).items() if key != name}
+    with vectors_writer(file, columns, {name: kind}) as write:
         for metas, vectors in rows.records():
-            write({key: [_cell(meta, key) for meta in metas] for key in columns}, vectors)
+            found = {key: [cell(meta, key) for meta in metas] for key in columns}
+            write(found, {name: vectors})
             yield _count(vectors, rows)
 
 
@@ -131,17 +134,17 @@ def _count(vectors: Vectors, rows: Rows) -> int:
     return sum(map(len, vectors)) if rows.many else len(vectors)
 
 
-def _types(rows: Rows) -> dict[str, Any]:
+def column_types(rows: Rows) -> dict[str, Any]:
     """Return the type of every column of Parquet, from all its values."""
     from bertcli.files.parquet import ColumnTypes
 
     known = dict.fromkeys(columns_of([])) | {"n_tokens": "int64", "truncated": "int64"}
     types = ColumnTypes(known)
     for metas in rows.metas():
-        metas = [_without_place(meta) for meta in metas] if rows.many else metas
+        metas = [without_place(meta) for meta in metas] if rows.many else metas
         for name in columns_of(metas):
             if rows.many and name in PIECES:
                 types.set(name, PIECES[name])
             else:
-                types.add(name, [_cell(meta, name) for meta in metas])
+                types.add(name, [cell(meta, name) for meta in metas])
     return types.settled()

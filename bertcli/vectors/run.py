@@ -23,10 +23,13 @@ from bertcli.vectors.input_hashes import Inputs
 from bertcli.vectors.output import begin, claimed
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
 from bertcli.vectors.sink import Sink, Target
+from bertcli.vectors.term_rows import WRITTEN_OF_TERMS
 from bertcli.vectors.update import KnownVectors
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from bertcli.embedding.term_weights import TermNames
 
 LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
 
@@ -47,7 +50,8 @@ def metas(block: EmbeddedBlock) -> list[dict[str, Any]]:
             row["truncated"] = cut
         found.append(row)
     if records.extras:
-        also = WRITTEN_OF_MANY if block.pieces else WRITTEN
+        several = isinstance(block.vectors, list)
+        also = WRITTEN_OF_MANY if block.pieces else WRITTEN_OF_TERMS if several else WRITTEN
         return [row | carried(row, one, also) for row, one in zip(found, records, strict=True)]
     return found
 
@@ -75,7 +79,7 @@ def stacked(block: EmbeddedBlock) -> np.ndarray:
 
 def counts(block: EmbeddedBlock) -> list[int]:
     """Return how many rows of the array each record has."""
-    return list(map(len, block.vectors)) if block.pieces else [1] * len(block)
+    return list(map(len, block.vectors)) if isinstance(block.vectors, list) else [1] * len(block)
 
 
 @dataclass
@@ -99,9 +103,11 @@ class EmbedStream:
 
 
 @contextmanager
-def stdout_writer(form: str, precision: str) -> Iterator[Callable[[EmbeddedBlock], None]]:
+def stdout_writer(
+    form: str, precision: str, terms: TermNames | None = None
+) -> Iterator[Callable[[EmbeddedBlock], None]]:
     """Yield a function that writes records to stdout, as JSONL or CSV."""
-    with open_output(None) as out, vector_writer(out.file, form, precision) as write:
+    with open_output(None) as out, vector_writer(out.file, form, precision, terms) as write:
         yield lambda block: write(metas(block), block.vectors)
 
 
@@ -195,11 +201,7 @@ class EmbedRun:
 
     def _write(self, sink: Sink, block: EmbeddedBlock, digest: InputDigest) -> None:
         digest.add(block.records)
-        rows = (
-            own_ids(block, self.target.places)
-            if self.target.lists_ids and not self.target.every_id
-            else metas(block)
-        )
+        rows = own_ids(block, self.target.places) if self.target.only_ids else metas(block)
         sink.write(rows, stacked(block), counts(block) if self.target.many else None)
 
     def _commit(self, sink: Sink, digest: InputDigest) -> None:

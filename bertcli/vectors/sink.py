@@ -26,6 +26,7 @@ from bertcli.vectors.formats import (
     is_spool,
     make,
     put_header,
+    refuse_dense,
     refuse_long_ids,
 )
 from bertcli.vectors.journal import (
@@ -38,6 +39,8 @@ from bertcli.vectors.spool import DIGEST, ID, ROW, Row, Rows, VectorSpool
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from bertcli.embedding.term_weights import TermNames
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Target:
     ids: bool = False  # whether vectors alone have the ids of their records beside them,
     every_id: bool = False  # also where no record has one: then it is its number
     places: tuple[str, ...] = ()  # carried fields that the index has beside the ids
+    terms: TermNames | None = None  # whether the rows of a record are weights of these
 
     @property
     def lists_ids(self) -> bool:
@@ -66,7 +70,15 @@ class Target:
         """Whether there may be an index beside the output: of rows and whose they are."""
         if self.update:
             return True
+        if self.terms:
+            return False
         return (self.many or self.lists_ids) and self.form not in (*WITH_FIELDS, *self._with_ids)
+
+    @property
+    def only_ids(self) -> bool:
+        """Whether of all fields of a record its id alone is written, where it has one."""
+        alone = self.terms is not None and self.form not in WITH_FIELDS
+        return alone or (self.lists_ids and not self.every_id)
 
     @property
     def _with_ids(self) -> tuple[str, ...]:
@@ -79,6 +91,8 @@ class Target:
         self._check_update()
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
+        if self.terms:
+            refuse_dense(self.form)
         if self.many and self.form == "csv":
             raise UsageError(
                 "csv holds one vector per row, and each text has several",
@@ -194,7 +208,7 @@ class Sink:
         """
         if (counts is not None) != self.target.many:
             raise ValueError(f"counts {counts}, many {self.target.many}")
-        if self.target.lists_ids and self.target.form == "npz":
+        if self.target.only_ids and self.target.form == "npz":
             refuse_long_ids(metas, self.rows)
         with explained(self.target.path), self._hopeless():
             check_values(vectors, self.target.precision)
@@ -230,6 +244,7 @@ class Sink:
         with explained(self.target.path), self._hopeless():
             many, ids = self.target.many, self.target.lists_ids and spool.meta_bytes > 0
             rows = Rows(self.files, spool.rows, tuple(spool.shape), many, ids)
+            rows = replace(rows, terms=self.target.terms)
             rows, ranges = at_precision(rows, self.target.precision)
             spool.sync()
             spool.close()  # Windows moves no open file
@@ -277,7 +292,8 @@ class Sink:
             "output": self.files.output.name,
             "format": self.target.form,
             "precision": self.target.precision,
-            "rows": rows.count,
+            "rows": shape[0],
+            **({"terms": rows.count} if rows.terms else {}),
             "shape": shape,
             "dtype": dtype.name,
             "sha256": sha256(self._whole),

@@ -26,6 +26,8 @@ from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertcli.embedding.term_weights import TermNames
+
     Convert = Callable[[np.ndarray], np.ndarray]
     Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
 
@@ -208,6 +210,7 @@ class Rows:
     many: bool = False
     ids: bool = False  # whether the other fields are the rows' ids alone
     convert: Convert = lambda vectors: vectors
+    terms: TermNames | None = None  # whether the rows are terms of texts
 
     @property
     def step(self) -> int:
@@ -252,10 +255,18 @@ class Rows:
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
         return flat.reshape(rows, *self.shape)
 
+    @property
+    def texts(self) -> int:
+        """The number of records, where each may have several rows."""
+        with open(self.files.metas, "rb") as file:
+            return sum(1 for _ in file)
+
     def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return the shape of all the vectors together as they are written, and their dtype."""
         import numpy as np
 
+        if self.terms:
+            return (self.texts, self.terms.width), np.dtype(np.float32)
         one = self.convert(np.zeros((1, *self.shape), np.float32))
         return (self.count, *one.shape[1:]), one.dtype
 

@@ -88,10 +88,12 @@ class TextEmbedder(Embedder):
 
         ``texts`` is any iterable, read as it is needed: of strings, of pairs (two strings), of
         records; with ``pre_split``, of lists of words. With a vector for each token, word or chunk,
-        the result is a list of arrays [L, D]. ``options`` replace those that the model was loaded
-        with; what it computes (pooling, layers, device, dtype) is better given there, as it has to
-        be opened again. What truncation dropped is reported through `logging`. Raises InputError
-        for what is no text, or too long with ``on_truncate="error"``.
+        the result is a list of arrays [L, D]; with ``sparse``, one of {token: weight}.
+
+        ``options`` replace those that the model was loaded with; what it computes (pooling, layers,
+        device, dtype) is better given there, as it has to be opened again. What truncation dropped
+        is reported through `logging`. Raises InputError for what is no text, or too long with
+        ``on_truncate="error"``.
         """
         if options:
             return self._with(options).encode(texts)
@@ -122,6 +124,8 @@ class TextEmbedder(Embedder):
                 tally.cut,
             )
         precision = self.asked.get("precision", "float32")
+        if names := self.term_names:
+            return [names.of(terms) for terms in vectors]
         join = np.concatenate if self.options.per_token else np.stack
         found = _quantized(join(vectors) if vectors else self.nothing, precision)
         if not (self.options.per_token or self.chunks):
@@ -147,6 +151,7 @@ class TextEmbedder(Embedder):
         other = settled(wanted, self.sentence)
         own = embed_options(self.asked).own_modules != wanted.own_modules
         own = own and bool({*self.sentence.modules} - PLAIN)
+        own = own or wanted.sparse or self.terms is not None
         if own or self._computes(other) != self._computes(self.options):
             return replace(self.open(self.folder, wanted, InLog(LOG)), asked=asked)
         made = replace(self, options=other, asked=asked)

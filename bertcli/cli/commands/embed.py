@@ -31,10 +31,11 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.tokenizing.columns import PLACE
-from bertcli.vectors.formats import refuse_stream
+from bertcli.vectors.formats import refuse_dense, refuse_stream
 from bertcli.vectors.precision import RANGED, too_few
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
 from bertcli.vectors.sink import Target
+from bertcli.vectors.term_rows import WRITTEN_OF_TERMS
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedded, Embedder
@@ -95,8 +96,9 @@ def embed(
         file,
         path=output.output,
         form=form,
-        many=options.per_token,
+        many=options.several,
         ids=True,
+        terms=embedder.term_names,
         places=PLACE if embedder.chunks else (),
     )
     _to_file(embedder, reader, target, console)
@@ -105,8 +107,9 @@ def embed(
 def _check_for_ray(
     source: InputOptions, output: OutputOptions, file: VectorFileOptions, options: EmbedOptions
 ) -> None:
-    if file.update:
-        raise UsageError("--update cannot be combined with --engine ray")
+    for name, given in (("update", file.update), ("sparse", options.sparse)):
+        if given:
+            raise UsageError(f"--{name} cannot be combined with --engine ray")
     if not file.manifest:
         raise UsageError(
             "--no-manifest cannot be combined with --engine ray",
@@ -148,13 +151,15 @@ def _check(
     _refuse_kept(source, form, options)
     if options.on_truncate == "chunk":
         _refuse_no_texts(source)
+    if options.sparse:
+        _check_sparse(form, precision)
     if form == "csv" and options.per_token:
         raise UsageError(
             "csv holds one vector per row, and each text has several",
             "use -f jsonl, parquet or npy",
         )
     if output.output is not None:
-        if precision in RANGED and len(source.texts or ()) == 1 and not options.per_token:
+        if precision in RANGED and len(source.texts or ()) == 1 and not options.several:
             raise too_few(1)
         return
     if file.resume:
@@ -167,6 +172,14 @@ def _check(
         )
     if form != "table":
         refuse_stream(form, precision)
+
+
+def _check_sparse(form: str, precision: str) -> None:
+    """Raise UsageError for files that weights of terms are not written to."""
+    if form != "table":
+        refuse_dense(form)
+    if precision != "float32":
+        raise UsageError(f"--sparse cannot be combined with --precision {precision}")
 
 
 def _job(
@@ -197,6 +210,8 @@ def _job(
 def _taken(options: EmbedOptions) -> frozenset[str]:
     """Return the names that no carried field may have."""
     names = WRITTEN_OF_MANY if options.per_token else WRITTEN
+    if options.sparse:
+        names = WRITTEN_OF_TERMS
     return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
 
 
@@ -206,7 +221,7 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embed
     from bertcli.embedding.embedder import Embedder
 
     embedder = Embedder.open(folder, options, console)
-    guessed = options.pooling == "auto" and not options.per_token and not embedder.sentence.found_in
+    guessed = options.pooling == "auto" and not options.several and not embedder.sentence.found_in
     (console.remark if guessed else console.detail)(pooling(embedder))
     console.detail(f"model: {folder.path} ({folder.source})")
     console.detail(computing(embedder))
@@ -258,9 +273,9 @@ def _to_stream(
         drawn = DrawnTexts()
         run = EmbedStream(embedder, reader, lambda some: items.extend(drawn.take(some)))
         console.follow(run, beside_output=output.on_terminal)
-        show_vectors(items, drawn)
+        show_vectors(items, drawn, embedder.term_names)
     else:
-        with stdout_writer(form, precision) as write:
+        with stdout_writer(form, precision, embedder.term_names) as write:
             run = EmbedStream(embedder, reader, write)
             console.follow(run, beside_output=output.on_terminal)
     _report(run.tally, embedder, console)
@@ -271,7 +286,7 @@ def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:
     """Report warnings and counts of the run."""
     if embedder.options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
-        if not embedder.options.per_token:
+        if not embedder.options.several:
             advice += ", chunk gives each of its chunks a vector"
         console.warn(truncated(tally, embedder.max_length, advice))
     console.warn(special_tokens(tally))

@@ -57,6 +57,8 @@ def pooling(embedder: Embedder) -> str:
     options = embedder.options
     if options.words is not None:
         return f"one vector per word: {options.words} of its tokens"
+    if options.sparse:
+        return f"weights of terms: {options.pooling} over the tokens"
     if options.per_token:
         special = "included" if options.special_tokens else "left out"
         return f"one vector per token, special tokens {special}"

@@ -11,24 +11,31 @@ from rich.table import Table
 from rich.text import Text
 
 from bertcli.cli.display.fitted import NARROWEST, DrawnTexts, FittedTable
-from bertcli.cli.display.screen import drawing
+from bertcli.cli.display.screen import drawing, plain
 from bertcli.cli.display.tables import MOST, pairs, shown, table
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertcli.embedding.embedder import Embedded
+    from bertcli.embedding.term_weights import TermNames
     from bertcli.embedding.token_vectors import TokenVectors
     from bertcli.vectors.agreement import Agreement
     from bertcli.vectors.similarity_agreement import SimilarityAgreement
 
 
 PREVIEW = 4  # numbers of a vector
+TERMS = 8  # of a text
 
 
-def show_vectors(items: Sequence[Embedded], drawn: DrawnTexts) -> None:
-    """Draw the vectors of texts, or of their tokens or words."""
+def show_vectors(
+    items: Sequence[Embedded], drawn: DrawnTexts, names: TermNames | None = None
+) -> None:
+    """Draw the vectors of texts, or of their tokens or words, or the weights of their terms."""
     with drawing() as draw:
+        if names is not None:
+            draw(term_view(items, drawn, names))
+            return
         if items and items[0].pieces is None:
             draw(vector_view(items, drawn))
             return
@@ -48,6 +55,18 @@ def vector_view(items: Sequence[Embedded], drawn: DrawnTexts) -> Group:
     rest = [drawn.rest()] if drawn.more else []
     alike = [SimilarityMatrix(items)] if 2 <= len(items) <= 10 and not rest else []
     return Group(found, *rest, Text(f"shape {shape}, float32", style="dim"), *alike)
+
+
+def term_view(items: Sequence[Embedded], drawn: DrawnTexts, names: TermNames) -> Group:
+    """Draw how many terms texts have, and those with the largest weights."""
+    from bertcli.embedding.term_weights import largest
+
+    found = FittedTable(("text", "tokens", "terms"), text_at=0)
+    for encoded, terms, _ in items:
+        best = islice(names.of(largest(terms, TERMS)).items(), TERMS)
+        preview = [plain(f"{name} {weight:.2f}").plain for name, weight in best]
+        found.add_row([shown(encoded), str(encoded.length), f"{len(terms):,}"], preview)
+    return Group(found, *([drawn.rest()] if drawn.more else []))
 
 
 def _numbers(vector: np.ndarray) -> tuple[str, list[str]]:

@@ -62,6 +62,17 @@ class VectorOptions:
             help="One vector per word: that of its first or last token, or the mean or max of all.",
         ),
     ] = None
+    sparse: Annotated[
+        bool,
+        flag(
+            "--sparse",
+            "Weights of terms instead (SPLADE), by a masked language model. Pooled by max (or "
+            "sum), as the model says; written as jsonl, npz (as of scipy.sparse) or parquet.",
+        ),
+    ] = False
+    top_terms: Annotated[
+        int | None, number("Keep the N largest weights of each text (--sparse).")
+    ] = None
     layers: LayerList = "-1"
     layer_combine: LayerCombine = "mean"
     normalize: Annotated[
@@ -90,6 +101,8 @@ class VectorOptions:
     @property
     def mode(self) -> str:
         """The pooling mode. Raises UsageError when it contradicts --token-vectors."""
+        if self.sparse and self.token_vectors:
+            raise UsageError("--sparse cannot be combined with --token-vectors")
         if not self.token_vectors:
             return self.pooling
         other = f"--word-vectors {self.word_vectors}" if self.word_vectors else ""

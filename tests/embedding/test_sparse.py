@@ -1,0 +1,284 @@
+"""`bertcli embed --sparse` against sentence-transformers' SparseEncoder, and its files."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+import transformers
+from front import PACKAGE, bad, call, good
+from model_reference import randomise
+from pyarrow.parquet import read_table
+from sentence_transformers import SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from task_models import texts
+
+from bertcli import Embedder
+from bertcli.embedding.term_weights import ROWS, TermPooling, largest, merged
+
+pytestmark = pytest.mark.parity
+TINY = PACKAGE / "samples" / "tiny-bert"
+WORDS = 347  # of its vocabulary
+TEXTS = texts(12, 70)  # of which some are longer than the model takes, and than ROWS
+SPARSE = ("embed", "-q", "--sparse")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model that gives a text few terms, as trained ones do."""
+    config = transformers.BertConfig.from_pretrained(TINY)
+    model = transformers.BertForMaskedLM(config).eval()
+    randomise(model)
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight.mul_(5)
+        model.cls.predictions.bias.sub_(8)
+    found = tmp_path_factory.mktemp("sparse")
+    model.save_pretrained(found)
+    transformers.AutoTokenizer.from_pretrained(TINY).save_pretrained(found)
+    return found
+
+
+def saved(folder, place, how="max", activation="relu", **config):
+    """A SparseEncoder over a folder, which it has written to another place."""
+    found = SparseEncoder(str(folder), device="cpu")
+    modules = [found[0], SpladePooling(how, activation_function=activation)]
+    found = SparseEncoder(modules=modules, device="cpu", **config)
+    found.save(str(place))
+    return found
+
+
+def theirs(model, some):
+    dense = model.encode(some, convert_to_tensor=True, convert_to_sparse_tensor=False, batch_size=4)
+    return dense.numpy()
+
+
+def dense(path):
+    return scipy.sparse.load_npz(path).toarray()
+
+
+def close(ours, right):
+    assert ours.shape == right.shape
+    assert np.abs(ours - right).max() <= 1e-5 * max(1, np.abs(right).max())
+
+
+@pytest.mark.parametrize(
+    ("how", "activation"), [("max", "relu"), ("sum", "relu"), ("max", "log1p_relu")]
+)
+def test_weights_are_those_of_sentence_transformers(folder, tmp_path, how, activation):
+    model = saved(folder, tmp_path / "m", how, activation)
+    good(*SPARSE, "-m", tmp_path / "m", "-o", tmp_path / "w.npz", *TEXTS)
+    close(dense(tmp_path / "w.npz"), theirs(model, TEXTS))
+
+
+def test_a_bare_masked_language_model_takes_the_maximum(folder, tmp_path):
+    good(*SPARSE, "-m", folder, "-o", tmp_path / "w.npz", *TEXTS)
+    close(dense(tmp_path / "w.npz"), theirs(SparseEncoder(str(folder), device="cpu"), TEXTS))
+    good(*SPARSE, "-m", folder, "--pooling", "sum", "-o", tmp_path / "sum.npz", *TEXTS)
+    assert (dense(tmp_path / "sum.npz") >= dense(tmp_path / "w.npz") - 1e-6).all()
+
+
+def test_the_folder_says_how_many_terms_there_are(folder, tmp_path):
+    model = saved(folder, tmp_path / "m", max_active_dims=7)
+    good(*SPARSE, "-m", tmp_path / "m", "-o", tmp_path / "w.npz", *TEXTS)
+    close(dense(tmp_path / "w.npz"), theirs(model, TEXTS))
+    rows = good(*SPARSE, "-m", tmp_path / "m", "--top-terms", 3, *TEXTS).rows
+    assert {len(row["terms"]) for row in rows} == {3}
+
+
+def test_all_formats_hold_the_same_numbers(folder, tmp_path):
+    file = tmp_path / "t.jsonl"
+    lines = [{"id": f"t{at}", "text": text, "kind": at} for at, text in enumerate(TEXTS)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = (*SPARSE, "-m", folder, "-i", file, "--top-terms", 50)
+    for form in ("npz", "parquet", "jsonl"):
+        good(*given, "-o", tmp_path / f"w.{form}", *(["--keep-fields", "kind"] * (form != "npz")))
+    matrix = scipy.sparse.load_npz(tmp_path / "w.npz")
+    assert matrix.has_canonical_format and matrix.dtype == np.float32
+    assert list(np.load(tmp_path / "w.npz")["ids"]) == [line["id"] for line in lines]
+    table = read_table(tmp_path / "w.parquet").to_pylist()
+    rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
+    streamed = good(*given, "--keep-fields", "kind", "-f", "jsonl")
+    assert streamed.stdout == (tmp_path / "w.jsonl").read_bytes()
+    names = transformers.AutoTokenizer.from_pretrained(folder).convert_ids_to_tokens
+    for at, (row, cell) in enumerate(zip(rows, table, strict=True)):
+        part = matrix[at]
+        assert list(row)[:3] == ["id", "terms", "n_tokens"]
+        assert (row["id"], row["kind"], cell["id"], cell["kind"]) == (f"t{at}", at, f"t{at}", at)
+        assert cell["indices"] == part.indices.tolist()
+        assert cell["values"] == part.data.tolist()
+        assert list(row["terms"].values()) == sorted(row["terms"].values(), reverse=True)
+        weights = dict(zip(names(part.indices.tolist()), part.data, strict=True))
+        assert {name: np.float32(value) for name, value in row["terms"].items()} == weights
+        assert cell["n_tokens"] == row["n_tokens"]
+
+
+def test_ids_and_fields_that_are_not_there_are_not_written(folder, tmp_path):
+    good(*SPARSE, "-m", folder, "-o", tmp_path / "w.npz", "a", "b")
+    assert "ids" not in np.load(tmp_path / "w.npz")
+    manifest = json.loads((tmp_path / "w.npz.manifest.json").read_text())
+    stored = int(scipy.sparse.load_npz(tmp_path / "w.npz").nnz)
+    assert (manifest["rows"], manifest["terms"], manifest["shape"]) == (2, stored, [2, WORDS])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.npz", "w.npz.manifest.json"]
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet", "jsonl"])
+def test_no_texts_make_an_empty_file(folder, tmp_path, form):
+    out = tmp_path / f"w.{form}"
+    good(*SPARSE, "-m", folder, "-o", out, stdin=b"")
+    if form == "npz":
+        assert scipy.sparse.load_npz(out).shape == (0, WORDS)
+    elif form == "parquet":
+        assert read_table(out).column_names == ["id", "n_tokens", "truncated", "indices", "values"]
+    else:
+        assert out.read_bytes() == b""
+
+
+def test_a_text_may_have_no_term():
+    terms = TermPooling()(Scores(torch.full((8, 5), -1.0)), torch.zeros(8, 3), [3, 5])
+    assert [len(some) for some in terms] == [0, 0]
+
+
+class Scores:
+    """A model whose scores of packed tokens are given."""
+
+    def __init__(self, scores):
+        self.scores, self.seen = scores, 0
+
+    def packed_logits(self, states):
+        assert len(states) == ROWS
+        start, self.seen = self.seen, self.seen + ROWS
+        found = self.scores[start : start + ROWS]
+        filler = torch.full((ROWS - len(found), self.scores.shape[1]), 99.0)
+        return torch.cat([found, filler])
+
+
+@pytest.mark.parametrize("how", ["max", "sum"])
+def test_a_text_is_pooled_over_its_own_tokens(how):
+    lengths = [1, ROWS - 1, ROWS, 2 * ROWS + 3, 1, 5]
+    scores = torch.randn(sum(lengths), 11)
+    found = TermPooling(how)(Scores(scores), torch.zeros(len(scores), 2), lengths)
+    for terms, part in zip(found, scores.split(lengths), strict=True):
+        weights = part.relu().log1p()
+        right = weights.amax(0) if how == "max" else weights.sum(0)
+        ids = right.nonzero()[:, 0]
+        assert terms[:, 0].tolist() == ids.tolist()
+        torch.testing.assert_close(terms[:, 1], right[ids], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["max", "sum"])
+def test_the_same_bits_in_any_batch(folder, how):
+    options = {"sparse": True, "pooling": how, "backend": "torch"}
+    together = Embedder.load(folder, **options).encode(TEXTS)
+    assert Embedder.load(folder, batch_tokens=300, **options).encode(TEXTS) == together
+    alone = Embedder.load(folder, batch_tokens=1, **options)
+    assert alone.encode(TEXTS[::-1])[::-1] == together
+
+
+def test_windows_of_a_long_text_are_merged(folder, tmp_path):
+    long = " ".join(TEXTS[:3])
+    given = (*SPARSE, "-m", folder, "--on-truncate", "window", "--max-length", 20)
+    good(*given, long, TEXTS[1], "-o", tmp_path / "w.npz")
+    ids = good("tokenize", "-q", "-m", folder, long, "--no-special-tokens").ids[0]
+    ((first, last),) = good("tokenize", "-m", folder, "").ids
+    parts = [[first, *ids[at : at + 18], last] for at in range(0, len(ids), 18)]
+    model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        logits = torch.cat([model(torch.tensor([part])).logits[0] for part in parts])
+    close(dense(tmp_path / "w.npz")[:1], logits.relu().log1p().amax(0, keepdim=True).numpy())
+
+
+def test_terms_are_limited_and_merged():
+    terms = np.array([[1, 0.5], [4, 2], [6, 2], [9, 1]], np.float32)
+    assert largest(terms, 2).tolist() == [[4, 2], [6, 2]]
+    assert largest(terms, 1).tolist() == [[4, 2]]
+    other = np.array([[4, 3], [5, 1]], np.float32)
+    assert merged([terms, other], "max")[:, 1].tolist() == [0.5, 3, 1, 2, 1]
+    assert merged([terms, other], "sum").tolist() == [[1, 0.5], [4, 5], [5, 1], [6, 2], [9, 1]]
+
+
+def test_prompts_are_read(folder, tmp_path):
+    model = saved(folder, tmp_path / "m", prompts={"query": "find: ", "document": ""})
+    good(*SPARSE, "-m", tmp_path / "m", "--prompt-name", "query", "-o", tmp_path / "w.npz", "a b")
+    close(dense(tmp_path / "w.npz"), model.encode_query(["a b"]).to_dense().numpy())
+
+
+def test_a_table_shows_the_heaviest_terms(folder):
+    row = good(*SPARSE, "-m", folder, TEXTS[0], "--top-terms", 9).rows[0]
+    shown = good(*SPARSE, "-m", folder, TEXTS[0], "-f", "table", COLUMNS="160").out
+    first, weight = next(iter(row["terms"].items()))
+    assert f"{first} {weight:.2f}" in shown
+
+
+def test_python_gives_weights_by_token(folder):
+    rows = good(*SPARSE, "-m", folder, "a b", "c").rows
+    model = Embedder.load(folder, sparse=True, backend="torch")
+    assert model.encode(["a b", "c"]) == [row["terms"] for row in rows]
+    assert model.encode("c", top_terms=2) == dict([*rows[1]["terms"].items()][:2])
+
+
+@pytest.mark.parametrize("form", ["npz", "jsonl", "parquet"])
+def test_an_interrupted_run_is_resumed(folder, tmp_path, form):
+    from unittest import mock
+
+    from bertcli.vectors.sink import Sink
+
+    whole, out = tmp_path / f"whole.{form}", tmp_path / f"w.{form}"
+    given = (*SPARSE, "-m", folder, "--window", 4, "--threads", 1, *TEXTS)
+    good(*given, "-o", whole)
+    commit, left = Sink.commit, [3]
+
+    def stop(self, state):
+        commit(self, state)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    with mock.patch.object(Sink, "commit", stop):
+        assert call(*given, "-o", out).code == 130
+    good(*given, "-o", out, "--resume")
+    assert out.read_bytes() == whole.read_bytes()
+    assert bad(*given, "-o", out, "--resume", "--top-terms", 5).error
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--pooling", "mean"],
+        ["--layers", "-2"],
+        ["--normalize"],
+        ["--dim", "8"],
+        ["--token-vectors"],
+        ["--word-vectors", "first"],
+        ["--precision", "int8"],
+        ["--on-truncate", "chunk"],
+        ["-o", "x.npy"],
+        ["-o", "x.csv"],
+        ["--update", "-o", "x.npz"],
+        ["--keep-fields", "a", "-o", "x.npz"],
+        ["--backend", "openvino"],
+        ["--engine", "ray", "-i", "a", "-o", "b"],
+    ],
+)
+def test_what_it_cannot_be_combined_with(folder, more, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [] if "-i" in more else ["text"]
+    assert bad(*SPARSE, "-m", folder, *texts, *more, code=2).error
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_top_terms_alone_are_refused(folder):
+    assert (
+        "--top-terms requires --sparse"
+        in bad("embed", "-m", folder, "a", "--top-terms", 3, code=2).error
+    )
+
+
+def test_a_dense_model_is_refused(default_folder):
+    assert "Pooling" in bad(*SPARSE, "-m", default_folder, "a").error
+    assert "cls.predictions" in bad(*SPARSE, "-m", TINY, "a").error
+
+
+def test_a_sparse_model_says_how_it_is_used(folder, tmp_path):
+    saved(folder, tmp_path / "m")
+    assert "--sparse" in bad("embed", "-m", tmp_path / "m", "a").hint
