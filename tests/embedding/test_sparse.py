@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parity
 TINY = PACKAGE / "samples" / "tiny-bert"
 WORDS = 347  # of its vocabulary
 TEXTS = texts(12, 70)  # of which some are longer than the model takes, and than ROWS
-SPARSE = ("embed", "-q", "--sparse")
+SPARSE = ("embed", "-q", "--sparse", "--threads", 1)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_a_text_is_pooled_over_its_own_tokens(how):
 
 @pytest.mark.parametrize("how", ["max", "sum"])
 def test_the_same_bits_in_any_batch(folder, how):
-    options = {"sparse": True, "pooling": how, "backend": "torch"}
+    options = {"sparse": True, "pooling": how, "backend": "torch", "threads": 1}
     together = Embedder.load(folder, **options).encode(TEXTS)
     assert Embedder.load(folder, batch_tokens=300, **options).encode(TEXTS) == together
     alone = Embedder.load(folder, batch_tokens=1, **options)
