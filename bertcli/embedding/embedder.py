@@ -161,7 +161,7 @@ class Embedder:
         )
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
         tokenizer = open_tokenizer(spec, tell)
-        runtime, terms = open_runtime(spec, tokenizer, tell), sparse and sparse.pooling
+        runtime, terms = open_runtime(spec, tokenizer, tell), sparse.pooling if sparse else None
         embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms)
         try:
             check_dim(options.dim or embedder.width, embedder.width)

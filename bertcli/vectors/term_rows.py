@@ -15,15 +15,14 @@ from bertcli.vectors.rows import cell, column_types, portions, without_place
 from bertcli.vectors.spool import START, STOP, Row, Rows
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertcli.embedding.term_weights import TermNames
+    from bertcli.vectors.spool import Vectors
 
 TERMS, INDICES, VALUES = "terms", "indices", "values"
 WRITTEN_OF_TERMS = ("id", "n_tokens", "truncated", TERMS, INDICES, VALUES, START, STOP)
 
 
-def term_lines(metas: Sequence[Row], terms: Sequence[np.ndarray], names: TermNames) -> list[Row]:
+def term_lines(metas: Sequence[Row], terms: Vectors, names: TermNames) -> list[Row]:
     """Return rows for JSONL: the terms come after the id."""
     found = []
     for meta, some in zip(metas, terms, strict=True):
@@ -35,6 +34,8 @@ def term_lines(metas: Sequence[Row], terms: Sequence[np.ndarray], names: TermNam
 
 def terms_jsonl(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all texts as JSON, one a line."""
+    if rows.terms is None:
+        raise ValueError("rows of vectors")
     with writer_of("jsonl")(file) as write:
         for metas, terms in portions(rows):
             write(term_lines(metas, terms, rows.terms))
