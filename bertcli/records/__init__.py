@@ -5,6 +5,7 @@
 were named, `stdin_format` what stdin holds; `formats` turns lines and rows of files into records
 and counts them in `read_progress`, `windows` groups them; of many records, `text_block` has the
 columns. `extra_ids` reads ids that a record gives for its words;
-`examples` are records with what a model is to say of them, `field_names` reads a header.
+`examples` are records with what a model is to say of them, in the kinds of `example_forms`;
+`field_names` reads a header.
 Imports `errors` and `files`. Begin with `reader`.
 """
