@@ -1,6 +1,6 @@
 """Whether `bertcli train` on pairs raises a held-out score, on news that are at hand.
 
-    python benchmarks/pairs.py train.jsonl test.jsonl [--layers 2] [--model MODEL] [--work DIR]
+    python benchmarks/pairs.py train.jsonl test.jsonl [--base-layers 2] [--texts 1500] [--threads 2]
 
 Both files are JSONL with `text` and `label`. A text is divided after its first 8 words, about its
 headline: `contrast` trains on beginnings and what follows them, judged as a search for what follows
@@ -28,6 +28,7 @@ from bertcli.models.bert import BertModel
 WORDS = 8  # of a beginning
 
 Row = dict[str, Any]
+News = list[tuple[str, str, str]]  # beginning, rest, class
 
 
 def first_layers(name: str, count: int, folder: Path) -> Path:
@@ -45,7 +46,7 @@ def first_layers(name: str, count: int, folder: Path) -> Path:
     return folder
 
 
-def news(path: Path) -> list[tuple[str, str, str]]:
+def news(path: Path) -> News:
     """Return the beginning, the rest and the class of each text that is long enough."""
     found = []
     for line in path.read_text("utf-8").splitlines():
@@ -56,7 +57,7 @@ def news(path: Path) -> list[tuple[str, str, str]]:
     return found
 
 
-def scored(texts: list[tuple[str, str, str]], seed: int) -> list[Row]:
+def scored(texts: News, seed: int) -> list[Row]:
     """Return three pairs a text: with its own rest, one of its class, and one of another."""
     draw, rows = random.Random(seed), []
     for start, rest, label in texts:
@@ -72,9 +73,9 @@ def written(path: Path, rows: list[Row]) -> str:
     return str(path)
 
 
-def files(train: list[tuple[str, str, str]], test: list[tuple[str, str, str]], work: Path) -> None:
+def files(train: News, test: News, work: Path, texts: int) -> None:
     written(work / "contrast.jsonl", [{"anchor": a, "positive": b} for a, b, _ in train])
-    written(work / "scores.jsonl", scored(train, 0))
+    written(work / "scores.jsonl", scored(train[:texts], 0))
     written(work / "scores-test.jsonl", scored(test, 1))
     written(
         work / "queries.jsonl", [{"_id": f"q{n}", "text": a} for n, (a, _, _) in enumerate(test)]
@@ -103,15 +104,18 @@ def main() -> None:
     parser.add_argument("train", type=Path)
     parser.add_argument("test", type=Path)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--base-layers", type=int, default=2)
+    parser.add_argument("--texts", type=int, default=1500, help="to make pairs with scores of")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("pairs-benchmark"))
-    parser.add_argument("--epochs", default=2)
+    parser.add_argument("--epochs", default=1)
     given = parser.parse_args()
     work = given.work
     work.mkdir(parents=True, exist_ok=True)
-    base = first_layers(given.model, given.layers, work / "base")
-    files(news(given.train), news(given.test), work)
-    fixed = ("-m", base, "--epochs", given.epochs, "--batch-size", 64, "--max-length", 96, "-q")
+    base = first_layers(given.model, given.base_layers, work / "base")
+    files(news(given.train), news(given.test), work, given.texts)
+    fixed = ("-m", base, "--epochs", given.epochs, "--batch-size", 64, "--max-length", 64)
+    fixed += ("--layers", 0, "--learning-rate", 1e-4, "--threads", given.threads)
     search = ("--queries", work / "queries.jsonl", "--corpus", work / "corpus.jsonl")
     bertcli("train", work / "contrast.jsonl", "-o", work / "near", "--overwrite", *fixed)
     pair = ("-m", base, "--compare", work / "near", "--json")

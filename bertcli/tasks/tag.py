@@ -14,6 +14,7 @@ from bertcli.tasks.entities import Grouping, without_overlap
 from bertcli.tasks.head import Head, Stream, streamed, token_logits
 from bertcli.tasks.results import Result
 from bertcli.tasks.scores import softmax
+from bertcli.tasks.word_windows import own_words, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 
 COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
@@ -50,20 +51,19 @@ class TagTask:
     @property
     def word_layout(self) -> Layout:
         """How texts that are split into words become tokens for `word_labels`."""
-        return self.head.layout("word_ids")
+        return word_windows(self.head.layout("word_ids"))
 
     def word_labels(self, batch: list[Encoded]) -> list[list[str]]:
         """Return the label of each word: that of its first token, "O" where it has none."""
-        labels, found = self.head.labels, []
-        for item, logits in zip(batch, self.head.outputs(batch, token_logits), strict=True):
-            said = ["O"] * len(item.record.text)
-            before = None
-            for word, scores in zip(item.columns["word_ids"], logits, strict=True):
-                if word is not None and word != before:
-                    said[word] = labels[int(scores.argmax())]
-                before = word
-            found.append(said)
-        return found
+        labels, found = (
+            self.head.labels,
+            {one.sample: ["O"] * len(one.record.text) for one in batch},
+        )
+        logits = self.head.outputs(batch, token_logits)
+        for item, scores, words in zip(batch, logits, own_words(batch), strict=True):
+            for word, place in words.items():
+                found[item.sample][word] = labels[int(scores[place].argmax())]
+        return list(found.values())
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         grouping = self._grouping

@@ -26,6 +26,7 @@ from bertcli.models.heads import (
 from bertcli.models.surgery import add_extra_embeddings, initialise_weight
 from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
 from bertcli.tasks.answer import WINDOW, in_windows
+from bertcli.tasks.word_windows import word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
@@ -94,6 +95,7 @@ class HeadTask:
         config = _config(start, texts)
         check_layers(job.layers, config)
         items, tally = _tokenized(job, texts, base, config)
+        notes += _window_notes(texts, items)
         lesson = _lesson(job, texts, items)
         options = job.settled(options, len(lesson.rows), frozen=False)
         return cls(job, options, texts, base, config, start, lesson, tally, notes)
@@ -156,13 +158,16 @@ def _lesson(job: FineTuningJob, texts: LabelledTexts, items: Sequence[Encoded]) 
         every = texts.examples.examples
         spans = SpanObjective(span_rows(items, every))
         return Lesson(spans, windows, HeldSpans(spans, items, every, held) if len(held) else None)
-    lengths = np.array([item.length for item in items])[held]
-    held = held[np.argsort(lengths, kind="stable")]
+    lengths = np.array([item.length for item in items])
+    samples = np.array([item.sample for item in items])
+    train, held = (np.flatnonzero(np.isin(samples, part)) for part in (train, held))
+    held = held[np.argsort(lengths[held], kind="stable")]
     weights = texts.weights(job.class_weights)
     if texts.task == "tag":
         loss = LabelLoss("classify", weights, job.label_smoothing)
         tags = TagObjective(tagged_rows(items, texts.targets), loss)
-        return Lesson(tags, train, HeldTags(tags, held, texts.names) if len(held) else None)
+        judged = HeldTags(tags, held, samples[held], texts.names) if len(held) else None
+        return Lesson(tags, train, judged)
     loss = LabelLoss(texts.task, weights, job.label_smoothing)
     rows = TokenRows.of(items, targets=texts.targets)
     labels = LabelObjective(rows, text_logits, loss)
@@ -233,6 +238,16 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
         table.requires_grad_(True)
 
 
+def _window_notes(texts: LabelledTexts, items: Sequence[Encoded]) -> list[str]:
+    """Say how many sentences of tagged words are longer than a window."""
+    windows = np.bincount([item.sample for item in items])
+    count = int((windows > 1).sum())
+    if texts.task != "tag" or not count:
+        return []
+    length = max(item.length for item in items)
+    return [f"{count:,} of {len(windows):,} sentences are read in windows of {length} tokens"]
+
+
 def _tokenized(
     job: FineTuningJob, texts: LabelledTexts, base: Path, config: BertConfig
 ) -> tuple[list[Encoded], TokenCounts]:
@@ -246,6 +261,8 @@ def _tokenized(
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     if texts.task == "answer":
         layout = in_windows(layout, job.max_length or min(limit, WINDOW))
+    elif texts.task == "tag":
+        layout = word_windows(layout)
     items = list(extra.added(tokenizer.encode(texts.records, layout)))
     refuse_pairs(items, config)
     tally = TokenCounts()

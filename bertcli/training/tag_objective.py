@@ -5,7 +5,7 @@ Source of the loss: transformers' BertForTokenClassification, with -100 for all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bertcli.evaluation.entities import TagPredictions
 from bertcli.models.heads import BertForTokenClassification
+from bertcli.tasks.word_windows import own_words
 from bertcli.tokenizing.columns import Encoded
 from bertcli.training.batches import Columns, in_batches, token_batch
 from bertcli.training.label_losses import LabelLoss
@@ -26,17 +27,13 @@ TAGS = "tags"  # a column of tokens: 0, or 1 + the number of the tag
 
 
 def tagged_rows(items: Sequence[Encoded], targets: Sequence[Any]) -> TokenRows:
-    """Return encoded sentences with the tags of their words, each a list of tag numbers."""
-    tags = [tag for item, words in zip(items, targets, strict=True) for tag in _tags(item, words)]
+    """Return windows of sentences with the tags of their own words; ``targets`` per sentence."""
     found = TokenRows.of(items)
-    return TokenRows(found.starts, {**found.tokens, TAGS: np.array(tags, np.int64)})
-
-
-def _tags(item: Encoded, words: Sequence[int]) -> Iterator[int]:
-    before = None
-    for word in item.columns["word_ids"]:
-        yield 0 if word is None or word == before else int(words[word]) + 1
-        before = word
+    tags = np.zeros(len(found.tokens["input_ids"]), np.int64)
+    for item, start, words in zip(items, found.starts, own_words(items), strict=False):
+        for word, place in words.items():
+            tags[start + place] = int(targets[item.sample][word]) + 1
+    return TokenRows(found.starts, {**found.tokens, TAGS: tags})
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class TagObjective:
     losses: Sequence[str] = ("loss",)
 
     def read(self, rows: Any) -> Columns:
-        """Return sentences by their numbers."""
+        """Return windows by their numbers."""
         return self.data.columns(rows)
 
     def counts(self, found: Columns) -> Sequence[float]:
@@ -79,7 +76,8 @@ class HeldTags:
     """Sentences that no step trains on."""
 
     objective: TagObjective
-    rows: Any
+    rows: Any  # of windows
+    samples: Any  # [n] the sentence of each row
     names: Sequence[str]
 
     def evaluate(
@@ -103,12 +101,15 @@ class HeldTags:
             sums = ranks.sum(sums.to(device)).cpu()
             said = ranks.sum(torch.from_numpy(said).to(device)).cpu().numpy()
         loss, count = sums.tolist()
-        metrics = self._predictions(said.astype(np.int64)).metrics()
-        return {"eval_loss": loss / max(count, 1), **metrics, "rows": len(self.rows)}
+        predictions = self._predictions(said.astype(np.int64))
+        found = {"eval_loss": loss / max(count, 1), **predictions.metrics()}
+        return {**found, "rows": len(predictions.truth)}
 
     def _predictions(self, said: np.ndarray) -> TagPredictions:
-        data = self.objective.data
-        places = [data.places(np.array([row]), TAGS) for row in self.rows]
+        data, windows = self.objective.data, self.rows[np.argsort(self.samples, kind="stable")]
+        _, counts = np.unique(self.samples, return_counts=True)
+        sentences = np.split(windows, np.cumsum(counts)[:-1])
+        places = [data.places(np.sort(rows), TAGS) for rows in sentences]
         truth = [[self.names[tag - 1] for tag in data.tokens[TAGS][place]] for place in places]
         guesses = [[self.names[tag] for tag in said[place]] for place in places]
         return TagPredictions(truth, guesses)

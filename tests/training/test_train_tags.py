@@ -1,6 +1,7 @@
 """`bertcli train` on words with tags: the step of transformers, and what loads the result."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,10 @@ from model_reference import close
 
 from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.reader import Reader
+from bertcli.records.records import Record
+from bertcli.tasks.word_windows import own_words, word_windows
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.fine_tuning import HeadTask
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.loop import Training
@@ -85,6 +90,50 @@ def test_a_rule_is_learnt_and_used(base, tmp_path):
     assert [(one["entity_group"], one["word"]) for one in row["entities"]] == [("good", "lovely")]
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "out")
     assert sorted(theirs.config.id2label.values()) == ["B-LOC", "B-bad", "B-good", "O"]
+
+
+def long_sentences(count, seed=0):
+    """Sentences of several windows of 12 tokens, with words of several tokens at their ends."""
+    rows = tagged(10 * count, seed)
+    both = [rows[at::count] for at in range(count)]
+    names = ("words", "tags")
+    return [{name: [one for row in some for one in row[name]] for name in names} for some in both]
+
+
+def test_long_sentences_are_learnt_and_judged_in_windows(base, tmp_path):
+    file = written(tmp_path / "words.jsonl", long_sentences(30))
+    more = ["--steps", 150, "--eval-every", 50, "--max-length", 12]
+    done = call(*argv(file, tmp_path / "out", base, *more))
+    assert done.code == 0 and "30 of 30 sentences are read in windows of 12 tokens" in done.err
+    assert "truncated" not in done.err
+    metrics = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    assert metrics["rows"] == 3 and metrics["f1"] > 0.99, metrics
+    other = written(tmp_path / "other.jsonl", long_sentences(6, seed=8))
+    done = good("evaluate", other, "-m", tmp_path / "out", "--max-length", 12)
+    assert done.rows[0]["n"] == 6 and done.rows[0]["f1"] > 0.99
+
+
+@pytest.mark.parametrize("length", [5, 8, 13, 64])
+def test_each_word_belongs_to_the_window_with_most_around_it(length, base):
+    """And its place there is that of its first token."""
+    tokens = Tokenizer.load(base)
+    (row,) = long_sentences(1)
+    layout = Layout(columns=("input_ids", "word_ids"), max_length=512, truncation="longest_first")
+    record = Record(row["words"])
+    (whole,) = tokens.encode([record], layout)
+    windows = tokens.encode([record], word_windows(replace(layout, max_length=length)))
+    own = list(own_words(windows))
+    assert sorted(word for words in own for word in words) == [*range(len(row["words"]))]
+    (first,) = own_words([whole])
+    for item, words in zip(windows, own, strict=True):
+        for word, place in words.items():
+            ids = item.columns["input_ids"], whole.columns["input_ids"]
+            assert ids[0][place] == ids[1][first[word]]
+            if len(windows) > 2 and sum(word in one.columns["word_ids"] for one in windows) > 1:
+                assert min(place, item.length - place) >= length // 4 // 2 or item in (
+                    windows[0],
+                    windows[-1],
+                )
 
 
 @pytest.mark.parametrize(
