@@ -18,6 +18,22 @@ class Rotary:
 
 
 @dataclass(frozen=True)
+class Disentangled:
+    """Words and distances have vectors of their own, which attention compares crosswise.
+
+    Source: DeBERTa, section 3.1.
+    """
+
+    span: int  # the table has a vector for so many distances, or buckets, on each side
+    longest: int  # of distances: those beyond share a vector
+    buckets: bool  # far distances share vectors by their logarithm
+    word_to_distance: bool  # c2p: a query meets the vector of the distance
+    distance_to_word: bool  # p2c: a key meets it
+    shared: bool  # a layer's own keys and queries are made of the vectors; or others
+    norm: bool  # vectors are normalised before
+
+
+@dataclass(frozen=True)
 class Dropouts:
     """What is dropped where, in training; None is the config's `hidden_dropout_prob`."""
 
@@ -76,6 +92,7 @@ class Structure:
     rotary: tuple[Rotary | None, ...] = ()  # of each layer; () is none
     windows: tuple[int | None, ...] = ()  # of each layer: a token sees so many on both sides
     buckets: int = 0  # a learned score a head for each bucket of distances, one table (MPNet)
+    disentangled: Disentangled | None = None  # (DeBERTa)
     # --- heads ---
     word_head: WordHead = WordHead()
     text_head: TextHead = TextHead()

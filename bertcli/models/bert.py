@@ -20,7 +20,14 @@ from bertcli.errors import ModelError
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
-from bertcli.models.positions import NoDistance, NothingAdded, distances, numbering, positions
+from bertcli.models.positions import (
+    NoDistance,
+    NothingAdded,
+    distances,
+    numbering,
+    positions,
+    shared_table,
+)
 
 KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
 Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
@@ -158,7 +165,7 @@ class BertSelfAttention(nn.Module):
         self.query = nn.Linear(*sizes, bias)
         self.key = nn.Linear(*sizes, bias)
         self.value = nn.Linear(*sizes, bias)
-        self.distance_embedding = distance
+        self.distance_embedding = distance.beside(self.query, self.key)
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, x: Tensor) -> Tensor:
@@ -270,7 +277,7 @@ class GatedIntermediate(BertIntermediate):
 class BertLayer(nn.Module):
     """Attention, cross-attention in some decoders, feed-forward. Section 3."""
 
-    def __init__(self, config: BertConfig, index: int, table: nn.Embedding | None = None) -> None:
+    def __init__(self, config: BertConfig, index: int, table: nn.Module | None = None) -> None:
         """Make layer `index`; `table` is the one of distances, where layers share it."""
         super().__init__()
         distance, structure = distances(config, index, table), config.structure
@@ -318,9 +325,8 @@ class BertEncoder(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.order = config.structure.layer_groups or range(config.num_hidden_layers)
-        table = None
-        if buckets := config.structure.buckets:
-            table = nn.Embedding(buckets, config.num_attention_heads)
+        table = shared_table(config)
+        if table is not None:
             self.relative_attention_bias = table
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides

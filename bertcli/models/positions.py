@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertcli.errors import ModelError
-from bertcli.families.structure import Rotary
+from bertcli.families.structure import Disentangled, Rotary
 from bertcli.models.attention import hide
 from bertcli.models.config import BertConfig
 
@@ -57,6 +57,13 @@ class NoDistance(nn.Module):
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Add nothing."""
         return None
+
+    def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
+        """Take note of what makes the queries and keys of this layer."""
+        return self
+
+    def prepare(self) -> None:
+        """Compute what stays the same; for inference, after loading."""
 
 
 def _places(x: Tensor, at: int = 0) -> Tensor:
@@ -113,7 +120,7 @@ class Buckets(NoDistance):
     Source: T5, section 2.1; the buckets of MPNet.
     """
 
-    def __init__(self, table: nn.Embedding) -> None:
+    def __init__(self, table: nn.Module) -> None:
         super().__init__()
         self.shared = (table,)  # in a tuple, as it is a module of the encoder, not of each layer
         with torch.device("cpu"):
@@ -161,6 +168,101 @@ class RotaryPositions(NoDistance):
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         left, right = x.chunk(2, -1)
         return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
+class DistanceVectors(nn.Module):
+    """The vectors of distances, which the layers of a DeBERTa share: [2 span, hidden]."""
+
+    def __init__(self, config: BertConfig, disentangled: Disentangled) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2 * disentangled.span, config.hidden_size)
+        self.LayerNorm: nn.Module = nn.Identity()
+        if disentangled.norm:
+            self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self) -> Tensor:
+        """Return the vectors as layers use them."""
+        vectors: Tensor = self.dropout(self.LayerNorm(self.table.weight))
+        return vectors
+
+
+class DisentangledDistance(NoDistance):
+    """Queries meet the vectors of distances, and so do keys.
+
+    Source: DeBERTa, section 3.1, equation 4; its buckets are those of make_log_bucket_position.
+    """
+
+    def __init__(self, config: BertConfig, said: Disentangled, vectors: nn.Module) -> None:
+        super().__init__()
+        self.said, self.shared, self.head_size = said, (vectors,), config.head_size
+        self.parts = 1 + said.word_to_distance + said.distance_to_word
+        sizes = config.hidden_size, config.num_attention_heads * config.head_size
+        if said.word_to_distance and not said.shared:
+            self.key = nn.Linear(*sizes)
+        if said.distance_to_word and not said.shared:
+            self.query = nn.Linear(*sizes)
+        self.makers: tuple[nn.Linear, ...] = ()
+        self.made: tuple[Tensor, Tensor] | None = None
+        with torch.device("cpu"):
+            self.rows = _rows(said).tolist()  # a list: the logarithms of compilers differ
+
+    def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
+        """Take the projections of the layer where it has none of its own."""
+        if self.said.shared:
+            self.makers = (query, key)
+        return self
+
+    def prepare(self) -> None:
+        """Keep the keys and queries of distances."""
+        self.made = self._vectors()
+        self.makers = ()
+
+    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Shrink queries, as their scores are one part of several."""
+        return q / math.sqrt(self.parts), k
+
+    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
+        """Add the scores of queries and keys with the distance between them, [..., H, Lq, Lk]."""
+        if self.parts == 1:
+            return None
+        longest = self.said.longest
+        apart = _apart(q, k, at).clamp(-2 * longest, 2 * longest) + 2 * longest
+        rows = torch.tensor(self.rows, device=q.device)[apart]  # [Lq, Lk]
+        query, key = self._vectors() if self.made is None else self.made
+        total = q.new_zeros(())
+        if self.said.word_to_distance:
+            met = q @ key.transpose(-1, -2)  # [..., H, Lq, 2 span]
+            total = total + met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
+        if self.said.distance_to_word:
+            met = k @ query.transpose(-1, -2)  # [..., H, Lk, 2 span]
+            turned = rows.T.expand(*met.shape[:-2], *rows.T.shape)
+            total = total + met.gather(-1, turned).transpose(-1, -2)
+        return total / math.sqrt(self.head_size * self.parts)
+
+    def _vectors(self) -> tuple[Tensor, Tensor]:
+        """Return queries and keys of distances, each [H, 2 span, D]; those not needed are empty."""
+        vectors: Tensor = self.shared[0]()
+        query, key = self.makers or (getattr(self, name, None) for name in ("query", "key"))
+        none = vectors.new_zeros(0)
+        return self._heads(query, vectors, none), self._heads(key, vectors, none)
+
+    def _heads(self, made: nn.Linear | None, vectors: Tensor, none: Tensor) -> Tensor:
+        if made is None:
+            return none
+        return made(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
+
+
+def _rows(said: Disentangled) -> Tensor:
+    """Return the row of each distance from -2 longest to 2 longest, of a query behind a key."""
+    apart = torch.arange(-2 * said.longest, 2 * said.longest + 1)
+    if said.buckets:
+        near = said.span // 2
+        size = apart.abs().clamp(min=near)
+        far = (size / near).log() / torch.tensor((said.longest - 1) / near).log()
+        far = (far * (near - 1)).ceil() + near
+        apart = torch.where(apart.abs() <= near, apart, (far * apart.sign()).long())
+    return (apart + said.span).clamp(0, 2 * said.span - 1)
 
 
 class Window(NoDistance):
@@ -242,13 +344,27 @@ def numbering(config: BertConfig) -> Numbering:
     return partial(after_padding, first - 1) if config.structure.skips_padding else as_placed
 
 
-def distances(config: BertConfig, layer: int, table: nn.Embedding | None = None) -> NoDistance:
+def shared_table(config: BertConfig) -> nn.Module | None:
+    """Return the table of distances that all layers share, if the model has one."""
+    structure = config.structure
+    if structure.disentangled:
+        return DistanceVectors(config, structure.disentangled)
+    return (
+        nn.Embedding(structure.buckets, config.num_attention_heads) if structure.buckets else None
+    )
+
+
+def distances(config: BertConfig, layer: int, table: nn.Module | None = None) -> NoDistance:
     """Return what knows places in the attention of a layer; ModelError for an unknown scheme.
 
-    `table` is the one of buckets, which layers share.
+    `table` is the one that layers share.
     """
     structure = config.structure
-    within = _distances(config) if table is None else Buckets(table)
+    within = _distances(config)
+    if table is not None and structure.disentangled:
+        within = DisentangledDistance(config, structure.disentangled, table)
+    elif table is not None:
+        within = Buckets(table)
     if structure.rotary and (rotary := structure.rotary[layer]):
         within = RotaryPositions(config.head_size, rotary)
     reach = structure.windows[layer] if structure.windows else None

@@ -202,6 +202,7 @@ def prepare(model: BertModel, device: torch.device) -> str:
         model.pooler = PreparedPooler(made(model.pooler.dense))
     fuse_qkv(model)
     for layer in model.encoder.layer:
+        layer.attention.self.distance_embedding.prepare()
         layer.attention.self.qkv = made(layer.attention.self.qkv)
         attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
         layer.attention.output = PreparedResidual(attended, made(attended.dense))

@@ -8,7 +8,7 @@ import transformers
 from model_reference import TINY, close, randomise, texts, tiny
 
 from bertcli.errors import ModelError
-from bertcli.families.structure import Rotary, Structure
+from bertcli.families.structure import Disentangled, Rotary, Structure
 from bertcli.models.attention import packed, padded, recording
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Decoder
@@ -164,6 +164,34 @@ def test_gates_behind_norms_are_those_of_nomic_and_gte(name):
     ids = ids.clamp(1) * keep
     ours = copied(ours, their, PROJECTIONS + GATED)
     same(ours, their, ids, keep)
+    before = ours(ids, keep)
+    prepare(ours, torch.device("cpu"))
+    close(ours(ids, keep), before)
+
+
+@pytest.mark.parametrize("buckets", [0, 8])
+@pytest.mark.parametrize("kinds", [["c2p", "p2c"], ["c2p"], ["p2c"], []])
+@pytest.mark.parametrize("shared", [False, True])
+@torch.no_grad()
+def test_disentangled_scores_are_those_of_deberta(buckets, kinds, shared):
+    more = {"position_buckets": buckets or -1, "pos_att_type": kinds, "share_att_key": shared}
+    more |= {"norm_rel_ebd": "layer_norm" if buckets else "none", "relative_attention": True}
+    more |= {"position_biased_input": False, "max_relative_positions": 20}
+    their = theirs("DebertaV2", layer_norm_eps=1e-7, **more)
+    word, distance = "c2p" in kinds, "p2c" in kinds
+    said = Disentangled(buckets or 20, 20, bool(buckets), word, distance, shared, bool(buckets))
+    structure = Structure(absolute_positions=False, disentangled=said)
+    ours = model_of(structure, layer_norm_eps=1e-7)
+    own = "self.distance_embedding"
+    names = [("encoder.rel_embeddings", "encoder.relative_attention_bias.table")]
+    names += [("encoder.LayerNorm", "encoder.relative_attention_bias.LayerNorm")]
+    names += [("self.pos_key_proj", f"{own}.key"), ("self.pos_query_proj", f"{own}.query")]
+    names += [("_proj", "")]
+    ids, keep, _ = texts(3, 60)
+    ids = ids.clamp(1) * keep
+    ours = copied(ours, their, names)
+    same(ours, their, ids, keep)
+    first_of(ours, ids, keep)
     before = ours(ids, keep)
     prepare(ours, torch.device("cpu"))
     close(ours(ids, keep), before)
