@@ -87,15 +87,19 @@ def _linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Named
         yield f"{name}.bias", (outputs,)
 
 
-def _norm(name: str, width: int) -> Named:
+def _norm(name: str, width: int, *, bias: bool = True) -> Named:
     yield f"{name}.weight", (width,)
-    yield f"{name}.bias", (width,)
+    if bias:
+        yield f"{name}.bias", (width,)
 
 
 def _bert(config: BertConfig, pooler: bool) -> Named:
     yield from _embeddings(config)
+    yield from _shared_table(config)
     for layer in range(config.distinct_layers):
         yield from _layer(config, layer)
+    if config.structure.norm_first:
+        yield from _norm("encoder.LayerNorm", config.hidden_size, bias=config.structure.norm_bias)
     if pooler:
         yield from _linear("pooler.dense", config.hidden_size, config.hidden_size)
 
@@ -116,13 +120,23 @@ def _embeddings(config: BertConfig) -> Named:
         yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
     for extra, size in config.extra_embeddings.items():
         yield f"embeddings.extra.{extra}.weight", (size, width)
-    yield from _norm("embeddings.LayerNorm", width)
+    yield from _norm("embeddings.LayerNorm", width, bias=structure.norm_bias)
     if structure.embedding_size is not None:
         yield from _linear("embeddings.project", width, config.hidden_size)
 
 
+def _shared_table(config: BertConfig) -> Named:
+    name, said = "encoder.relative_attention_bias", config.structure.disentangled
+    if said:
+        yield f"{name}.table.weight", (2 * said.span, config.hidden_size)
+        if said.norm:
+            yield from _norm(f"{name}.LayerNorm", config.hidden_size)
+    elif buckets := config.structure.buckets:
+        yield f"{name}.weight", (buckets, config.num_attention_heads)
+
+
 def _layer(config: BertConfig, layer: int) -> Named:
-    name, width = f"encoder.layer.{layer}", config.hidden_size
+    name, width, structure = f"encoder.layer.{layer}", config.hidden_size, config.structure
     yield from _attention(config, f"{name}.attention", config.heads(layer) * config.head_size)
     if config.position_embedding_type.startswith("relative_key"):
         distances = 2 * config.max_position_embeddings - 1
@@ -130,17 +144,35 @@ def _layer(config: BertConfig, layer: int) -> Named:
     if config.add_cross_attention:
         across = config.num_attention_heads * config.head_size
         yield from _attention(config, f"{name}.crossattention", across)
-    yield from _linear(f"{name}.intermediate.dense", width, config.intermediate_size)
-    yield from _linear(f"{name}.output.dense", config.intermediate_size, width)
-    yield from _norm(f"{name}.output.LayerNorm", width)
+        yield from _norm(f"{name}.crossattention.output.LayerNorm", width)
+    inner, (wide, narrow) = config.intermediate_size, structure.feed_forward_bias
+    for part in ("dense", "gate") if structure.gated else ("dense",):
+        yield from _linear(f"{name}.intermediate.{part}", width, inner, bias=wide)
+    yield from _linear(f"{name}.output.dense", inner, width, bias=narrow)
+    for norm in _norms(config, layer):
+        yield from _norm(f"{name}.{norm}", width, bias=structure.norm_bias)
+    if said := structure.disentangled:
+        there = {"key": said.word_to_distance, "query": said.distance_to_word}
+        for part in (part for part, used in there.items() if used and not said.shared):
+            yield from _linear(f"{name}.attention.self.distance_embedding.{part}", width, width)
+
+
+def _norms(config: BertConfig, layer: int) -> Iterator[str]:
+    """Yield the norms of a layer."""
+    if not config.structure.norm_first:
+        yield from ("attention.output.LayerNorm", "output.LayerNorm")
+        return
+    if layer:
+        yield "attention.LayerNorm"
+    yield "LayerNorm"
 
 
 def _attention(config: BertConfig, name: str, heads: int) -> Named:
     """`heads` is the width of all heads together."""
+    bias = config.structure.attention_bias
     for part in ("query", "key", "value"):
-        yield from _linear(f"{name}.self.{part}", config.hidden_size, heads)
-    yield from _linear(f"{name}.output.dense", heads, config.hidden_size)
-    yield from _norm(f"{name}.output.LayerNorm", config.hidden_size)
+        yield from _linear(f"{name}.self.{part}", config.hidden_size, heads, bias=bias)
+    yield from _linear(f"{name}.output.dense", heads, config.hidden_size, bias=bias)
 
 
 def _head(config: BertConfig, name: str) -> Named:

@@ -8,6 +8,7 @@ from typing import Any
 from bertcli.errors import ModelError
 from bertcli.families.bert import BERT
 from bertcli.families.family import Family
+from bertcli.families.mpnet import MPNET
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
 FAMILIES: Mapping[str, Family] = {
@@ -17,6 +18,7 @@ FAMILIES: Mapping[str, Family] = {
         ROBERTA,
         XLM_ROBERTA,
         CAMEMBERT,
+        MPNET,
     )
 }
 

@@ -30,6 +30,7 @@ VARIANTS = {
     "decoder": {"is_decoder": True, "add_cross_attention": True, "pruned_heads": {"0": [1]}},
     "untied": {"tie_word_embeddings": False},
     "types": {"type_vocab_size": 3},
+    "mpnet": {"model_type": "mpnet", "pad_token_id": 1},
 }
 
 

@@ -43,10 +43,15 @@ class Row:
         return [name for name, ours in page.classes.items() if ours != "BertLMHeadModel"]
 
 
+def buckets(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    return {"relative_attention_num_buckets": chance.choice((32, 40)), "type_vocab_size": None}
+
+
 ROWS = (
     Row("roberta", "Roberta"),
     Row("xlm-roberta", "XLMRoberta", alike=True),
     Row("camembert", "Camembert", alike=True),
+    Row("mpnet", "MPNet", buckets),
 )
 
 

@@ -1,0 +1,65 @@
+"""MPNet: one table of distances for all layers, on top of positions; no token types.
+
+Positions are counted from behind the padding as in RoBERTa. Source: MPNet: Masked and Permuted
+Pre-training for Language Understanding; the classes of this name in transformers.
+"""
+
+from __future__ import annotations
+
+from bertcli.errors import ModelError
+from bertcli.families.family import Family
+from bertcli.families.structure import Structure, TextHead, WordHead
+from bertcli.files.typed_json import JsonObject, whole_number
+
+PADDING = 1  # whatever pad_token_id says, positions are counted so
+BUCKETS = 32  # that distances are sorted into, however large the table is
+
+
+def structure(values: JsonObject) -> Structure:
+    """Return where MPNet differs from BERT. ModelError for a table with too few rows."""
+    buckets: int = values.needed("relative_attention_num_buckets", *whole_number())
+    if buckets < BUCKETS:
+        raise ModelError(f"relative_attention_num_buckets is {buckets}: MPNet needs {BUCKETS}")
+    dropout = values.get("hidden_dropout_prob")
+    return Structure(
+        first_position=PADDING + 1,
+        skips_padding=True,
+        token_types=False,
+        buckets=buckets,
+        word_head=WordHead(activation="gelu"),
+        text_head=TextHead(pooler=False, drop_first=True, dropout=dropout),
+    )
+
+
+MPNET = Family(
+    model_type="mpnet",
+    title="MPNet",
+    classes={
+        "MPNetModel": "BertModel",
+        "MPNetForMaskedLM": "BertForMaskedLM",
+        "MPNetForSequenceClassification": "BertForSequenceClassification",
+        "MPNetForMultipleChoice": "BertForMultipleChoice",
+        "MPNetForTokenClassification": "BertForTokenClassification",
+        "MPNetForQuestionAnswering": "BertForQuestionAnswering",
+    },
+    base="mpnet",
+    lacks=frozenset({"type_vocab_size", "classifier_dropout", "position_embedding_type"}),
+    defaults={"vocab_size": 30527, "pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},
+    structure=structure,
+    tensors=(
+        ("encoder.layer.#.attention.attn.q", "encoder.layer.#.attention.self.query"),
+        ("encoder.layer.#.attention.attn.k", "encoder.layer.#.attention.self.key"),
+        ("encoder.layer.#.attention.attn.v", "encoder.layer.#.attention.self.value"),
+        ("encoder.layer.#.attention.attn.o", "encoder.layer.#.attention.output.dense"),
+        ("encoder.layer.#.attention.LayerNorm", "encoder.layer.#.attention.output.LayerNorm"),
+        ("lm_head.dense", "cls.predictions.transform.dense"),
+        ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
+        ("lm_head", "cls.predictions"),
+    ),
+    heads={
+        "BertForSequenceClassification": (
+            ("classifier.dense", "classifier_head.dense"),
+            ("classifier.out_proj", "classifier"),
+        )
+    },
+)
