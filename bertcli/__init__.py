@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         BertForNextSentencePrediction,
         BertForPreTraining,
         BertForQuestionAnswering,
+        BertForReplacedTokens,
         BertForSequenceClassification,
         BertForTokenClassification,
         BertLMHeadModel,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 _NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
-BertForQuestionAnswering BertForSequenceClassification BertForTokenClassification BertLMHeadModel
+BertForQuestionAnswering BertForReplacedTokens BertForSequenceClassification
+BertForTokenClassification BertLMHeadModel
 """
 _PLACES = {
     "__version__": "bertcli.files.versions",
@@ -65,6 +67,7 @@ __all__ = [
     "BertForNextSentencePrediction",
     "BertForPreTraining",
     "BertForQuestionAnswering",
+    "BertForReplacedTokens",
     "BertForSequenceClassification",
     "BertForTokenClassification",
     "BertLMHeadModel",

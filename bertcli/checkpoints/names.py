@@ -75,6 +75,7 @@ HEADS: Mapping[str, str] = {
     "next sentence": "cls.seq_relationship.",
     "classifier": "classifier",  # and before it `classifier_head`, in families that have one
     "question answering": "qa_outputs.",
+    "replaced tokens": "discriminator_predictions.",  # of ELECTRA
 }
 
 # A class -> the heads that it cannot do without.
@@ -88,6 +89,7 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
     "BertForMultipleChoice": ("pooler", "classifier"),
     "BertForTokenClassification": ("classifier",),
     "BertForQuestionAnswering": ("question answering",),
+    "BertForReplacedTokens": ("replaced tokens",),
 }
 
 

@@ -31,6 +31,7 @@ POOLED: Mapping[str, bool] = {
     "BertForMultipleChoice": True,
     "BertForTokenClassification": False,
     "BertForQuestionAnswering": False,
+    "BertForReplacedTokens": False,
 }
 # Class -> the field of the structure that says whether it has a layer of its own instead.
 OWN_LAYER: Mapping[str, str] = {
@@ -194,3 +195,6 @@ def _head(config: BertConfig, name: str) -> Named:
         yield from _linear("classifier", width, 1)
     if name == "BertForQuestionAnswering":
         yield from _linear("qa_outputs", width, 2)
+    if name == "BertForReplacedTokens":
+        yield from _linear("discriminator_predictions.dense", width, width)
+        yield from _linear("discriminator_predictions.dense_prediction", width, 1)

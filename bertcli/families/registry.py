@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertcli.errors import ModelError
+from bertcli.families.albert import ALBERT
 from bertcli.families.bert import BERT
+from bertcli.families.distilbert import DISTILBERT
+from bertcli.families.electra import ELECTRA
 from bertcli.families.family import Family
 from bertcli.families.mpnet import MPNET
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
@@ -18,6 +21,9 @@ FAMILIES: Mapping[str, Family] = {
         ROBERTA,
         XLM_ROBERTA,
         CAMEMBERT,
+        DISTILBERT,
+        ELECTRA,
+        ALBERT,
         MPNET,
     )
 }

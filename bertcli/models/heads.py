@@ -256,6 +256,33 @@ class BertForTokenClassification(BertWithHead):
         return self.classifier(self.dropout(hidden))
 
 
+class ReplacedTokens(nn.Module):
+    """The parent of ELECTRA's head: `discriminator_predictions` in checkpoints."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = activation(config.hidden_act)
+        self.dense_prediction = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [...]."""
+        found: Tensor = self.dense_prediction(self.activation(self.dense(x)))
+        return found.squeeze(-1)
+
+
+class BertForReplacedTokens(BertWithHead):
+    """Which tokens a generator has put in place of those of the text. Source: ELECTRA."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, pooler=False)
+        self.discriminator_predictions = ReplacedTokens(config)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every token, [..., L]; above 0 it is taken for a replaced one."""
+        return self.discriminator_predictions(hidden)
+
+
 class BertForQuestionAnswering(BertWithHead):
     """Where in the second sentence the answer to the first starts and ends. Section 4.2."""
 
@@ -284,6 +311,7 @@ ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {
         BertForMultipleChoice,
         BertForTokenClassification,
         BertForQuestionAnswering,
+        BertForReplacedTokens,
     )
 }
 

@@ -42,7 +42,7 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
 
     `model.config.pruned_heads` then names all pruned heads, so that the model can be saved and
     built again. ValueError for a layer or head that does not exist, or a layer that would keep
-    none.
+    none, or one whose weights are those of others.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     gone = {layer: set(cut) for layer, cut in model.config.pruned_heads.items()}
@@ -58,7 +58,9 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
 
 
 def _refuse(model: BertModel, layer: int, cut: set[int]) -> None:
-    layers, heads = len(model.encoder.layer), model.config.num_attention_heads
+    layers, heads = model.config.depth, model.config.num_attention_heads
+    if layers > len(model.encoder.layer):
+        raise ValueError("layers that share their weights cannot be pruned")
     if layer not in range(layers) or not cut <= set(range(heads)):
         raise ValueError(f"layer {layer}, heads {sorted(cut)}: there are {layers} x {heads}")
     if len(cut) == heads:

@@ -16,7 +16,7 @@ from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.dense import IDENTITY
 from bertcli.errors import ModelError, UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
-from bertcli.models.bert import BertModel
+from bertcli.models.bert import BertEncoder, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import (
     BertForQuestionAnswering,
@@ -231,7 +231,10 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
         return
     bert = model if isinstance(model, BertModel) else model.get_submodule("bert")
     extra = bert.get_submodule("embeddings.extra").parameters()
-    below = list(bert.get_submodule("encoder.layer").children())[:layers]
+    encoder = bert.get_submodule("encoder")
+    assert isinstance(encoder, BertEncoder)
+    above = {*encoder.order[layers:]}  # a layer that is used again there is trained
+    below = [layer for at, layer in enumerate(encoder.layer) if at not in above]
     for part in (bert.get_submodule("embeddings"), *below):
         part.requires_grad_(False)
     for table in extra:  # nothing of them is pretrained

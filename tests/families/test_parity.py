@@ -4,12 +4,15 @@ A family joins with a row in `family_models`.
 """
 
 import inspect
+import json
 
 import pytest
 import torch
 from family_models import ROWS, batch, our_model, their_model
 from model_reference import close
 
+from bertcli.checkpoints import shapes
+from bertcli.checkpoints.load import load, save
 from bertcli.families.registry import FAMILIES
 from bertcli.models.attention import recording
 from bertcli.models.forward_passes import encode
@@ -65,9 +68,13 @@ def compare_states(theirs, ours, inputs):
         close(ours.pooler(last[:, 0]), wanted.pooler_output)
 
 
+def given(name, inputs):
+    """Inputs as a class takes them: [1, choices, L] or [B, L]."""
+    return [one[None] for one in inputs] if name.endswith("MultipleChoice") else inputs
+
+
 def compare_logits(theirs, ours, inputs, name):
-    if name.endswith("MultipleChoice"):
-        inputs = [one[None] for one in inputs]
+    inputs = given(name, inputs)
     got, found = as_list(ours(*inputs)), call(theirs, *inputs)
     wanted = [found[key] for key in LOGITS if key in found]
     assert len(got) == len(wanted)
@@ -94,3 +101,38 @@ def test_numbers_are_those_of_transformers(row, name):
 
 def test_every_page_has_a_row():
     assert {row.model_type for row in ROWS} == {*FAMILIES} - {"bert"}
+
+
+@pytest.mark.parametrize(("row", "name"), CASES)
+@torch.no_grad()
+def test_folders_go_both_ways(row, name, tmp_path):
+    """What transformers saves is loaded, and what is saved of it is loaded by transformers."""
+    theirs = their_model(row, name, seed=4)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours, report = load(tmp_path / "theirs")
+    assert report.complete and not (report.unexpected or report.unused)
+    save(ours, ours.config, tmp_path / "ours")
+    again, info = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info.values()), info
+    inputs = given(name, batch(theirs, 4))
+    close(tensors(call(again.eval(), *inputs)), tensors(call(theirs, *inputs)))
+    there = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    back = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert {key: back[key] for key in there if there[key] is not None} == {
+        key: value for key, value in there.items() if value is not None
+    }
+
+
+def tensors(output):
+    return [one for one in output.values() if isinstance(one, torch.Tensor)]
+
+
+@pytest.mark.parametrize(("row", "name"), CASES)
+def test_shapes_are_told_without_the_model(row, name):
+    for seed in seeds(row):
+        theirs = their_model(row, name, seed)
+        ours = our_model(theirs)
+        config, kind = ours.config, type(ours).__name__
+        found = {key: tuple(one.shape) for key, one in ours.state_dict().items()}
+        assert shapes.expected(config, kind) == found
+        assert shapes.count(config, kind) == sum(one.numel() for one in theirs.parameters())

@@ -4,6 +4,7 @@ import pytest
 import torch
 from model_reference import close, load, randomise, texts, theirs, tiny
 
+from bertcli.families.bert import BERT
 from bertcli.models.attention import causal, padded, recording
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Decoder, memories
@@ -117,7 +118,7 @@ def logits(output):
 
 HEADS = [
     (name, labels)
-    for name in sorted(set(ARCHITECTURES) - {"BertModel", "BertForMultipleChoice"})
+    for name in sorted({*BERT.classes} - {"BertModel", "BertForMultipleChoice"})
     for labels in (2, 5)
     if (name, labels) != ("BertForQuestionAnswering", 5)  # an answer has a start and an end
 ]

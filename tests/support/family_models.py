@@ -5,8 +5,8 @@ drawn for it. Dropout is 0, so that a model in train mode can be compared.
 """
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +26,28 @@ def as_it_is(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def distilbert(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    keys = FAMILIES["distilbert"].keys
+    own = {theirs: sizes[ours] for ours, theirs in keys.items()} | dict.fromkeys(keys)
+    gone = dict.fromkeys(("type_vocab_size", "layer_norm_eps"))
+    return {**own, **gone, "seq_classif_dropout": 0.0, "qa_dropout": 0.0}
+
+
+def electra(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    width = chance.choice((3, 8, sizes["hidden_size"]))
+    return {"embedding_size": width, "summary_last_dropout": 0.0}
+
+
+def albert(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    groups = chance.randint(1, sizes["num_hidden_layers"])
+    width = chance.choice((3, 8, sizes["hidden_size"]))
+    return {
+        "embedding_size": width,
+        "num_hidden_groups": groups,
+        "classifier_dropout_prob": 0.0,
+    }
+
+
 @dataclass(frozen=True)
 class Row:
     """A family as it is tested."""
@@ -33,7 +55,6 @@ class Row:
     model_type: str
     prefix: str  # of the classes of transformers
     draw: Draw = as_it_is  # more keys; None takes one of the shared ones away
-    heads: Mapping[str, str] = field(default_factory=dict)  # class -> key of logits, if unusual
     alike: bool = False  # a family whose model is that of a row before it: fewer configurations
 
     @property
@@ -51,6 +72,9 @@ ROWS = (
     Row("roberta", "Roberta"),
     Row("xlm-roberta", "XLMRoberta", alike=True),
     Row("camembert", "Camembert", alike=True),
+    Row("distilbert", "DistilBert", distilbert),
+    Row("electra", "Electra", electra),
+    Row("albert", "Albert", albert),
     Row("mpnet", "MPNet", buckets),
 )
 
@@ -82,7 +106,7 @@ def their_model(row: Row, name: str, seed: int, **changes: Any) -> torch.nn.Modu
     chance = random.Random(f"{row.model_type} {name} {seed}")
     said = shared(chance)
     said |= row.draw(chance, said) | changes
-    if name.endswith("QuestionAnswering"):
+    if name.endswith(("QuestionAnswering", "ForPreTraining")):
         said["num_labels"] = 2
     kept = {key: value for key, value in said.items() if value is not None}
     config = transformers.AutoConfig.for_model(row.model_type, **kept)

@@ -1,0 +1,74 @@
+"""ELECTRA: BERT with narrow tables, no pooler, and heads of its own.
+
+Its discriminator tells which words were replaced, its generator replaces them. Source: ELECTRA:
+Pre-training Text Encoders as Discriminators Rather Than Generators; the classes of this name in
+transformers.
+"""
+
+from __future__ import annotations
+
+from bertcli.errors import ModelError
+from bertcli.families.family import Family
+from bertcli.families.structure import Structure, TextHead, WordHead
+from bertcli.files.typed_json import JsonObject, whole_number
+
+
+def structure(values: JsonObject) -> Structure:
+    """Return where ELECTRA differs from BERT. ModelError for a summary other than usual."""
+    width: int = values.needed("embedding_size", *whole_number(1))
+    if values.text("summary_type") != "first" or not values.switch("summary_use_proj"):
+        raise ModelError(
+            f"{values.source}: summary_type and summary_use_proj are supported as first and true"
+        )
+    return Structure(
+        embedding_size=width if width != values["hidden_size"] else None,
+        pooler=False,
+        word_head=WordHead(activation="gelu", bias_twice=False),
+        text_head=TextHead(pooler=False, activation="gelu", drop_first=True),
+        choice_head=TextHead(
+            pooler=False,
+            activation=values.text("summary_activation") or "linear",
+            dropout=values.number("summary_last_dropout"),
+        ),
+    )
+
+
+ELECTRA = Family(
+    model_type="electra",
+    title="ELECTRA",
+    classes={
+        "ElectraModel": "BertModel",
+        "ElectraForPreTraining": "BertForReplacedTokens",
+        "ElectraForMaskedLM": "BertForMaskedLM",
+        "ElectraForCausalLM": "BertLMHeadModel",
+        "ElectraForSequenceClassification": "BertForSequenceClassification",
+        "ElectraForMultipleChoice": "BertForMultipleChoice",
+        "ElectraForTokenClassification": "BertForTokenClassification",
+        "ElectraForQuestionAnswering": "BertForQuestionAnswering",
+    },
+    base="electra",
+    defaults={
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+        "summary_last_dropout": 0.1,
+    },
+    structure=structure,
+    tensors=(
+        ("embeddings_project", "embeddings.project"),
+        ("generator_predictions.dense", "cls.predictions.transform.dense"),
+        ("generator_predictions.LayerNorm", "cls.predictions.transform.LayerNorm"),
+        ("generator_lm_head", "cls.predictions.decoder"),
+    ),
+    heads={
+        "BertForSequenceClassification": (
+            ("classifier.dense", "classifier_head.dense"),
+            ("classifier.out_proj", "classifier"),
+        ),
+        "BertForMultipleChoice": (("sequence_summary.summary", "classifier_head.dense"),),
+    },
+)
