@@ -16,11 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from bertcli.checkpoints.scan import read_config
+from bertcli.embedding.late_interaction import QUERY, LateInteraction, read_late
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
 from bertcli.embedding.sentence_config import Sentence, read_sentence
@@ -55,6 +57,7 @@ from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -136,6 +139,7 @@ class Embedder:
     of_tokens: tuple[VectorModule, ...] = ()  # modules before the pooling
     of_texts: tuple[VectorModule, ...] = ()  # and behind it
     terms: TermPooling | None = None  # what makes weights of terms instead
+    late: LateInteraction | None = None  # what tokens are matched one by one
 
     @classmethod
     def open(cls, folder: ModelFolder, options: EmbedOptions, tell: Tell = SILENCE) -> Self:
@@ -150,19 +154,23 @@ class Embedder:
         own = options.own_modules
         of_tokens = read_chain(folder.path, sentence.of_tokens) if own else ()
         of_texts = read_chain(folder.path, sentence.of_texts) if own else ()
+        spec = ModelSpec(folder.path / sentence.transformer, options)
+        spec = replace(spec, parse_special=options.parse_special)
+        tokenizer = open_tokenizer(spec, tell)
+        late = _late(folder.path, options, tokenizer)
+        if late:
+            options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
         options = settled(options, sentence)
-        spec = ModelSpec(
-            folder.path / sentence.transformer,
-            options,
+        spec = replace(
+            spec,
+            compute=options,
             kind="BertForMaskedLM" if sparse else "BertModel",
-            reading=Reading(first=reads_first(options, sentence)),
+            reading=Reading(first=reads_first(options, sentence), idle=late.idle if late else None),
             pooler=None if sparse else options.pooling == "pooler",
-            parse_special=options.parse_special,
         )
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
-        tokenizer = open_tokenizer(spec, tell)
         runtime, terms = open_runtime(spec, tokenizer, tell), sparse.pooling if sparse else None
-        embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms)
+        embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
         try:
             check_dim(options.dim or embedder.width, embedder.width)
         except BertcliError:
@@ -204,7 +212,8 @@ class Embedder:
     def max_length(self) -> int:
         """The number of tokens, special ones included, that a text is truncated to."""
         asked, instead = self.options.max_length, ", or --on-truncate window"
-        return self.runtime.max_length(asked, self.sentence.max_length, instead)
+        meant = (self.late and self.late.role.length) or self.sentence.max_length
+        return self.runtime.max_length(asked, meant, instead)
 
     @cached_property
     def same_bits(self) -> bool:
@@ -269,7 +278,7 @@ class Embedder:
         return Layout(
             columns=self._columns,
             special_tokens=self.options.special_tokens,
-            max_length=self.max_length,
+            max_length=self.max_length - (self.late.added if self.late else 0),
             truncation="longest_first",
             stride=self.options.stride if window else 0,
             overflowing=window,
@@ -392,6 +401,9 @@ class Embedder:
 
     def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | EmbeddedBlock]:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
+        if self.late:
+            special = self.options.special_tokens
+            records = [[self.late.extended(one, special=special) for one in it] for it in records]
         filled = [item for windows in records for item in windows if item.length]
         states = iter((yield from self._run(Tokens.of(filled))))
         nothing = np.zeros((0, *self._shape), np.float32)
@@ -399,7 +411,8 @@ class Embedder:
         for windows in records:
             vectors = [next(states) if item.length else nothing for item in windows]
             item, vector = joined(windows, vectors)
-            pieces = TokenVectors.of_tokens(item)
+            kept, vector = self.late.matched(item, vector) if self.late else (item, vector)
+            pieces = TokenVectors.of_tokens(kept)
             if self.options.words is not None:
                 (read,) = self.prepare([item.record])
                 words = words_of(item._replace(record=read))
@@ -426,6 +439,7 @@ class Embedder:
         return {
             "pooling": options.pooling,
             **self._chosen_terms(),
+            **({"late_interaction": self.late.described} if self.late else {}),
             "word_vectors": options.words,
             "layers": list(options.layers),
             "layer_combine": options.combine,
@@ -475,6 +489,12 @@ class Embedder:
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
         length = self.runtime.tokenizer.encode([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
+
+
+def _late(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:
+    """Return how tokens are matched one by one, where that is asked for and the model is for it."""
+    late = read_late(folder, tokenizer) if options.per_token and options.words is None else None
+    return late and replace(late, is_query=options.prompt_name == QUERY)
 
 
 def _reading(spec: ModelSpec, options: EmbedOptions, modules: Sequence[VectorModule]) -> Reading:

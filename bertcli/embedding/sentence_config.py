@@ -193,6 +193,8 @@ def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -
     hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
     if "SpladePooling" in untaught:
         hint = "--sparse writes the weights of terms that this model makes"
+    elif any(name == "MultiVectorMask" or name.startswith("pylate.") for name in untaught):
+        hint = "--token-vectors gives the vectors of tokens that this model makes (ColBERT)"
     if untaught:
         names = ", ".join(untaught)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)

@@ -221,6 +221,8 @@ def unable(spec: ModelSpec) -> str:
         return "a model with extra embeddings"
     if not {*compute.device.split(",")} <= {"auto", "cpu"}:
         return f"--device {compute.device}"
+    if spec.reading.idle is not None:
+        return "query expansion without attention to it"
     if spec.kind == "BertForMaskedLM" and spec.reading.token is None:
         return "--sparse"
     return f"--dtype {compute.dtype}" if compute.dtype == "float16" else ""

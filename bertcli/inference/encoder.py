@@ -23,6 +23,8 @@ from bertcli.models.bert import BertModel
 from bertcli.models.heads import BertWithHead
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from bertcli.inference.runner import Places
 
 # Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
@@ -109,8 +111,11 @@ class Encoder(BatchRunner):
 
     def _states(self, batch: Tokens) -> tuple[Tensor, list[int]]:
         """Run the model over one batch: what is read off it, packed, and how many of each text."""
-        lengths = batch.lengths.tolist()
-        laid = (self._padded if self.kernel == "padded" else self._packed)(batch, lengths)
+        lengths, attended = batch.lengths.tolist(), self.reading.attended(batch)
+        if self.kernel == "padded" or not attended.all():
+            laid = self._padded(batch, attended)
+        else:
+            laid = self._packed(batch, lengths)
         only_first, top = self.reading.first, max(self.layers)
         picked = laid.first if only_first else laid.tokens
         wanted: dict[int, Tensor] = {}
@@ -165,11 +170,13 @@ class Encoder(BatchRunner):
         asking = varlen(bounds[: len(offsets)], longest, self.varlen, queries=1)
         return varlen(bounds, longest, self.varlen), asking
 
-    def _padded(self, batch: Tokens, lengths: list[int]) -> BatchLayout:
-        there = np.arange(max(lengths)) < batch.lengths[:, None]
+    def _padded(self, batch: Tokens, attended: NDArray[np.bool_]) -> BatchLayout:
+        there = np.arange(batch.lengths.max()) < batch.lengths[:, None]
         columns = np.zeros((2 + len(batch.extra), *there.shape), np.int64)
         columns[:, there] = np.stack([batch.ids, batch.types, *batch.extra.values()])
-        keep, (ids, types, *rest) = self.wire.there(there), self.wire.there(columns)
+        looked_at = there.copy()
+        looked_at[there] = attended
+        keep, (ids, types, *rest) = self.wire.there(looked_at), self.wire.there(columns)
         extra, direction = dict(zip(batch.extra, rest, strict=True)), self.bert.direction
         states = self.bert.states(ids, types=types, extra=extra, kernels=direction(padded(keep)))
         every, asking = slice(None), direction(padded(keep, at=0))

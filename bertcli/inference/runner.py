@@ -110,6 +110,7 @@ class Reading:
     combine: str = "mean"
     first: bool = False  # the first token of each text only, [CLS]
     token: int | None = None  # tokens with this id only, such as [MASK]
+    idle: int | None = None  # tokens with this id at the end of a text: no other attends to them
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
@@ -120,6 +121,16 @@ class Reading:
                     f"layer {asked} not found (--layers)",
                     f"this model has layers 0 to {depth}; -1 is the last",
                 )
+        return found
+
+    def attended(self, texts: Tokens) -> NDArray[np.bool_]:
+        """Return which tokens others attend to, [T]."""
+        found = np.ones(len(texts.ids), bool)
+        if self.idle is None:
+            return found
+        for start, end in pairwise(texts.offsets.tolist()):
+            real = np.flatnonzero(texts.ids[start:end] != self.idle)
+            found[start + (real[-1] + 1 if len(real) else 0) : end] = False
         return found
 
     def counts(self, texts: Tokens) -> list[int]:

@@ -1,0 +1,319 @@
+"""Models whose tokens are matched one by one, as ColBERT: what their folders say of them.
+
+    config.json, artifact.metadata           ColBERT itself: architecture HF_ColBERT
+    config_sentence_transformers.json, 1_Dense     PyLate: model_type ColBERT
+    modules.json with MultiVectorMask        sentence-transformers 6.2: MultiVectorEncoder
+    colbert_linear.pt                        BGE-M3
+
+Queries and documents have prompts, lengths and tokens of their own. Nothing here needs torch.
+Source: sentence-transformers 6.2, MultiVectorEncoder, MultiVectorMask and Transformer.preprocess.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertcli.checkpoints.scan import (
+    WeightFiles,
+    find_weights,
+    read_config,
+    read_modules,
+    transformer_path,
+)
+from bertcli.checkpoints.stored_numbers import mapped
+from bertcli.checkpoints.tensors import read_tensors
+from bertcli.embedding.dense import Dense
+from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.sentence_config import CONFIG, Sentence
+from bertcli.embedding.sentence_modules import VectorModule, read_chain
+from bertcli.errors import ModelError, UsageError
+from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
+from bertcli.tokenizing.columns import Column, Encoded, padded
+from bertcli.tokenizing.model_files import sentence_settings
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+METADATA, BGE = "artifact.metadata", "colbert_linear.pt"
+LENGTH = 32  # tokens of a query, where a model does not say it
+QUERY, DOCUMENT = "query", "document"
+
+
+@dataclass(frozen=True)
+class LateRole:
+    """How texts of a kind, queries or documents, become vectors of their tokens."""
+
+    prompt: str = ""  # text before each text
+    prefix: tuple[str, int] | None = None  # a token behind the first one, and its id
+    length: int | None = None  # tokens of a text
+    filled: int = 0  # tokens that a shorter text is filled up to
+    skipped: frozenset[int] = frozenset()  # ids of tokens that are not matched
+
+
+@dataclass(frozen=True)
+class LateInteraction:
+    """How tokens become vectors that are matched one by one."""
+
+    query: LateRole
+    document: LateRole
+    modules: tuple[VectorModule, ...] = ()  # that change the vectors of tokens
+    normalize: bool = True
+    filler: tuple[str, int] | None = None  # the token that queries are filled up with, and its id
+    attended: bool = False  # whether other tokens attend to it
+    first: bool = True  # whether the first token is matched
+    is_query: bool = False
+
+    @property
+    def role(self) -> LateRole:
+        """The kind of the texts that are encoded."""
+        return self.query if self.is_query else self.document
+
+    @property
+    def added(self) -> int:
+        """The number of tokens that come to those of a text, those it is filled up with apart."""
+        return 0 if self.role.prefix is None else 1
+
+    @property
+    def idle(self) -> int | None:
+        """The id of tokens at the end of a text that no other attends to."""
+        return None if self.filler is None or self.attended else self.filler[1]
+
+    def extended(self, item: Encoded, *, special: bool) -> Encoded:
+        """Return a text with the token of its kind, filled up."""
+        role = self.role
+        if role.prefix is not None:
+            item = _inserted(item, 1 if special else 0, *role.prefix)
+        if self.filler is not None and item.length < role.filled:
+            item = padded(item, role.filled, "right", *self.filler)
+        return item
+
+    def matched(self, item: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
+        """Return the tokens of a text that are matched, and their vectors."""
+        ids = item.columns["input_ids"]
+        kept = [at for at, one in enumerate(ids) if one not in self.role.skipped]
+        kept = kept if self.first else [at for at in kept if at]
+        columns: dict[str, Column] = {
+            name: [column[at] for at in kept] for name, column in item.columns.items()
+        }
+        return item._replace(columns=columns), vectors[kept]
+
+    def settled(self, options: EmbedOptions) -> EmbedOptions:
+        """Return the options with what the model does by itself. UsageError for what it cannot."""
+        if options.on_truncate == "window":
+            raise UsageError(
+                "--on-truncate window cannot be combined with a model of late interaction",
+                "use bertcli chunk, and embed the chunks",
+            )
+        normalize = self.normalize if options.normalize is None else options.normalize
+        return replace(options, normalize=normalize)
+
+    def named(self, sentence: Sentence) -> Sentence:
+        """Return what the folder says of prompts, with those of queries and documents."""
+        prompts = {**sentence.prompts, QUERY: self.query.prompt, DOCUMENT: self.document.prompt}
+        return replace(sentence, prompts=prompts, default_prompt=DOCUMENT)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What decides the vectors, for manifests."""
+        role = self.role
+        return {
+            "role": QUERY if self.is_query else DOCUMENT,
+            "prefix": role.prefix,
+            "filled": role.filled,
+            "attended": self.attended,
+            "skipped": sorted(role.skipped),
+            "first": self.first,
+        }
+
+
+def _inserted(item: Encoded, at: int, token: str, index: int) -> Encoded:
+    """Return the item with a token at a place, which belongs to no sentence."""
+    values = {"input_ids": index, "tokens": token, "offset_mapping": (0, 0), "sequence_ids": None}
+    columns: dict[str, Column] = {
+        name: [*column[:at], values.get(name, 0), *column[at:]]
+        for name, column in item.columns.items()
+    }
+    return item._replace(columns=columns)
+
+
+# --- reading ---
+
+
+@dataclass(frozen=True)
+class LateFiles:
+    """What the files of a model say, by the names of sentence-transformers."""
+
+    modules: tuple[VectorModule, ...]
+    prefixes: Mapping[str, str] = field(default_factory=dict)  # tokens before texts, by role
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    lengths: Mapping[str, int | None] = field(default_factory=dict)
+    filled: int = 0
+    fixed: bool = True  # whether longer queries are truncated to that
+    filler: str | None = None  # by default the mask token
+    attended: bool = False
+    skipped: Sequence[str] = ()
+    skipping: Sequence[str] = (DOCUMENT,)
+    normalize: bool = True
+    first: bool = True
+
+
+def read_late(folder: Path, tokenizer: Tokenizer) -> LateInteraction | None:
+    """Return how a model's tokens are matched; None for a model of another kind.
+
+    Raises ModelError when its files are broken, or ask for what bertcli does not have.
+    """
+    files = _files(folder)
+    if files is None:
+        return None
+    name = files.filler or tokenizer.roles.get("mask_token") or ""
+    index = tokenizer.core.token_to_id(name)
+    if files.filled and index is None:
+        raise ModelError(f"{folder}: the vocabulary has no token {name!r} to fill queries up with")
+    unknown = tokenizer.core.token_to_id(tokenizer.roles.get("unk_token") or "")
+    found = {tokenizer.core.token_to_id(word) for word in files.skipped} - {None, unknown}
+    skipped = frozenset(one for one in found if one is not None)
+    query, document = (_role(files, role, tokenizer, skipped) for role in (QUERY, DOCUMENT))
+    filler = (name, index) if files.filled and index is not None else None
+    return LateInteraction(
+        replace(query, filled=files.filled),
+        document,
+        files.modules,
+        files.normalize,
+        filler,
+        files.attended,
+        files.first,
+    )
+
+
+def _role(files: LateFiles, role: str, tokenizer: Tokenizer, skipped: frozenset[int]) -> LateRole:
+    prefix = files.prefixes.get(role) or ""
+    prompt, inserted = (files.prompts.get(role) or "").removeprefix(prefix), None
+    for token in (prefix, *prefix.split(None, 1)[:1]):  # PyLate adds "[Q] ", with its blank
+        index = tokenizer.core.token_to_id(token) if token else None
+        if index is not None:
+            inserted, prefix = (token, index), prefix[len(token) :].lstrip()
+            break
+    length = files.lengths.get(role)
+    if role == QUERY and files.filled:
+        longest = max(length or 0, files.filled) if length else None
+        length = files.filled if files.fixed else longest
+    return LateRole(
+        prefix + prompt,
+        inserted,
+        length,
+        skipped=skipped if role in files.skipping else frozenset(),
+    )
+
+
+def _files(folder: Path) -> LateFiles | None:
+    """Return what the files say; None where the model is of another kind."""
+    modules, settings = read_modules(folder), read_object(folder / CONFIG)
+    kinds = [module.kind.rpartition(".")[2] for module in modules]
+    if "MultiVectorMask" in kinds:
+        return _of_multi_vector(folder)
+    if settings.text("model_type") == "ColBERT" and "Pooling" not in kinds:
+        return _of_pylate(folder, settings)
+    if modules:
+        return None
+    if is_regular(folder / BGE):
+        return LateFiles((linear(folder / BGE),), first=False)
+    if "HF_ColBERT" in read_config(folder).architectures:
+        return _of_colbert(folder)
+    return None
+
+
+def _of_colbert(folder: Path) -> LateFiles:
+    raw = read_object(folder / METADATA)
+    masks = raw.switch("mask_punctuation")
+    return LateFiles(
+        (linear_of(read_tensors(find_weights(folder)), folder, "linear."),),
+        {
+            QUERY: raw.text("query_token_id") or "[unused0]",
+            DOCUMENT: raw.text("doc_token_id") or "[unused1]",
+        },
+        lengths={DOCUMENT: raw.whole("doc_maxlen", 1)},
+        filled=raw.whole("query_maxlen", 1) or LENGTH,
+        attended=bool(raw.switch("attend_to_mask_tokens")),
+        skipped=() if masks is False else string.punctuation,
+    )
+
+
+def _of_pylate(folder: Path, raw: JsonObject) -> LateFiles:
+    expands = raw.switch("do_query_expansion") is not False
+    words = _words(raw, "skiplist_words")
+    return LateFiles(
+        _projections(folder),
+        {role: raw.text(f"{role}_prefix") or "" for role in (QUERY, DOCUMENT)},
+        {role: raw.object("prompts").text(role) or "" for role in (QUERY, DOCUMENT)},
+        {role: raw.whole(f"{role}_length", 1) for role in (QUERY, DOCUMENT)},
+        filled=(raw.whole("query_length", 1) or LENGTH) if expands else 0,
+        attended=bool(raw.switch("attend_to_expansion_tokens")),
+        skipped=string.punctuation if words is None else words,
+    )
+
+
+def _of_multi_vector(folder: Path) -> LateFiles:
+    modules = read_modules(folder)
+    inner = sentence_settings(folder / transformer_path(modules))
+    expansion, kinds = inner.object("query_expansion"), [module.kind for module in modules]
+    place = next(module.path for module in modules if module.kind == "MultiVectorMask")
+    mask = read_object(folder / place / "config.json")
+    if mask.get("keep_only_token_ids"):
+        raise ModelError(f"{mask.source}: unsupported keep_only_token_ids")
+    tasks = _words(mask, "skiplist_tasks")
+    prompts = read_object(folder / CONFIG).object("prompts")
+    return LateFiles(
+        _projections(folder),
+        prompts={role: prompts.text(role) or "" for role in (QUERY, DOCUMENT)},
+        lengths={role: inner.whole(f"{role}_length", 1) for role in (QUERY, DOCUMENT)},
+        filled=(expansion.whole("length", 1) or LENGTH) if expansion else 0,
+        fixed=expansion.text("strategy") != "min",
+        filler=expansion.text("token"),
+        attended=bool(expansion.switch("attend")),
+        skipped=_words(mask, "skiplist_words") or (),
+        skipping=(DOCUMENT,) if tasks is None else tasks,
+        normalize="Normalize" in kinds,
+    )
+
+
+def _words(raw: JsonObject, name: str) -> list[str] | None:
+    """Return a list of words, or one alone."""
+    found = raw.checked(name, _is_words, "a list of words")
+    return [found] if isinstance(found, str) else found
+
+
+def _is_words(value: Any) -> bool:
+    return is_text(value) or (isinstance(value, list) and all(map(is_text, value)))
+
+
+def _projections(folder: Path) -> tuple[VectorModule, ...]:
+    """Return the Dense layers of a folder, all of tokens."""
+    found, known = [], ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
+    for module in read_modules(folder):
+        kind = module.kind.rpartition(".")[2]
+        if kind == "Dense":
+            found.append(module._replace(kind=kind))
+        elif kind not in known:
+            raise ModelError(f"{folder / 'modules.json'}: unsupported module {module.kind}")
+    return read_chain(folder, found)
+
+
+def linear(path: Path) -> Dense:
+    """Read the layer in a file that torch has pickled; nothing in it is run."""
+    return linear_of(read_tensors(WeightFiles("pytorch", (path,))), path)
+
+
+def linear_of(tensors: Iterable[Any], where: Path, before: str = "") -> Dense:
+    """Return the linear layer of this name among tensors. ModelError where there is none."""
+    found = {one.name.removeprefix(before): one for one in tensors if one.name.startswith(before)}
+    weight, bias = (
+        np.array(mapped(found[name]), np.float32) if name in found else None
+        for name in ("weight", "bias")
+    )
+    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        raise ModelError(f"{where}: has no weights of a linear layer, {before}weight")
+    return Dense(weight, bias)
