@@ -1,6 +1,7 @@
 """The process: `python -m bertcli`, and the `bertcli` command."""
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -58,6 +59,7 @@ def run() -> NoReturn:
     """Run the command line and exit with its code, or as a shell expects: 128 + the signal."""
     caught: list[int] = []
     undo = heed(caught)
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy's threads wait asleep: 25 ms
     gc.disable()  # modules are no garbage: looking through them takes 15 ms at the start ...
     code = 130
     try:

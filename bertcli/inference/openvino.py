@@ -13,6 +13,7 @@ from bertcli.errors import BertcliError
 SETTINGS = {  # of every compiled model
     "INFERENCE_PRECISION_HINT": "f32",  # or CPUs with bfloat16 would compute in that
     "PERFORMANCE_HINT": "LATENCY",  # one request at a time, on all threads
+    "ENABLE_CPU_PINNING": "NO",  # or processes of one thread would all compute on the first core
 }
 NAME = "openvino"
 HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
