@@ -37,6 +37,8 @@ POOLED: Mapping[str, bool] = {
 OWN_LAYER: Mapping[str, str] = {
     "BertForSequenceClassification": "text_head",
     "BertForMultipleChoice": "choice_head",
+    "BertForTokenClassification": "token_head",
+    "BertForQuestionAnswering": "token_head",
 }
 
 
@@ -177,16 +179,19 @@ def _attention(config: BertConfig, name: str, heads: int) -> Named:
 
 
 def _head(config: BertConfig, name: str) -> Named:
-    width, words = config.hidden_size, config.vocab_size
+    width, words, structure = config.hidden_size, config.vocab_size, config.structure
     if name in ("BertForMaskedLM", "BertLMHeadModel", "BertForPreTraining"):
         tables = config.table_size
-        if config.structure.word_head.bias_twice:
-            yield "cls.predictions.bias", (words,)
-        yield from _linear("cls.predictions.transform.dense", width, tables)
-        yield from _norm("cls.predictions.transform.LayerNorm", tables)
-        yield from _linear("cls.predictions.decoder", tables, words)
+        lm, head = "cls.predictions", structure.word_head
+        if head.bias_twice:
+            yield f"{lm}.bias", (words,)
+        yield from _linear(f"{lm}.transform.dense", width, tables, bias=head.dense_bias)
+        yield from _norm(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
+        yield from _linear(f"{lm}.decoder", tables, words, bias=head.bias)
     if own := _own_layer(config, name):
         yield from _linear("classifier_head.dense", width, width, bias=own.bias)
+        if own.norm:
+            yield from _norm("classifier_head.LayerNorm", width, bias=structure.norm_bias)
     if name in ("BertForPreTraining", "BertForNextSentencePrediction"):
         yield from _linear("cls.seq_relationship", width, 2)
     if name in ("BertForSequenceClassification", "BertForTokenClassification"):

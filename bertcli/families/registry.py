@@ -11,6 +11,7 @@ from bertcli.families.bert import BERT
 from bertcli.families.distilbert import DISTILBERT
 from bertcli.families.electra import ELECTRA
 from bertcli.families.family import Family
+from bertcli.families.modernbert import MODERNBERT
 from bertcli.families.mpnet import MPNET
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
@@ -25,6 +26,7 @@ FAMILIES: Mapping[str, Family] = {
         ELECTRA,
         ALBERT,
         MPNET,
+        MODERNBERT,
     )
 }
 

@@ -57,7 +57,7 @@ class TextHead:
     drop_first: bool = False  # dropout also before the dense layer
     norm: bool = False  # after the activation
     bias: bool = True
-    mean: bool = False  # over all tokens of the mean, not the first token
+    mean: bool = False  # of the mean of all tokens, not of the first
     dropout: float | None = None  # None: as the config says
 
 
@@ -66,6 +66,8 @@ class WordHead:
     """What stands between a token and the scores of the words: `cls.predictions`."""
 
     activation: str | None = None  # None: the config's hidden_act
+    dense_bias: bool = True
+    bias: bool = True  # of the scores
     bias_twice: bool = True  # `bias` and `decoder.bias` are one; without it only the latter is
 
 
@@ -97,6 +99,7 @@ class Structure:
     word_head: WordHead = WordHead()
     text_head: TextHead = TextHead()
     choice_head: TextHead = TextHead()  # of multiple choice
+    token_head: TextHead | None = None  # before each token, or its part in an answer, is judged
     answer_dropout: float = 0.0  # before the start and the end of an answer are scored
 
 

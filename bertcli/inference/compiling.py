@@ -83,15 +83,15 @@ class CompiledGraph(nn.Module):
         found = combined([wanted[index] for index in self.layers], self.reading.combine)
         token = self.reading.token
         packed = found.flatten(0, 1) if token is None else found[ids == token]
+        if self.reading.mean:
+            packed = found.mean(1)
         if self.pooled:
             packed = self.bert.pooler(found[:, 0])
         return packed if self.head is None else self.head.packed_logits(packed)
 
     def _first(self, index: int, below: Tensor) -> Tensor:
-        layer = self.bert.encoder.at(index - 1)
         kernel = self.bert.direction(with_mask(at=0))
-        states: Tensor = layer(below[:, :1], kernel, kv=layer.attention.kv(below))
-        return states
+        return self.bert.encoder.some(index - 1, below[:, :1], kernel, below)
 
 
 @torch.inference_mode()

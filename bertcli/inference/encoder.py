@@ -20,6 +20,7 @@ from bertcli.inference.runner import BatchRunner, Finish, Kept, Reading, Tokens
 from bertcli.inference.wire import Arriving, Wire
 from bertcli.models.attention import Attend, Distance, Varlen, packed, padded, varlen
 from bertcli.models.bert import BertModel
+from bertcli.models.forward_passes import means
 from bertcli.models.heads import BertWithHead
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Encoder(BatchRunner):
         That of the only token, or the only [CLS], is added up in another order than several rows:
         vectors would depend on the batch, in their last bits.
         """
-        single = len(batch) == 1 and (self.reading.first or len(batch.ids) == 1)
+        single = len(batch) == 1 and (self.reading.single or len(batch.ids) == 1)
         if not single or self.kernel != "packed":
             return batch
         ids, types, offsets = batch.ids, batch.types, batch.offsets
@@ -129,13 +130,14 @@ class Encoder(BatchRunner):
         found = combined([wanted[index] for index in self.layers], self.reading.combine)
         if self.reading.token is not None:
             found = found[self.wire.there(np.flatnonzero(batch.ids == self.reading.token))]
+        if self.reading.mean:
+            found = means(found, lengths)
         return found, self.reading.counts(batch)
 
     def _first(self, index: int, below: Tensor, laid: BatchLayout) -> Tensor:
         """Run a layer for the first token of each text only, [n, hidden]."""
-        layer = self.bert.encoder.at(index - 1)
-        kv = layer.attention.kv(below[laid.real])
-        made: Tensor = layer(below[laid.first], laid.asking, kv=kv)
+        encoder, whole = self.bert.encoder, below[laid.real]
+        made = encoder.some(index - 1, below[laid.first], laid.asking, whole)
         return made.reshape(-1, made.shape[-1])
 
     def _packed(self, batch: Tokens, lengths: list[int]) -> BatchLayout:

@@ -109,8 +109,14 @@ class Reading:
     layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
     combine: str = "mean"
     first: bool = False  # the first token of each text only, [CLS]
+    mean: bool = False  # the mean of each text's tokens only
     token: int | None = None  # tokens with this id only, such as [MASK]
     idle: int | None = None  # tokens with this id at the end of a text: no other attends to them
+
+    @property
+    def single(self) -> bool:
+        """Whether each text becomes one row."""
+        return self.first or self.mean
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
@@ -135,7 +141,7 @@ class Reading:
 
     def counts(self, texts: Tokens) -> list[int]:
         """Return how many tokens of each text are read."""
-        if self.first:
+        if self.single:
             return [1] * len(texts)
         marked = np.ones(len(texts.ids), bool) if self.token is None else texts.ids == self.token
         counts: list[int] = np.diff(np.append(0, marked.cumsum())[texts.offsets]).tolist()

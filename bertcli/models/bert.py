@@ -209,16 +209,13 @@ class BertSelfOutput(Residual):
 
 
 class BertOutput(Residual):
-    """The end of a feed-forward block: width is the intermediate size.
+    """The end of a feed-forward block: width is the intermediate size."""
 
-    The norm behind the last layer is that of its feed-forward block, wherever other norms are.
-    """
-
-    def __init__(self, config: BertConfig, last: bool) -> None:
+    def __init__(self, config: BertConfig) -> None:
         structure = config.structure
         bias = structure.feed_forward_bias[1]
         dense = nn.Linear(config.intermediate_size, config.hidden_size, bias)
-        norm = as_it_is if structure.norm_first and not last else _norm(config)
+        norm = as_it_is if structure.norm_first else _norm(config)
         super().__init__(dense, norm, _dropout(config, structure.dropouts.fed))
 
 
@@ -290,7 +287,7 @@ class BertLayer(nn.Module):
             self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
         self.LayerNorm: Normed = _norm(config) if structure.norm_first else as_it_is
         self.intermediate = (GatedIntermediate if structure.gated else BertIntermediate)(config)
-        self.output = BertOutput(config, last=index == config.num_hidden_layers - 1)
+        self.output = BertOutput(config)
         self.call: Call = directly
         if size := config.chunk_size_feed_forward:
             self.call = partial(chunked, size)
@@ -317,7 +314,7 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """The stack of layers, in an `order` that may repeat some: `at` finds the one of a place.
+    """The stack of layers, in an `order` that may repeat some, and a norm where norms are first.
 
     Set `call` to `recomputing` to train with less memory.
     """
@@ -330,12 +327,25 @@ class BertEncoder(nn.Module):
             self.relative_attention_bias = table
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
+        self.LayerNorm: Normed = _norm(config) if config.structure.norm_first else as_it_is
         self.call: Call = directly
 
     def at(self, place: int) -> BertLayer:
         """Return the layer that a token passes as the one of this number, counted from 0."""
         found: BertLayer = self.layer[self.order[place]]
         return found
+
+    def some(self, place: int, x: Tensor, attend: Attend, whole: Tensor) -> Tensor:
+        """Run one layer for some tokens x of its whole input, [..., hidden]; both may be one.
+
+        `place` is counted as in `at`.
+        """
+        layer = self.at(place)
+        made: Tensor = layer(x, attend, kv=layer.attention.kv(whole))
+        return self._ended(place, made)
+
+    def _ended(self, place: int, x: Tensor) -> Tensor:
+        return self.LayerNorm(x) if place == len(self.order) - 1 else x
 
     def states(
         self,
@@ -347,9 +357,10 @@ class BertEncoder(nn.Module):
         each = [kernels] * len(self.order) if callable(kernels) else kernels
         memories = [None] * len(self.order) if memories is None else memories
         yield x
-        for at, attend, memory in zip(self.order, each, memories, strict=True):
+        steps = zip(self.order, each, memories, strict=True)
+        for place, (at, attend, memory) in enumerate(steps):
             x = self.call(self.layer[at], x, attend, memory)
-            yield x
+            yield self._ended(place, x)
 
     def forward(
         self,

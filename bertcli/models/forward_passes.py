@@ -30,6 +30,11 @@ def positions(lengths: Sequence[int], device: torch.device | None = None) -> Ten
     return torch.arange(len(firsts), device=device) - firsts
 
 
+def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return the mean state of each text [n, hidden], of the states [T, hidden] of all."""
+    return torch.stack([text.mean(0) for text in states.split(lengths)])
+
+
 def encode(
     model: BertModel,
     ids: Tensor,

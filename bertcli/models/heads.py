@@ -7,7 +7,7 @@ classes of the same names in transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertcli.errors import ModelError
 from bertcli.families.structure import TextHead
 from bertcli.models.activations import activation
-from bertcli.models.bert import BertModel, Kernels
+from bertcli.models.bert import BertModel, Kernels, as_it_is
 from bertcli.models.config import BertConfig
 
 
@@ -25,6 +25,8 @@ class BertWithHead(nn.Module):
     def __init__(self, config: BertConfig, pooler: bool) -> None:
         super().__init__()
         self.bert = BertModel(config, pooler)
+
+    means = False  # whether the mean of a text's tokens is judged, not the first of them
 
     @property
     def config(self) -> BertConfig:
@@ -41,7 +43,8 @@ class BertWithHead(nn.Module):
         kernels: Kernels | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the logits; arguments as in `BertModel.states`."""
-        return self.logits(self.bert(ids, keep, types, at, extra, kernels))
+        hidden = self.bert(ids, keep, types, at, extra, kernels)
+        return self.logits(mean_token(hidden, keep) if self.means else hidden)
 
     def logits(self, hidden: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Turn hidden states [..., L, hidden] into logits."""
@@ -77,9 +80,11 @@ class BertPredictionHeadTransform(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.table_size)
-        self.activation = activation(config.structure.word_head.activation or config.hidden_act)
-        self.LayerNorm = nn.LayerNorm(config.table_size, eps=config.layer_norm_eps)
+        head, width = config.structure.word_head, config.table_size
+        self.dense = nn.Linear(config.hidden_size, width, head.dense_bias)
+        self.activation = activation(head.activation or config.hidden_act)
+        bias = config.structure.norm_bias
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., width], the width of the word embeddings."""
@@ -92,7 +97,9 @@ class BertLMPredictionHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.transform = BertPredictionHeadTransform(config)
-        self.decoder = nn.Linear(config.table_size, config.vocab_size)
+        self.decoder = nn.Linear(
+            config.table_size, config.vocab_size, config.structure.word_head.bias
+        )
         if config.structure.word_head.bias_twice:
             self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
 
@@ -188,10 +195,18 @@ class PooledText(nn.Module):
         return pooled
 
 
-class OwnTextLayer(nn.Module):
-    """A text is what a layer of the head makes of its first token; the model has no pooler.
+def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
+    """Return the mean of the states [..., L, hidden] of a text's tokens, [..., 1, hidden]."""
+    if keep is None:
+        return hidden.mean(-2, keepdim=True)
+    total = (hidden * keep.unsqueeze(-1)).sum(-2, keepdim=True)
+    return total / keep.sum(-1, keepdim=True).unsqueeze(-1)
 
-    Source: RobertaClassificationHead of transformers.
+
+class OwnLayer(nn.Module):
+    """A layer of the head before what is judged.
+
+    Source: RobertaClassificationHead and ModernBertPredictionHead of transformers.
     """
 
     def __init__(self, config: BertConfig, head: TextHead) -> None:
@@ -199,10 +214,23 @@ class OwnTextLayer(nn.Module):
         self.before: nn.Module = _dropout(config, head) if head.drop_first else nn.Identity()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=head.bias)
         self.activation = activation(head.activation)
+        self.LayerNorm: nn.Module = nn.Identity()
+        if head.norm:
+            width, bias = config.hidden_size, config.structure.norm_bias
+            self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=bias)
 
-    def forward(self, bert: BertModel, hidden: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., hidden] to [..., hidden]."""
+        made: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
+        return made
+
+
+class OwnTextLayer(OwnLayer):
+    """A text is what a layer of the head makes of its first token; the model has no pooler."""
+
+    def forward(self, bert: BertModel, hidden: Tensor) -> Tensor:  # type: ignore[override]
         """Turn the states [..., L, hidden] of a text into one vector [..., hidden]."""
-        return self.activation(self.dense(self.before(hidden[..., 0, :])))
+        return super().forward(hidden[..., 0, :])
 
 
 def _text_layer(config: BertConfig, head: TextHead) -> nn.Module:
@@ -215,6 +243,7 @@ class BertForSequenceClassification(BertWithTextHead):
     def __init__(self, config: BertConfig) -> None:
         head = config.structure.text_head
         super().__init__(config, head.pooler)
+        self.means = head.mean
         self.classifier_head = _text_layer(config, head)
         self.dropout = _dropout(config, head)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
@@ -230,6 +259,7 @@ class BertForMultipleChoice(BertWithTextHead):
     def __init__(self, config: BertConfig) -> None:
         head = config.structure.choice_head
         super().__init__(config, head.pooler)
+        self.means = head.mean
         self.classifier_head = _text_layer(config, head)
         self.dropout = _dropout(config, head)
         self.classifier = nn.Linear(config.hidden_size, 1)
@@ -243,17 +273,23 @@ class BertForMultipleChoice(BertWithTextHead):
 # --- judging each token ---
 
 
+def _token_layer(config: BertConfig) -> Callable[[Tensor], Tensor]:
+    head = config.structure.token_head
+    return as_it_is if head is None else OwnLayer(config, head)
+
+
 class BertForTokenClassification(BertWithHead):
     """Which class each token belongs to. Section 5.3."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, pooler=False)
+        self.classifier_head = _token_layer(config)
         self.dropout = _dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every label at every token, [..., L, labels]."""
-        return self.classifier(self.dropout(hidden))
+        return self.classifier(self.dropout(self.classifier_head(hidden)))
 
 
 class ReplacedTokens(nn.Module):
@@ -290,12 +326,13 @@ class BertForQuestionAnswering(BertWithHead):
         super().__init__(config, pooler=False)
         if config.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {config.num_labels} labels")
+        self.classifier_head = _token_layer(config)
         self.dropout = nn.Dropout(config.structure.answer_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
 
     def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Score every token as the start and as the end, each [..., L]."""
-        start, end = self.qa_outputs(self.dropout(hidden)).unbind(-1)
+        start, end = self.qa_outputs(self.dropout(self.classifier_head(hidden))).unbind(-1)
         return start, end
 
 

@@ -167,7 +167,13 @@ class Head:
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
     """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
     if spec.kind != "BertForMaskedLM":
-        return Reading(first=spec.kind in WHOLE)
+        structure = read_config(spec.folder).structure
+        heads = {
+            "BertForSequenceClassification": structure.text_head,
+            "BertForMultipleChoice": structure.choice_head,
+        }
+        mean = spec.kind in heads and heads[spec.kind].mean
+        return Reading(first=spec.kind in WHOLE and not mean, mean=mean)
     token = tokenizer.roles["mask_token"]
     mask = tokenizer.special_ids().get(token)
     if mask is None:
@@ -181,7 +187,7 @@ def token_logits(model: Any, states: Any, lengths: Sequence[int]) -> Sequence[An
 
 
 def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
-    """Finish with the logits of each text, given its first token."""
+    """Finish with the logits of each text, given its first token, or the mean of all."""
     return model.packed_logits(states)
 
 

@@ -52,11 +52,14 @@ class LabelObjective:
 def text_logits(
     model: BertForSequenceClassification, part: Columns, device: torch.device
 ) -> Tensor:
-    """Return the logits of texts, [B, k], of their first tokens."""
+    """Return the logits of texts, [B, k], of their first tokens, or of the means of all."""
     tokens = token_batch(part, padded=device.type != "cpu")
     hidden = states(model.bert, tokens, device)
-    first = hidden.index_select(0, tensor(tokens.starts, device))
-    return model.logits(first.unsqueeze(-2))
+    judged = hidden.index_select(0, tensor(tokens.starts, device))
+    if model.means:
+        ends = zip(tokens.starts, tokens.starts + tokens.lengths, strict=True)
+        judged = torch.stack([hidden[start:end].mean(0) for start, end in ends])
+    return model.logits(judged.unsqueeze(-2))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ VARIANTS = {
     "untied": {"tie_word_embeddings": False},
     "types": {"type_vocab_size": 3},
     "mpnet": {"model_type": "mpnet", "pad_token_id": 1},
+    "modernbert": {"model_type": "modernbert", "pad_token_id": 1},
 }
 
 

@@ -68,6 +68,28 @@ def buckets(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     return {"relative_attention_num_buckets": chance.choice((32, 40)), "type_vocab_size": None}
 
 
+def modern(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    layers, heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    kinds = ("full_attention", "sliding_attention")
+    rope = {"rope_type": chance.choice(("default", "linear")), "factor": 3.0}
+    said = {
+        "hidden_size": heads * chance.choice((2, 4, 6)),
+        "hidden_activation": sizes["hidden_act"],
+        "norm_eps": sizes["layer_norm_eps"],
+        "local_attention": chance.choice((1, 4, 7, 128)),
+        "classifier_pooling": chance.choice(("cls", "mean")),
+        "classifier_activation": chance.choice(ACTS),
+        "layer_types": chance.choice((None, chance.choices(kinds, k=layers))),
+        "global_attn_every_n_layers": chance.choice((1, 2, 3)),
+        "global_rope_theta": 200.0,
+        "rope_parameters": chance.choice((None, {kinds[0]: {"rope_theta": 30.0, **rope}})),
+        "type_vocab_size": None,
+        "hidden_dropout_prob": None,
+    }
+    biases = ("norm", "attention", "mlp", "decoder", "classifier")
+    return said | {f"{part}_bias": chance.random() < 0.5 for part in biases}
+
+
 ROWS = (
     Row("roberta", "Roberta"),
     Row("xlm-roberta", "XLMRoberta", alike=True),
@@ -76,6 +98,7 @@ ROWS = (
     Row("electra", "Electra", electra),
     Row("albert", "Albert", albert),
     Row("mpnet", "MPNet", buckets),
+    Row("modernbert", "ModernBert", modern),
 )
 
 
