@@ -251,10 +251,13 @@ def _as_saved(model: Model) -> dict[str, Tensor]:
     """Return the weights under the names that transformers gives them, stacked where it does."""
     family, kind = model.config.family, type(model).__name__
     base = "" if isinstance(model, BertWithHead) else BASE
-    parts: dict[str, list[Tensor]] = {}
-    for name, weight in model.named_parameters():
-        parts.setdefault(family.theirs(base + name, kind), []).append(weight.detach())
-    return {name: torch.cat(some) if some[1:] else some[0] for name, some in parts.items()}
+    weights = {base + name: weight.detach() for name, weight in model.named_parameters()}
+    parts: dict[str, list[str]] = {}
+    for name in weights:
+        parts.setdefault(family.theirs(name, kind), []).append(name)
+    stacked = {name: family.ours(name, kind) for name, some in parts.items() if some[1:]}
+    whole = {name: weights[some[0]] for name, some in parts.items()}
+    return whole | {name: torch.cat([weights[one] for one in stacked[name]]) for name in stacked}
 
 
 def _refuse_other_config(model: Model, config: BertConfig) -> None:

@@ -112,7 +112,8 @@ def test_folders_go_both_ways(row, name, tmp_path):
     ours, report = load(tmp_path / "theirs")
     assert report.complete and not (report.unexpected or report.unused)
     save(ours, ours.config, tmp_path / "ours")
-    again, info = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    how = {"output_loading_info": True, "attn_implementation": "eager"}  # padding differs in others
+    again, info = type(theirs).from_pretrained(tmp_path / "ours", **how)
     assert not any(info.values()), info
     inputs = given(name, batch(theirs, 4))
     close(tensors(call(again.eval(), *inputs)), tensors(call(theirs, *inputs)))
