@@ -59,6 +59,7 @@ models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
 checkpoints/comparison
 embedding/__init__ embedding/sentence_folder embedding/record_vectors embedding/dense
+inference/static_runtime inference/static_table embedding/character_limit
 embedding/activations embedding/sentence_modules checkpoints/stored_numbers
 embedding/embedder embedding/options embedding/pooling embedding/sentence_config
 embedding/late_interaction embedding/sparse_config embedding/term_weights

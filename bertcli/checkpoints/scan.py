@@ -38,6 +38,7 @@ SHARDS = {  # index -> what transformers calls the files that it names
 TENSORFLOW = "*.ckpt*.index"  # Google's own checkpoints; they count where there is nothing better
 TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
 MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
+STATIC = "StaticEmbedding"  # a module that is a table of token vectors
 PART = "[0-9]*_*"  # how the folders of modules are called: 0_Transformer, 1_Pooling
 SENTENCE_CONFIGS = tuple(  # what sentence-transformers was told of a model, by its class
     f"sentence_{kind}_config.json"
@@ -103,6 +104,11 @@ def read_config(folder: Path) -> BertConfig:
     """Read the config of the BERT in a folder: config.json, or Google's bert_config.json."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: folder not found")
+    if is_static(folder):
+        raise ModelError(
+            f"{folder}: a table of token vectors without an encoder, which this needs",
+            "bertcli embed, similar, duplicates and inspect take such a model",
+        )
     folder = bert_folder(folder)
     path = find_config(folder)
     if path is None:
@@ -210,8 +216,19 @@ def read_modules(folder: Path) -> list[SentenceModule]:
 
 
 def transformer_path(modules: Sequence[SentenceModule]) -> str:
-    """Return where the BERT lies, seen from the folder: "" for the folder itself."""
-    return next((module.path for module in modules if module.kind in TRANSFORMERS), "")
+    """Return where the BERT lies, or a table of token vectors: "" for the folder itself."""
+    return next((one.path for one in modules if one.kind in (*TRANSFORMERS, STATIC)), "")
+
+
+def is_static(folder: Path) -> bool:
+    """Tell whether a model is a table of token vectors, without an encoder."""
+    modules = read_modules(folder)
+    return modules[0].kind == STATIC if modules else is_model2vec(folder)
+
+
+def is_model2vec(folder: Path) -> bool:
+    """Tell whether a folder is one that model2vec wrote, in whose ways its texts are read."""
+    return read_object(folder / CONFIGS[0]).get("model_type") == "model2vec"
 
 
 def bert_folder(folder: Path) -> Path:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from bertcli.checkpoints.scan import read_config
+from bertcli.checkpoints.scan import STATIC, read_config
+from bertcli.embedding.character_limit import CharacterLimit
 from bertcli.embedding.late_interaction import QUERY, LateInteraction, read_late
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
@@ -50,7 +51,7 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import Reading, Tokens, Work, result_of
-from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs
+from bertcli.inference.runtime import UNLIMITED, ModelSpec, Runtime, open_tokenizer, refuse_pairs
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
@@ -154,8 +155,9 @@ class Embedder:
         own = options.own_modules
         of_tokens = read_chain(folder.path, sentence.of_tokens) if own else ()
         of_texts = read_chain(folder.path, sentence.of_texts) if own else ()
-        spec = ModelSpec(folder.path / sentence.transformer, options)
-        spec = replace(spec, parse_special=options.parse_special)
+        place = folder.path if sentence.static else folder.path / sentence.transformer
+        kind = STATIC if sentence.static else "BertModel"
+        spec = ModelSpec(place, options, kind, parse_special=options.parse_special)
         tokenizer = open_tokenizer(spec, tell)
         late = _late(folder.path, options, tokenizer)
         if late:
@@ -164,7 +166,7 @@ class Embedder:
         spec = replace(
             spec,
             compute=options,
-            kind="BertForMaskedLM" if sparse else "BertModel",
+            kind="BertForMaskedLM" if sparse else spec.kind,
             reading=Reading(first=reads_first(options, sentence), idle=late.idle if late else None),
             pooler=None if sparse else options.pooling == "pooler",
         )
@@ -330,6 +332,7 @@ class Embedder:
         runner, ahead = self.runtime.runner, run.full and not self.options.per_token
         begun: deque[EmbedWindow] = deque()
         for counts, items in run.counted():
+            items = self._with_cut_characters(items, counts)
             work = self._begun(items) if ahead and not runner.busy else None
             begun.append(EmbedWindow(counts, self.embedded(items, work)))
             while begun and (runner.busy or not ahead):
@@ -364,13 +367,14 @@ class Embedder:
         """Raise InputError or ModelError for a record that can have no vector."""
         if isinstance(batch, RaggedBatch):
             tokens, refused = batch.tokens, self.options.on_truncate == "error"
-            if tokens.is_plain and tokens.lengths.all() and not (refused and tokens.cut.any()):
+            whole = self.sentence.static or tokens.lengths.all()
+            if tokens.is_plain and whole and not (refused and tokens.cut.any()):
                 return
             batch = each_of(batch, COLUMNS)
         refuse_pairs(batch, self.runtime.config)
         if self.options.on_truncate == "error":
             refuse_cut(batch, self.max_length)
-        if not self.options.per_token:
+        if not (self.options.per_token or self.sentence.static):
             refuse_empty(batch)
 
     def _vectors(self, batch: Batch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
@@ -379,6 +383,7 @@ class Embedder:
         if not isinstance(batch, RaggedBatch):
             records = windows_of(batch)
             special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
+            special = 0 if self.sentence.static else special
             weights = [max(1.0, float(item.length - special)) for item in batch]
             pooled = pool_windows(pooled, [len(some) for some in records], weights)
             batch = [windows[0] for windows in records]
@@ -472,7 +477,25 @@ class Embedder:
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
-        return prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
+        found = prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
+        return self._characters.cut(found) if self._characters else found
+
+    @cached_property
+    def _characters(self) -> CharacterLimit | None:
+        """The limit on characters that model2vec has."""
+        cuts = self.sentence.static == "model2vec" and self.max_length < UNLIMITED
+        if not cuts or self.options.on_truncate in ("window", "chunk"):
+            return None
+        return CharacterLimit.of(self.runtime.tokenizer, self.max_length)
+
+    def _with_cut_characters(self, batch: Batch, counts: TokenCounts) -> Batch:
+        """Return a window in which the tokens of characters that were cut count as dropped."""
+        if self._characters is None:
+            return batch
+        read = EmbeddedBlock(batch, []).records
+        whole = prepared(read, self.options.prompt or "", lower=self.sentence.lower_case)
+        tokenizer = self.runtime.tokenizer
+        return self._characters.count(batch, counts, whole, tokenizer, self.layout)
 
     @cached_property
     def _pooling(self) -> Pooling | TermPooling:

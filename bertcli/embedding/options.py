@@ -131,12 +131,34 @@ def check_pooling(pooling: str) -> None:
         )
 
 
+def check_static(options: EmbedOptions) -> None:
+    """Raise UsageError for a choice that has no meaning for a table of token vectors."""
+    given = {
+        f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
+        "--sparse": options.sparse,
+        "a vector per token or word": options.per_token,
+        "--layers": options.layers != (-1,),
+        "--layer-combine": options.combine != "mean",
+        f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),
+        f"--device {options.device}": options.device not in ("auto", "cpu"),
+    }
+    for what, asked in given.items():
+        if asked:
+            raise UsageError(
+                f"{what} is not possible: this model is a table of token vectors, not an encoder",
+                "leave it out, or use a model with an encoder",
+            )
+
+
 def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
     """Return the options with what the folder says in place of auto and None.
 
     What it says of the length and the dimensions of a vector is meant for those of whole texts.
     """
     prompt = sentence.prompt(options.prompt, options.prompt_name)
+    if sentence.static:
+        check_static(options)
+        options = replace(options, special_tokens=False)
     if options.sparse:
         return replace(options, prompt=prompt)
     if options.per_token:

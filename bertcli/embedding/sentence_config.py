@@ -12,11 +12,17 @@ Source: sentence-transformers 6.2, Transformer.load_config, Pooling.load_config,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertcli.checkpoints.scan import SentenceModule, read_modules, transformer_path
+from bertcli.checkpoints.scan import (
+    SentenceModule,
+    is_model2vec,
+    is_static,
+    read_modules,
+    transformer_path,
+)
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, is_text, read_object
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
@@ -33,6 +39,7 @@ OURS = {key: name.removesuffix("_tokens") for key, name in LEGACY.items()}  # ke
 MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}  # theirs -> ours
 
 CONFIG = "config_sentence_transformers.json"
+MODEL2VEC_TOKENS = 512  # of a text, where a model2vec folder names no limit
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
 
 
@@ -54,6 +61,7 @@ class Sentence:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None  # its name
     similarity: str | None = None
+    static: str | None = None  # a table of token vectors, as this library writes it
     transformer: str = ""  # where the BERT is kept, seen from the folder
     found_in: str = ""  # the file that names the pooling
 
@@ -87,6 +95,8 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     transformer = transformer_path(modules)
     inner = sentence_settings(folder / transformer)
     poolings = [module for module in modules if module.kind == "Pooling"]
+    if is_static(folder):
+        return _static(folder, modules)
     chain = _chain(folder, modules, _gives_layers(folder / transformer, inner))
     unknown = [*chain.unknown, *_other_tasks(inner)] if modules else []
     if modules and pooling == "auto":
@@ -119,6 +129,41 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     )
 
 
+def _static(folder: Path, modules: list[SentenceModule]) -> Sentence:
+    """Return what a table of token vectors says: each text is the mean of its tokens."""
+    outer, chain = read_object(folder / CONFIG), _chain(folder, modules, layers=False)
+    if chain.unknown:
+        names = ", ".join(chain.unknown)
+        raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
+    prompts, default = _prompts(outer)
+    of_texts = chain.of_texts
+    normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
+    found = Sentence(
+        modules=tuple(module.kind for module in modules),
+        pooling=("mean",),
+        of_texts=tuple(of_texts[:-1] if normalize else of_texts),
+        normalize=normalize,
+        dim=outer.whole("truncate_dim", 1),
+        prompts=prompts,
+        default_prompt=default,
+        similarity=outer.text("similarity_fn_name"),
+        static="sentence-transformers",
+        transformer=transformer_path(modules),
+        found_in="modules.json",
+    )
+    if not is_model2vec(folder):
+        return found
+    raw = read_object(folder / "config.json")
+    limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
+    return replace(
+        found,
+        max_length=limit,
+        normalize=raw.switch("normalize") or False,
+        static="model2vec",
+        found_in="config.json",
+    )
+
+
 class ModuleChain(NamedTuple):
     """The modules behind the first that change vectors, and the names of those that are unknown."""
 
@@ -137,7 +182,7 @@ def _chain(folder: Path, modules: list[SentenceModule], layers: bool) -> ModuleC
     for at, module in enumerate(modules):
         subject, before = SENTENCE, at < last
         match module.kind:
-            case "Transformer" if at == 0:
+            case "Transformer" | "StaticEmbedding" if at == 0:
                 continue
             case "Pooling" | "Dropout":
                 continue

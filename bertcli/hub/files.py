@@ -12,6 +12,7 @@ from bertcli.checkpoints.scan import (
     MODULES,
     PART,
     SHARDS,
+    STATIC,
     TENSORFLOW,
     TENSORFLOW_DATA,
     TOKENIZERS,
@@ -77,15 +78,16 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def none_of(files: Iterable[str], has: Callable[[str], bool]) -> str | None:
+def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = True) -> str | None:
     """Name the first kind of file that `files` needs and that is missing.
 
-    `has` is asked about names, and about patterns of names.
+    `has` is asked about names, and about patterns of names. A table of token vectors needs no
+    ``config``.
     """
     wanted = set(files)
     kinds: list[tuple[str, ...]] = [TOKENIZERS] if wanted.issuperset(TOKENIZERS) else []
     if not wanted.isdisjoint(WEIGHTS):
-        kinds += [CONFIGS, (*WEIGHTS, TENSORFLOW)]
+        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW)]
     missing: tuple[str, ...] = next((kind for kind in kinds if not any(map(has, kind))), ())
     return " or ".join(name for name in missing if not name.endswith(NOT_NAMED)) or None
 
@@ -98,7 +100,8 @@ def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str 
     files, listing = tuple(files), MODULES
     try:
         bert = bert_folder(folder)
-        if missing := none_of(files, partial(_has, bert)):
+        static = [module.kind for module in read_modules(folder)[:1]] == [STATIC]
+        if missing := none_of(files, partial(_has, bert), config=not static):
             return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
         if set(files).isdisjoint(WEIGHTS):
             return None

@@ -1,7 +1,8 @@
-"""Which engine opens a model: torch or OpenVINO. Nothing here needs torch."""
+"""Which engine opens a model: torch or OpenVINO, or none of them. Nothing here needs torch."""
 
 from __future__ import annotations
 
+from bertcli.checkpoints.scan import STATIC
 from bertcli.errors import UsageError
 from bertcli.inference.accelerators import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
@@ -17,6 +18,10 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
     ModelError for a folder that is not a whole model of this kind, UsageError for a choice that
     this model or this machine cannot follow.
     """
+    if spec.kind == STATIC:
+        from bertcli.inference.static_runtime import StaticRuntime
+
+        return StaticRuntime.open(spec, tokenizer)
     if spec.compute.backend == "torch":
         return _torch(spec, tokenizer, tell, "--backend torch")
     from bertcli.inference.compiled import CompiledRuntime

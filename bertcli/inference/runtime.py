@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertcli.checkpoints.scan import read_config
+from bertcli.checkpoints.scan import STATIC, read_config
 from bertcli.errors import ModelError, UsageError
 from bertcli.inference.options import Compute
 from bertcli.inference.runner import Reading, Runner
@@ -26,6 +26,8 @@ from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
+UNLIMITED = 1 << 31  # tokens of a text, for a model that takes any number
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -33,7 +35,7 @@ class ModelSpec:
 
     folder: Path  # with config.json in it
     compute: Compute = field(default_factory=Compute)
-    kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES
+    kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES, or StaticEmbedding
     reading: Reading = field(default_factory=Reading)
     pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
     parse_special: bool = True
@@ -99,6 +101,8 @@ def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
     for message in tokenizer.warnings:
         tell.warn(message)
+    if spec.kind == STATIC:
+        return tokenizer
     config = read_config(spec.folder)
     if not spec.extra:
         refuse_extra(spec.folder, config)

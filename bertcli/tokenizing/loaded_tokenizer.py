@@ -10,15 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertcli.checkpoints.scan import bert_folder
+from bertcli.checkpoints.scan import bert_folder, is_static
 from bertcli.errors import InputError, ModelError, UsageError
-from bertcli.files.typed_json import JsonObject
+from bertcli.files.typed_json import NOTHING, JsonObject
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.model_files import (
     SIDES,
     Loaded,
     load,
+    load_as_it_is,
     read_settings,
     sequence_limit,
 )
@@ -59,6 +60,9 @@ class LoadedTokenizer:
         """
         if not folder.is_dir():
             raise ModelError(f"{folder}: folder not found")
+        if is_static(folder):
+            loaded = load_as_it_is(bert_folder(folder))
+            return cls(loaded, NOTHING, None)._parsing(parse_special)
         folder = bert_folder(folder)
         settings = read_settings(folder)
         loaded = load(folder, settings)
@@ -70,10 +74,13 @@ class LoadedTokenizer:
                 "special tokens",
                 "correct model_max_length, max_seq_length or max_position_embeddings",
             )
-        core.encode_special_tokens = not parse_special
-        tokenizer.state = _state(core)
-        tokenizer.literals = SpecialTextCounter(core)
-        return tokenizer
+        return tokenizer._parsing(parse_special)
+
+    def _parsing(self, special: bool) -> Self:
+        self.core.encode_special_tokens = not special
+        self.state = _state(self.core)
+        self.literals = SpecialTextCounter(self.core)
+        return self
 
     @cached_property
     def engine(self) -> WordPieceEngine:

@@ -127,6 +127,12 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
     )
 
 
+def load_as_it_is(folder: Path) -> Loaded:
+    """Return the tokenizer of tokenizer.json, whatever else the folder says of it."""
+    core = _read_json(folder / "tokenizer.json")
+    return Loaded(core, AS_IT_IS, roles_of(AS_IT_IS, core, {}), _check(core, folder))
+
+
 def read_settings(folder: Path) -> JsonObject:
     """Merge the two files that describe special tokens; the older one fills what is missing."""
     config = read_object(folder / "tokenizer_config.json")

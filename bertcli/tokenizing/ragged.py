@@ -244,7 +244,7 @@ class RaggedMaker:
         at[:, (0, 6)] = len(pool) + len(around)
         at[:, 1:6:2] = places[which]
         at[:, FIRST : SECOND + 1 : 2] = starts
-        pads = [self.tokenizer.padding_id] * padding
+        pads = [self.tokenizer.padding_id] * padding if padding else []
         whole = np.concatenate([pool, np.array(around + pads, np.uint32)])
         types = np.array([frame.types for frame in frames], np.uint8)
         return Ragged(

@@ -95,6 +95,7 @@ class FrozenTask:
             raise UsageError(f"--frozen cannot learn {what}", "leave it out, or give --full")
         if job.layers is not None:
             raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
+        read_config(folder.path)  # what is trained is put behind an encoder
         options = EmbedOptions(max_length=job.max_length, **compute)
         return RecordVectors(Embedder.open(folder, options), texts.records)
 

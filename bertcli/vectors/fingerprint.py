@@ -13,7 +13,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.checkpoints.scan import find_weights, tokenizer_files
+from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
 from bertcli.files.digests import sha256
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
@@ -82,7 +82,7 @@ class InputDigest:
 
 def made_by(embedder: Embedder) -> dict[str, Any]:
     """Return what vectors depend on besides the input."""
-    folder = embedder.runtime.spec.folder
+    folder = bert_folder(embedder.runtime.spec.folder)
     return {
         "model": embedder.folder.name,
         "weights": weights_of(folder),

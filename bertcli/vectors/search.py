@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, read_config
+from bertcli.checkpoints.scan import bert_folder, is_static, read_config
 from bertcli.embedding.embedder import EmbeddedBlock, Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
@@ -82,7 +82,8 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     """
     inner = bert_folder(folder.path)
     digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
-    made = check_maker(path, digests, numbers_of(read_config(inner)))
+    numbers = {} if is_static(folder.path) else numbers_of(read_config(inner))
+    made = check_maker(path, digests, numbers)
     layers, combine = made.wholes("layers", least=-LAYERS), made.text("layer_combine")
     if combine not in (None, *COMBINED):
         raise made.bad("layer_combine", f"one of {', '.join(COMBINED)}")

@@ -1,0 +1,73 @@
+"""The limit that model2vec sets on the characters of a text, before it becomes tokens.
+
+A text keeps as many as its limit of tokens has when each is of the median length of the vocabulary;
+what is beyond is never tokenized there. Here it is, once, where a text is that long: truncation is
+counted. Source: model2vec 0.10, StaticModel.encode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bertcli.records.records import Record, Text
+from bertcli.records.text_block import TextBlock
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class CharacterLimit:
+    """How many characters of each text are read."""
+
+    most: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, tokens: int) -> CharacterLimit:
+        """Return the limit of texts of so many tokens."""
+        return cls(tokens * int(np.median([*map(len, tokenizer.core.get_vocab())])))
+
+    def cut(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records with the characters that are read; words that came split are not cut."""
+        block = TextBlock.of(records)
+        if not any(len(text) > self.most for text in block.strings):
+            return records
+        pairs = block.pairs and [None if pair is None else self._cut(pair) for pair in block.pairs]
+        return block.with_texts([*map(self._cut, block.texts)], pairs)
+
+    def count(
+        self,
+        batch: Batch,
+        counts: TokenCounts,
+        whole: Sequence[Record],
+        tokenizer: Tokenizer,
+        layout: Layout,
+    ) -> Batch:
+        """Return a window, and its counts, with what was cut of the ``whole`` texts in them."""
+        long = [at for at, record in enumerate(whole) if self._is_long(record)]
+        if not long:
+            return batch
+        layout = replace(layout, truncation="do_not_truncate", overflowing=False)
+        found = list(batch) if not isinstance(batch, RaggedBatch) else []
+        for at, item in zip(
+            long, tokenizer.encode([whole[at] for at in long], layout), strict=True
+        ):
+            if isinstance(batch, RaggedBatch):
+                known, left = int(batch.tokens.cut[at]), int(batch.tokens.lengths[at])
+                batch.tokens.cut[at] = item.length - left
+            else:
+                known, left = found[at].cut, found[at].length
+                found[at] = found[at]._replace(cut=item.length - left)
+            counts.truncated += not known and item.length > left
+            counts.cut += item.length - left - known
+        return batch if isinstance(batch, RaggedBatch) else found
+
+    def _cut(self, text: Text) -> Text:
+        return text if isinstance(text, list) else text[: self.most]
+
+    def _is_long(self, record: Record) -> bool:
+        texts = record.text, record.pair
+        return any(isinstance(text, str) and len(text) > self.most for text in texts)

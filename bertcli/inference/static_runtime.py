@@ -1,0 +1,92 @@
+"""A model that is a table of token vectors, opened as any other: no torch, no engine."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertcli.checkpoints.scan import bert_folder, is_model2vec
+from bertcli.errors import ModelError
+from bertcli.files.typed_json import parse
+from bertcli.inference.progress import Ran
+from bertcli.inference.runner import Finish, Kept, Tokens, Work
+from bertcli.inference.runtime import UNLIMITED, ModelSpec, Runtime
+from bertcli.inference.static_table import StaticTable, read_table
+from bertcli.models.config import BertConfig
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+TYPES = 256  # no token type has another vector
+
+
+@dataclass(frozen=True)
+class StaticRunner:
+    """Takes the mean of the vectors of each text's tokens."""
+
+    table: StaticTable
+    dropped: int | None = None  # the id of unknown words, which count for nothing
+    busy = True
+    threads = 1
+
+    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
+        """Return a vector per text; no batch is needed, and nothing else is made of it."""
+        ids, offsets = texts.ids, texts.offsets
+        if self.dropped is not None and (unknown := ids == self.dropped).any():
+            offsets = offsets - np.append(0, unknown.cumsum())[offsets]
+            ids = ids[~unknown]
+        vectors: Kept = self.table.means(ids, offsets)
+        yield Ran(len(texts), len(texts.ids))
+        return vectors
+
+
+@dataclass(frozen=True)
+class StaticRuntime(Runtime):
+    """A table of token vectors, with the tokenizer that it was made for."""
+
+    @classmethod
+    def open(cls, spec: ModelSpec, tokenizer: Tokenizer) -> StaticRuntime:
+        """Open the table. ModelError when it is incomplete, or not the tokenizer's."""
+        folder = bert_folder(spec.folder)
+        table = read_table(folder)
+        if beyond := tokenizer.beyond(table.tokens):
+            token, index = beyond
+            raise ModelError(
+                f"{folder}: token {token!r} has id {index}, but the model has {table.tokens} "
+                "token vectors",
+                "use the tokenizer that belongs to this model",
+            )
+        dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
+        config = BertConfig(  # the sizes that others ask for; there is no layer
+            vocab_size=table.tokens,
+            hidden_size=table.width,
+            num_hidden_layers=0,
+            max_position_embeddings=UNLIMITED,
+            type_vocab_size=TYPES,
+        )
+        return cls(spec, tokenizer, config, StaticRunner(table, dropped), ("cpu",), 1)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the numbers of this runner, for manifests."""
+        drops = isinstance(self.runner, StaticRunner) and self.runner.dropped is not None
+        return {"backend": "static", "dtype": "float32", "drops_unknown": drops, "device": "cpu"}
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """Change nothing: there is one thread."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Nothing is open but a mapped file."""
+
+
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """Return the id of unknown words; None where there is none."""
+    core = tokenizer.core
+    if hasattr(core.model, "unk_token"):
+        token = core.model.unk_token
+        found = None if token is None else core.token_to_id(token)
+    else:  # Unigram
+        found = parse(core.to_str())["model"].get("unk_id")
+    return found
