@@ -57,12 +57,13 @@ class CharacterLimit:
         ):
             if isinstance(batch, RaggedBatch):
                 known, left = int(batch.tokens.cut[at]), int(batch.tokens.lengths[at])
-                batch.tokens.cut[at] = item.length - left
+                batch.tokens.cut[at] = cut = dropped(item.length, left)
             else:
                 known, left = found[at].cut, found[at].length
-                found[at] = found[at]._replace(cut=item.length - left)
-            counts.truncated += not known and item.length > left
-            counts.cut += item.length - left - known
+                cut = dropped(item.length, left)
+                found[at] = found[at]._replace(cut=cut)
+            counts.truncated += not known and cut > 0
+            counts.cut += cut - known
         return batch if isinstance(batch, RaggedBatch) else found
 
     def _cut(self, text: Text) -> Text:
@@ -71,3 +72,8 @@ class CharacterLimit:
     def _is_long(self, record: Record) -> bool:
         texts = record.text, record.pair
         return any(isinstance(text, str) and len(text) > self.most for text in texts)
+
+
+def dropped(whole: int, left: int) -> int:
+    """Return how many tokens were dropped; 1 where the piece of a word has more than the word."""
+    return whole - left if whole >= left else 1

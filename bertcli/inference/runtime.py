@@ -19,6 +19,7 @@ from typing import Any
 
 from bertcli.checkpoints.scan import STATIC, read_config
 from bertcli.errors import ModelError, UsageError
+from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.inference.options import Compute
 from bertcli.inference.runner import Reading, Runner
 from bertcli.inference.tell import SILENCE, Tell
@@ -26,7 +27,7 @@ from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-UNLIMITED = 1 << 31  # tokens of a text, for a model that takes any number
+UNLIMITED = LARGEST_NUMBER  # tokens of a text, for a model that takes any number
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
     table.means(ids, offsets)      # the mean over the tokens of each text [B, D]
 
 The table stays in its file, mapped into memory: only the rows of tokens that occur are read. A
-vector is added up token by token in the order of its text, so that its bits do not depend on other
-texts. Letters: `B` texts, `T` tokens of all of them, `V` rows, `D` dimensions. Source:
+vector is added up token by token in the order of its text, STEP tokens at a time, so that its bits
+do not depend on other texts. Letters: `B` texts, `T` tokens of all of them, `V` rows, `D` dimensions. Source:
 sentence-transformers 6.2, StaticEmbedding; model2vec 0.10, StaticModel.
 """
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 ROWS = ("embedding.weight", "embeddings")  # of sentence-transformers, of model2vec
 TOGETHER = 256  # texts whose sums fit into the cache of a CPU
-LONG = 1024  # tokens of a text that are added up with those of others
+STEP = 64  # tokens whose sum is a part of the whole: rounding errors of long sums add up
+LONG = 1024  # tokens of a text that are added up with those of others; a multiple of STEP
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +69,17 @@ class StaticTable:
     def _sums(self, ids: np.ndarray, starts: Places, lengths: Places) -> np.ndarray:
         """Return the sums over the tokens of texts, the longest first."""
         sums = np.zeros((len(lengths), self.width), np.float32)
-        longest = int(lengths[0])
-        left = np.searchsorted(-lengths, -np.arange(min(longest, LONG)), "left")  # longer than so
-        for place, count in enumerate(left.tolist()):
-            sums[:count] += self._vectors(ids[starts[:count] + place])
+        places = np.arange(min(int(lengths[0]), LONG))
+        counts = np.searchsorted(-lengths, -places, "left").tolist()  # of texts that are longer
+        for start in range(0, len(places), STEP):
+            parts = np.zeros((counts[start], self.width), np.float32)
+            for place, count in enumerate(counts[start : start + STEP], start):
+                parts[:count] += self._vectors(ids[starts[:count] + place])
+            sums[: len(parts)] += parts
         for at in range(int((lengths > LONG).sum())):
-            tokens = ids[starts[at] + LONG : starts[at] + lengths[at]]
-            for place in range(0, len(tokens), LONG):
-                sums[at] += self._vectors(tokens[place : place + LONG]).sum(0)
+            tokens = ids[starts[at] : starts[at] + lengths[at]]
+            for place in range(LONG, len(tokens), STEP):
+                sums[at] += self._vectors(tokens[place : place + STEP]).sum(0)
         return sums
 
     def _vectors(self, ids: np.ndarray) -> np.ndarray:

@@ -72,11 +72,7 @@ class FolderReport:
             },
             "fit": fit,
             "tokenizer": self.tokenizer and asdict(self.tokenizer),
-            "sentence": asdict(self.sentence)
-            | {
-                "of_tokens": [module._asdict() for module in self.sentence.of_tokens],
-                "of_texts": [module._asdict() for module in self.sentence.of_texts],
-            },
+            "sentence": sentence_row(self.sentence),
             "warnings": self.warnings,
             "config": self.config.to_dict(),
             "tensors": tensors,
@@ -98,6 +94,15 @@ def tensor_row(tensor: StoredTensor) -> dict[str, Any]:
         "bytes": tensor.nbytes,
         "file": tensor.file.name,
     }
+
+
+def sentence_row(sentence: Sentence) -> dict[str, Any]:
+    """Return what a folder says about its vectors."""
+    modules = {
+        "of_tokens": [module._asdict() for module in sentence.of_tokens],
+        "of_texts": [module._asdict() for module in sentence.of_texts],
+    }
+    return asdict(sentence) | modules
 
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:

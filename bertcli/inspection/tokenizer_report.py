@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertcli.checkpoints.scan import tokenizer_files
+from bertcli.checkpoints.scan import bert_folder, tokenizer_files
 from bertcli.errors import ModelError
 from bertcli.files.digests import sha256
 from bertcli.tokenizing.model_files import read_settings
@@ -38,7 +38,7 @@ def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | N
         return None, str(failed)
     warnings.extend(found.warnings)
     info = TokenizerInfo(
-        file=tokenizer_files(folder)[0].name,
+        file=tokenizer_files(bert_folder(folder))[0].name,
         vocabulary_size=found.vocabulary_size,
         largest_id=max(found.core.get_vocab().values(), default=-1),
         lower_case=lower,
@@ -52,7 +52,7 @@ def tokenizer_details(folder: Path) -> dict[str, Any]:
     """Return the details of a tokenizer; ModelError when it is missing or broken."""
     found = Tokenizer.load(folder)
     core, vocabulary = found.core, found.core.get_vocab()
-    file = tokenizer_files(folder)[0]
+    file = tokenizer_files(bert_folder(folder))[0]
     return {
         "file": file.name,
         "sha256": sha256(file),

@@ -15,8 +15,9 @@ from typing import Any
 
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.digests import sha256
-from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256
+from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, ModelFolder
 from bertcli.inspection.folder import FolderReport
+from bertcli.inspection.static_report import StaticReport
 from bertcli.inspection.vector_file import FileReport
 
 
@@ -34,8 +35,35 @@ def verify_model(report: FolderReport) -> Iterator[VerifyCheck]:
     yield _loads(report)
     yield _finite(report)
     for path in report.weights.files:
-        yield _hash(report, path)
+        yield _hash(report.folder, path)
     yield _tokenizer(report)
+
+
+def verify_static(report: StaticReport) -> Iterator[VerifyCheck]:
+    """Yield one check of a table of token vectors after the other. Nothing of it needs torch."""
+    yield _finite_table(report)
+    for path in report.weights.files:
+        yield _hash(report.folder, path)
+    what = "every token has a vector"
+    if report.tokenizer is None:
+        yield VerifyCheck(what, False, report.tokenizer_error)
+        return
+    fits = report.tokenizer.largest_id < report.tokens
+    tokens = report.tokenizer.vocabulary_size
+    yield VerifyCheck(what, fits, f"{tokens:,} tokens, {report.tokens:,} vectors")
+
+
+def _finite_table(report: StaticReport) -> VerifyCheck:
+    import numpy as np
+
+    from bertcli.checkpoints.stored_numbers import mapped
+
+    bad = []
+    for stored in report.tensors:
+        if wrong := int((~np.isfinite(mapped(stored))).sum()):
+            bad.append(f"{stored.name} ({wrong:,})")
+    found = f"NaN or infinite: {', '.join(bad)}" if bad else f"{report.numbers:,} numbers"
+    return VerifyCheck("every number is finite", not bad, found)
 
 
 def _loads(report: FolderReport) -> VerifyCheck:
@@ -71,7 +99,7 @@ def _finite(report: FolderReport) -> VerifyCheck:
     return VerifyCheck(what, True, f"{numbers:,} numbers")
 
 
-def _hash(report: FolderReport, path: Path) -> VerifyCheck:
+def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     """Compare with the hash of the default model, or with the file's name in the hub's cache."""
     what = f"sha256 of {path.name}"
     if not path.is_file():
@@ -80,7 +108,7 @@ def _hash(report: FolderReport, path: Path) -> VerifyCheck:
     if found == DEFAULT_WEIGHTS_SHA256:
         return VerifyCheck(what, True, f"{found}: {DEFAULT_MODEL}")
     wanted = None
-    if report.folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
+    if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
         wanted = DEFAULT_WEIGHTS_SHA256
     blob = Path(os.path.realpath(path)).name  # the hub's cache calls a large file by its hash
     if re.fullmatch("[0-9a-f]{64}", blob):

@@ -7,11 +7,13 @@ from typing import Any
 
 import typer
 
+from bertcli.checkpoints.scan import is_static, read_config
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.inspect import AttentionOptions, TargetOptions, ViewOptions
 from bertcli.errors import UsageError
+from bertcli.hub import ModelFolder
 from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.folder import report_json
 from bertcli.inspection.verify import verify_file, verify_model
@@ -35,8 +37,10 @@ def inspect(
     attention.check(views, path)
     if path:
         sound = _file(inspect_file(path), views)
+    elif is_static((folder := target.folder(model)).path):
+        sound = _static(folder, views, attention)
     else:
-        report = inspect_folder(target.folder(model))
+        report = inspect_folder(folder)
         if attention.attention is not None:
             _attention(report, attention, views, console)
             return
@@ -57,6 +61,24 @@ def _model(report: FolderReport, views: ViewOptions) -> bool:
     from bertcli.cli.display.model_report import show_model
 
     return show_model(report, views)
+
+
+def _static(folder: ModelFolder, views: ViewOptions, attention: AttentionOptions) -> bool:
+    """Show a table of token vectors, and return whether it is sound."""
+    from bertcli.inspection.static_report import inspect_static
+    from bertcli.inspection.verify import verify_static
+
+    if attention.attention is not None or views.tree:
+        read_config(folder.path)  # says that there is no encoder
+    report = inspect_static(folder)
+    if not views.json:
+        from bertcli.cli.display.static_report import show_static
+
+        return show_static(report, views)
+    checks = [*verify_static(report)] if views.verify else []
+    found = report.to_json(with_tensors=views.tensors)
+    _print_json(found | ({"verify": [asdict(check) for check in checks]} if checks else {}))
+    return all(check.ok is not False for check in checks)
 
 
 def _file(report: FileReport, views: ViewOptions) -> bool:

@@ -18,6 +18,9 @@ from bertcli.inspection.verify import VerifyCheck, verify_model
 
 if TYPE_CHECKING:
     from bertcli.cli.options.inspect import ViewOptions
+    from bertcli.embedding.sentence_config import Sentence
+    from bertcli.hub import ModelFolder
+    from bertcli.inspection.tokenizer_report import TokenizerInfo
     from bertcli.models.module_tree import Node
 
 PARTS = {  # colour, and the character without colours
@@ -26,6 +29,7 @@ PARTS = {  # colour, and the character without colours
     "pooler": ("magenta", "▓"),
     "head": ("yellow", "░"),
 }
+USUAL = ("Transformer", "StaticEmbedding", "Pooling", "Normalize")  # modules
 BAR = 48  # characters of the longest bar of parameters
 COLOURED = 100_000  # characters of a config up to which it has colours, which take time
 WIDE = 1000  # characters of a line that a terminal wraps and Rich would cut
@@ -64,14 +68,18 @@ def size(nbytes: int) -> str:
 
 def summary(screen: Console, report: FolderReport) -> None:
     """Show a model on one screen."""
-    screen.print(plain(report.folder.name, "bold"))
-    where = f"{report.folder.path} ({report.folder.source})"
-    screen.print(plain(where, "dim"), soft_wrap=True)
-    screen.print()
+    heading(screen, report.folder)
     bare = not screen.color_system or screen.no_color
     wide = min(BAR, screen.width - NAMES - 4)
     screen.print(pairs(_facts(report, plain=bare, wide=wide), width=NAMES))
     warnings(screen, report.warnings)
+
+
+def heading(screen: Console, folder: ModelFolder) -> None:
+    """Show which model it is, and where."""
+    screen.print(plain(folder.name, "bold"))
+    screen.print(plain(f"{folder.path} ({folder.source})", "dim"), soft_wrap=True)
+    screen.print()
 
 
 def warnings(screen: Console, found: Iterable[str]) -> None:
@@ -102,8 +110,8 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     yield "parameters", _parameters(report)
     yield "", _bar(report.parameters["parts"], plain=plain, width=wide)
     yield "weights", _weights(report)
-    yield from _tokenizer(report)
-    yield from _sentence(report)
+    yield from tokenizer_facts(report.tokenizer)
+    yield from sentence_facts(report.sentence)
 
 
 def _types(report: FolderReport) -> str:
@@ -145,8 +153,8 @@ def _weights(report: FolderReport) -> str:
     return f"{files}, {total}, {tensors}{', ' if kinds else ''}{kinds}"
 
 
-def _tokenizer(report: FolderReport) -> Iterator[tuple[str, Any]]:
-    found = report.tokenizer
+def tokenizer_facts(found: TokenizerInfo | None) -> Iterator[tuple[str, Any]]:
+    """Yield what a tokenizer is, with names."""
     if found is None:
         yield "tokenizer", "none"
         return
@@ -162,15 +170,15 @@ def _tokenizer(report: FolderReport) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _sentence(report: FolderReport) -> Iterator[tuple[str, str]]:
-    found = report.sentence
-    if not found.modules:
+def sentence_facts(found: Sentence) -> Iterator[tuple[str, str]]:
+    """Yield how vectors of texts are made, with names."""
+    if found.pooling is None and not found.modules:
         yield "sentences", "pooling not specified; embed uses mean"
         return
     pooling = " + ".join(found.pooling or ("no",))
     length = f", at most {found.max_length} tokens" if found.max_length else ""
     yield "sentences", f"{pooling} pooling, {'' if found.normalize else 'not '}normalised{length}"
-    others = [part for part in found.modules if part not in ("Transformer", "Pooling", "Normalize")]
+    others = [part for part in found.modules if part not in USUAL]
     if others:
         yield "", f"also: {', '.join(others)}"
     if found.prompts:
