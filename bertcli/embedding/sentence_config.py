@@ -105,8 +105,6 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     if poolings:  # as in sentence-transformers, the last one decides
         found_in = f"{poolings[-1].path}/config.json"
         modes, include_prompt, dimension = _pooling(folder / found_in)
-    of_texts = chain.of_texts
-    normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
     outer = read_object(folder / CONFIG)
     prompts, default = _prompts(outer)
     return Sentence(
@@ -117,9 +115,9 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
         dimension=dimension,
         include_prompt=include_prompt,
         of_tokens=tuple(chain.of_tokens),
-        of_texts=tuple(of_texts[:-1] if normalize else of_texts),
+        of_texts=chain.inner,
         unknown=tuple(unknown),
-        normalize=normalize,
+        normalize=chain.normalize,
         dim=outer.whole("truncate_dim", 1),
         prompts=prompts,
         default_prompt=default,
@@ -136,13 +134,11 @@ def _static(folder: Path, modules: list[SentenceModule]) -> Sentence:
         names = ", ".join(chain.unknown)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
     prompts, default = _prompts(outer)
-    of_texts = chain.of_texts
-    normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
     found = Sentence(
         modules=tuple(module.kind for module in modules),
         pooling=("mean",),
-        of_texts=tuple(of_texts[:-1] if normalize else of_texts),
-        normalize=normalize,
+        of_texts=chain.inner,
+        normalize=chain.normalize,
         dim=outer.whole("truncate_dim", 1),
         prompts=prompts,
         default_prompt=default,
@@ -170,6 +166,16 @@ class ModuleChain(NamedTuple):
     of_tokens: list[SentenceModule]
     of_texts: list[SentenceModule]
     unknown: list[str]
+
+    @property
+    def normalize(self) -> bool:
+        """Whether the last module gives vectors length 1, which a user may choose otherwise."""
+        return bool(self.of_texts) and self.of_texts[-1].kind == "Normalize"
+
+    @property
+    def inner(self) -> tuple[SentenceModule, ...]:
+        """The modules before that."""
+        return tuple(self.of_texts[:-1] if self.normalize else self.of_texts)
 
 
 def _chain(folder: Path, modules: list[SentenceModule], layers: bool) -> ModuleChain:

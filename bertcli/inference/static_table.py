@@ -5,8 +5,8 @@
 
 The table stays in its file, mapped into memory: only the rows of tokens that occur are read. A
 vector is added up token by token in the order of its text, STEP tokens at a time, so that its bits
-do not depend on other texts. Letters: `B` texts, `T` tokens of all of them, `V` rows, `D` dimensions. Source:
-sentence-transformers 6.2, StaticEmbedding; model2vec 0.10, StaticModel.
+do not depend on other texts. Letters: `B` texts, `T` tokens of all of them, `V` rows, `D`
+dimensions. Source: sentence-transformers 6.2, StaticEmbedding; model2vec 0.10, StaticModel.
 """
 
 from __future__ import annotations
