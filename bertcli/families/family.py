@@ -50,6 +50,11 @@ class Family:
         """Return the key of config.json for a field of BertConfig."""
         return self.keys.get(name, name)
 
+    def filled(self, raw: JsonObject) -> JsonObject:
+        """Return config.json's content with the defaults of what it does not say."""
+        said = {key: value for key, value in raw.items() if value is not None}
+        return JsonObject({**self.defaults, **said}, raw.source)
+
     def our_class(self, name: str) -> str:
         """Return our class for one of transformers; what is unknown stays as it is."""
         return self.classes.get(name, name)

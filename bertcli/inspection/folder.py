@@ -50,6 +50,11 @@ class FolderReport:
     tokenizer_error: str = ""
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The classes that config.json names, as it does."""
+        return tuple(map(self.config.family.their_class, self.config.architectures))
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         folder, weights = self.folder, self.weights
@@ -61,7 +66,8 @@ class FolderReport:
             "path": str(folder.path),
             "source": folder.source,
             "revision": folder.revision,
-            "architecture": {"name": self.architecture, "declared": self.config.architectures},
+            "family": self.config.family.title,
+            "architecture": {"name": self.architecture, "declared": self.declared},
             "parameters": self.parameters | {"in_file": fit.pop("in_file") or None},
             "weights": {
                 "format": weights.format,
@@ -189,7 +195,8 @@ def _concerns(report: FolderReport) -> Iterator[str]:
 def _about_architecture(report: FolderReport) -> Iterator[str]:
     declared = report.config.architectures
     if declared and declared[0] != report.architecture:
-        yield f"the architecture {declared[0]} is unknown: only its BERT can be used"
+        title = report.config.family.title
+        yield f"the architecture {declared[0]} is unknown: only its {title} can be used"
     act, pad = report.config.hidden_act, report.config.pad_token_id
     if act not in HIDDEN_ACTS:
         yield f"hidden_act {act!r} is unknown: this model cannot be loaded"
@@ -198,8 +205,9 @@ def _about_architecture(report: FolderReport) -> Iterator[str]:
     if extra := ", ".join(report.config.extra_embeddings):
         fields = ", ".join(report.config.fields_of_extra.values())
         yield f"extra embeddings ({extra}): classify and tag read their ids from {fields}"
-    if report.config.type_vocab_size == 1:
-        yield "type_vocab_size is 1: text pairs cannot be encoded"
+    tokenizer = report.tokenizer
+    if tokenizer and not report.config.takes_types(tokenizer.types_of_pairs):
+        yield f"type_vocab_size is {report.config.type_vocab_size}: text pairs cannot be encoded"
 
 
 def _about_weights(report: FolderReport) -> Iterator[str]:
@@ -213,7 +221,7 @@ def _about_weights(report: FolderReport) -> Iterator[str]:
             yield "a TensorFlow checkpoint instead of safetensors"
     if weights.format == "none":
         return
-    if not report.pooler:
+    if not report.pooler and report.config.structure.pooler:
         yield "no pooler weights: pooler output is not available"
     if fit.missing:
         yield f"missing for {report.architecture}: {grouped(fit.missing)}"

@@ -24,6 +24,7 @@ class TokenizerInfo:
     lower_case: bool | None  # None where its normalizer has no such setting
     special_tokens: dict[str, int]
     limit: int | None
+    types_of_pairs: int  # the highest token type that a pair has
 
 
 def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | None, str]:
@@ -44,6 +45,7 @@ def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | N
         lower_case=lower,
         special_tokens=found.special_ids(),
         limit=found.limit,
+        types_of_pairs=max(found.core.encode("a", "b").type_ids, default=0),
     )
     return info, ""
 

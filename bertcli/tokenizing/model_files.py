@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.checkpoints.scan import CONFIGS, SENTENCE_CONFIGS
 from bertcli.errors import ModelError
+from bertcli.families.registry import FAMILIES
 from bertcli.files.typed_json import (
     LARGEST_NUMBER,
     NOTHING,
@@ -281,9 +282,18 @@ def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
     What sentence-transformers was set to replaces the tokenizer's own limit, as it does there.
     """
     set_to = sentence_limit(sentence_settings(folder))
-    fits = [read_object(folder / name).whole("max_position_embeddings", 1) for name in CONFIGS]
+    fits = [_positions(read_object(folder / name)) for name in CONFIGS]
     found = [length for length in (*fits, set_to or _length(settings)) if length is not None]
     return min(found, default=None)
+
+
+def _positions(config: JsonObject) -> int | None:
+    """Return how many tokens the model of a config.json has positions for."""
+    rows = config.whole("max_position_embeddings", 1)
+    family = FAMILIES.get(config.text("model_type") or "")
+    if rows is None or family is None:
+        return rows
+    return rows - family.structure(family.filled(config)).first_position
 
 
 def _length(settings: JsonObject) -> int | None:

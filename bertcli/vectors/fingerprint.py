@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
+from bertcli.families.structure import BERT
 from bertcli.files.digests import sha256
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
@@ -106,4 +107,8 @@ def tokenizer_of(folder: Path) -> dict[str, str]:
 
 def numbers_of(config: BertConfig) -> dict[str, Any]:
     """Return what the config says that changes the numbers of the same weights."""
-    return {name: getattr(config, name) for name in NUMBERS}
+    said = {name: getattr(config, name) for name in NUMBERS}
+    ours, usual = asdict(config.structure), asdict(BERT)
+    if other := {name: value for name, value in ours.items() if value != usual[name]}:
+        said["structure"] = json.loads(json.dumps(other))  # as it is read again
+    return said

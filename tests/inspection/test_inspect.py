@@ -102,6 +102,7 @@ def test_json_has_all_of_it(capsys):
         "path",
         "source",
         "revision",
+        "family",
         "architecture",
         "parameters",
         "weights",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.sentence_config import Sentence
     from bertcli.hub import ModelFolder
     from bertcli.inspection.tokenizer_report import TokenizerInfo
+    from bertcli.models.config import BertConfig
     from bertcli.models.module_tree import Node
 
 PARTS = {  # colour, and the character without colours
@@ -92,17 +93,21 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     config, fit = report.config, report.fit
     heads = config.num_attention_heads
     kind = "decoder" if config.is_decoder else "encoder"
-    yield "architecture", Text.assemble((printable(report.architecture), "bold"), f", {kind}")
+    name = config.family.their_class(report.architecture)
+    yield (
+        "architecture",
+        Text.assemble((printable(name), "bold"), f", {kind}"),
+    )
     yield (
         "",
         (
-            f"{config.num_hidden_layers} layers, {heads} heads of {config.head_size}, "
+            f"{_layers(config)}, {heads} heads of {config.head_size}, "
             f"hidden {config.hidden_size}, feed-forward {config.intermediate_size} "
             f"({config.hidden_act})"
         ),
     )
     scheme = config.position_embedding_type
-    yield "", f"{config.max_position_embeddings} positions ({scheme}), {_types(report)}"
+    yield "", f"{config.most_tokens} positions ({scheme}), {_types(report)}"
     if fit.heads:
         yield "heads", ", ".join(fit.heads)
     elif report.tensors:
@@ -114,9 +119,15 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     yield from sentence_facts(report.sentence)
 
 
+def _layers(config: BertConfig) -> str:
+    shared = config.distinct_layers < config.depth
+    return f"{config.depth} layers" + f" with {config.distinct_layers} sets of weights" * shared
+
+
 def _types(report: FolderReport) -> str:
     extra = "".join(f", {n} {name}" for name, n in report.config.extra_embeddings.items())
-    return f"{report.config.type_vocab_size} token types{extra}"
+    types = report.config.type_vocab_size if report.config.structure.token_types else "no"
+    return f"{types} token types{extra}"
 
 
 def _parameters(report: FolderReport) -> Text:

@@ -1,0 +1,169 @@
+"""Each family through the front door: every command that runs a model, with one small model each.
+
+Their tokenizer is the default model's; what families have of their own is tested in tokenizing/.
+"""
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from family_models import ROWS
+from front import bad, good
+from model_reference import close, randomise
+from task_models import SIZES, labels, tokenizer
+
+from bertcli.families.registry import FAMILIES
+
+pytestmark = pytest.mark.parity
+
+TEXTS = ["I love NLP!", "the bank of the river", "no", "Ouagadougou is a city, and a large one"]
+NAMES = labels("B-LOC", "O", "B-PER")
+FEATURES = {
+    "classify": "ForSequenceClassification",
+    "tag": "ForTokenClassification",
+    "answer": "ForQuestionAnswering",
+    "fill-mask": "ForMaskedLM",
+    "choose": "ForMultipleChoice",
+}
+GIVEN = {
+    "classify": TEXTS,
+    "tag": TEXTS,
+    "answer": ["--question", "what?", "--context", TEXTS[1]],
+    "fill-mask": ["a [MASK] of [MASK]", "the [MASK]"],
+    "choose": TEXTS,
+}
+CASES = [(row, command) for row in ROWS for command in FEATURES]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(threads):
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """Make folders of transformers' models, each once."""
+    root, made = tmp_path_factory.mktemp("families"), {}
+
+    def folder(row, ending="Model"):
+        path = root / row.model_type / ending
+        if path not in made:
+            page = FAMILIES[row.model_type]
+            said = {page.key(key): size for key, size in SIZES.items()}
+            more = (
+                NAMES if ending in ("ForTokenClassification", "ForSequenceClassification") else {}
+            )
+            config = transformers.AutoConfig.for_model(
+                row.model_type, **said, **more, pad_token_id=0
+            )
+            model = randomise(getattr(transformers, row.prefix + ending)(config))
+            model.save_pretrained(path)
+            tokenizer().save_pretrained(path)
+            made[path] = model.eval()
+        return path
+
+    folder.models = made
+    return folder
+
+
+def ids_of(text):
+    return torch.tensor([tokenizer()(text)["input_ids"]])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+@torch.no_grad()
+def test_vectors_are_those_of_transformers(row, family, tmp_path):
+    folder, out = family(row), tmp_path / "out.npy"
+    model = family.models[folder]
+    good("embed", "-q", "-m", folder, "--no-normalize", "-o", out, *TEXTS)
+    wanted = [model(ids_of(text)).last_hidden_state[0].mean(0) for text in TEXTS]
+    close(torch.from_numpy(np.load(out)), torch.stack(wanted))
+    good("embed", "-q", "-m", folder, "--pooling", "cls", "--no-normalize", "-o", out, TEXTS[0],
+         "--overwrite")  # fmt: skip
+    close(torch.from_numpy(np.load(out)), model(ids_of(TEXTS[0])).last_hidden_state[:, 0])
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(TEXTS))
+    rows = good("similar", "-q", "-m", folder, TEXTS[1], "--corpus", corpus, "-f", "jsonl").rows
+    assert TEXTS[1] in str(rows[0]) and len(rows) in (1, len(TEXTS)), rows
+
+
+@pytest.mark.parametrize(("row", "command"), CASES, ids=lambda it: getattr(it, "model_type", it))
+def test_heads_answer_as_transformers(row, command, family):
+    if row.prefix + FEATURES[command] not in FAMILIES[row.model_type].classes:
+        return
+    folder = family(row, FEATURES[command])
+    rows = good(command, "-m", folder, *GIVEN[command], "-f", "jsonl").rows
+    assert rows
+    if command == "classify":
+        with torch.no_grad():
+            logits = [family.models[folder](ids_of(text)).logits[0] for text in TEXTS]
+        for found, wanted in zip(rows, logits, strict=True):
+            close(torch.tensor(found["score"]), wanted.softmax(-1).max())
+            assert found["label"] == NAMES["id2label"][int(wanted.argmax())]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_a_model_is_inspected_and_its_attention_drawn(row, family, tmp_path):
+    folder = family(row)
+    (said,) = [json.loads(good("inspect", folder, "--json").out)]
+    assert said["family"] == FAMILIES[row.model_type].title
+    assert not said["fit"]["missing"] and not said["fit"]["unused"] and not said["fit"]["renamed"]
+    model = family.models[folder]
+    assert said["parameters"]["total"] == sum(one.numel() for one in model.parameters())
+    assert said["parameters"]["in_file"] == said["parameters"]["total"]
+    assert row.prefix + "Model" in good("inspect", folder).out
+    assert good("inspect", folder, "--tree").out
+    assert good("inspect", folder, "--verify").code == 0
+    maps = json.loads(good("inspect", folder, "--attention", TEXTS[1], "--json").out)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        wanted = model(ids_of(TEXTS[1]), output_attentions=True).attentions
+    got = [[head["weights"] for head in layer["heads"]] for layer in maps["layers"]]
+    close(torch.tensor(got), torch.cat(wanted))
+    good("inspect", folder, "-q", "--attention", TEXTS[1], "-o", tmp_path / "maps.svg")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_a_model_is_trained_and_the_result_is_of_its_family(row, family, tmp_path):
+    file, out = tmp_path / "texts.jsonl", tmp_path / "out"
+    lines = [{"text": text, "label": f"{at % 2}"} for at, text in enumerate(TEXTS * 3)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    good("train", file, "-m", family(row), "-o", out, "--full", "--epochs", 1, "-q")
+    config = json.loads((out / "config.json").read_text())
+    assert config["model_type"] == row.model_type
+    assert config["architectures"] == [f"{row.prefix}ForSequenceClassification"]
+    theirs = getattr(transformers, config["architectures"][0])
+    _, info = theirs.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values()), info
+    assert len(good("classify", "-m", out, *TEXTS).rows) == len(TEXTS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_a_text_is_as_long_as_there_are_positions(row, family):
+    folder, long = family(row), "long " * 100
+    ids = good("tokenize", "-q", "-m", folder, "--truncation", "true", long).ids
+    fits = len(ids[0])
+    model = family.models[folder]
+    assert model(torch.tensor(ids)).last_hidden_state.isfinite().all()
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.tensor([[5] * (fits + 1)]))
+    assert str(fits) in bad("embed", "-m", folder, "--max-length", fits + 1, long, code=2).error
+    assert good("embed", "-q", "-m", folder, "-q", long).rows
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_the_cpu_engine_gives_the_numbers_of_torch(row, family, tmp_path):
+    folder, texts = (
+        family(row),
+        ["no", " ".join(TEXTS * 3), *TEXTS[:2], "[PAD] padding [PAD] inside"],
+    )
+    found = []
+    for backend in ("torch", "openvino"):
+        out = tmp_path / f"{backend}.npy"
+        good("embed", "-q", "-m", folder, "-o", out, "--backend", backend, *texts)
+        found.append(torch.from_numpy(np.load(out)))
+    close(*found)
