@@ -110,5 +110,5 @@ def numbers_of(config: BertConfig) -> dict[str, Any]:
     said = {name: getattr(config, name) for name in NUMBERS}
     ours, usual = asdict(config.structure), asdict(BERT)
     if other := {name: value for name, value in ours.items() if value != usual[name]}:
-        said["structure"] = json.loads(json.dumps(other))  # as it is read again
+        said["structure"] = json.dumps(other, sort_keys=True)  # a manifest has no tuples
     return said
