@@ -112,6 +112,13 @@ class EmbedOptions(Compute):
         return self.per_token or self.sparse
 
     @property
+    def kind(self) -> str:
+        """What the rows are of that a text becomes: texts, words, tokens or terms."""
+        if self.sparse:
+            return "terms"
+        return "words" if self.words else "tokens" if self.per_token else "texts"
+
+    @property
     def modes(self) -> tuple[str, ...]:
         """The poolings whose vectors are concatenated, in this order."""
         return tuple(self.pooling.split("+"))

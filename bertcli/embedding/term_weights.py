@@ -113,6 +113,13 @@ class TermNames:
     tokenizer: Tokenizer
     width: int  # of the vocabulary, as the model has it
 
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token, or of one that is named by it; None for an unknown token."""
+        index = self.tokenizer.core.token_to_id(token)
+        if index is None and token[:1] == "[" and token[1:-1].isdecimal():
+            return int(token[1:-1])
+        return index
+
     def of(self, terms: np.ndarray) -> dict[str, float]:
         """Return the weights of terms [k, 2] by their tokens, the largest first.
 

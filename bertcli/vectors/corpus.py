@@ -35,13 +35,17 @@ def is_known(path: str) -> bool:
 
 
 def check_maker(
-    path: str, digests: Mapping[str, Mapping[str, str]], config: Mapping[str, Any] | None = None
+    path: str,
+    digests: Mapping[str, Mapping[str, str]],
+    config: Mapping[str, Any] | None = None,
+    wanted: str = "texts",
 ) -> JsonObject:
     """Return the options that a file of vectors was made with, as its manifest names them.
 
     ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name,
     ``config`` what else of the model its vectors depend on; an older manifest does not name it.
-    Raises InputError when it names other files.
+    Raises InputError when it names other files, or its vectors are not those ``wanted``: of texts,
+    tokens or terms.
     """
     made = (manifest_of(path) or {}).get("fingerprint")
     made = made if isinstance(made, dict) else {}
@@ -58,13 +62,27 @@ def check_maker(
     _check_config(path, made.get("config"), config or {})
     options = made.get("options")
     options = options if isinstance(options, dict) else {}
-    if options.get("pooling") == "none":
-        kind = "words" if options.get("word_vectors") else "tokens"
-        raise InputError(
-            f"{path}: holds vectors of {kind}, but a search needs one per text",
-            f"make it with bertcli embed without --{kind[:-1]}-vectors",
-        )
+    _check_kind(path, options, wanted)
     return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")
+
+
+def _check_kind(path: str, options: Mapping[str, Any], wanted: str) -> None:
+    kind = "texts"
+    if options.get("sparse"):
+        kind = "terms"
+    elif options.get("pooling") == "none":
+        kind = "words" if options.get("word_vectors") else "tokens"
+    if kind == wanted:
+        return
+    made = "weights of terms" if kind == "terms" else f"vectors of {kind}"
+    if wanted != "texts":
+        raise InputError(f"{path}: holds {made}, not of {wanted}", "search them as they were made")
+    option = "sparse" if kind == "terms" else f"{kind[:-1]}-vectors"
+    also = "" if kind == "words" else f", or search with --{option}"
+    raise InputError(
+        f"{path}: holds {made}, but a search needs one per text",
+        f"make it with bertcli embed without --{option}{also}",
+    )
 
 
 def _check_config(path: str, theirs: object, mine: Mapping[str, Any]) -> None:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, UsageError
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text
 from bertcli.records.source import Source
 from bertcli.vectors.corpus import CorpusTexts, Texts
-from bertcli.vectors.nearest import DIGITS, Match, unit
+from bertcli.vectors.nearest import DIGITS, Match, Nearest, unit
 from bertcli.vectors.run import stacked
 from bertcli.vectors.search import AT_ONCE, Search, add_stored
 
@@ -56,6 +56,8 @@ class Mining:
         for at in range(0, len(pairs), AT_ONCE):
             some = pairs[at : at + AT_ONCE]
             _, nearest = self.search.asking([Record(anchor) for anchor, _ in some])
+            if not isinstance(nearest, Nearest):
+                raise UsageError("--mine needs one vector per text")
             scores = np.einsum("nd,nd->n", nearest.queries, self._units([two for _, two in some]))
             add_stored(nearest, str(self.search.options.vectors))
             found = texts.at(nearest.found, nearest.rows)

@@ -33,8 +33,42 @@ class Match(NamedTuple):
     score: float
 
 
-class Nearest:
-    """The best ``k`` rows for each query among all that it has seen.
+class BestRows:
+    """The rows with the highest scores for each query; of equals, the earlier ones.
+
+    ``rows`` counts all that were seen. Those below the ``threshold`` are left out.
+    """
+
+    def __init__(self, queries: int, k: int, threshold: float | None = None) -> None:
+        self.k, self.threshold, self.rows = k, threshold, 0
+        self._best: list[list[Match]] = [[] for _ in range(queries)]
+
+    def keep(self, number: int, rows: Array, scores: Array) -> None:
+        """Take the best of some rows [n], later than all before, for one query."""
+        import numpy as np
+
+        best = self._best[number]
+        least = best[-1].score if len(best) == self.k else -np.inf
+        better = scores > least  # a tie goes to the row that was first
+        rows, scores = rows[better], scores[better]
+        order = np.lexsort((rows, -scores))[: self.k]
+        best += [Match(int(rows[at]), float(scores[at])) for at in order]
+        best.sort(key=lambda match: (-match.score, match.row))
+        del best[self.k :]
+
+    def matches(self) -> list[list[Match]]:
+        """Return for each query its rows, the best first."""
+        least = -inf if self.threshold is None else self.threshold
+        return [[match for match in best if match.score >= least] for best in self._best]
+
+    @property
+    def found(self) -> set[int]:
+        """The rows of all matches."""
+        return {match.row for best in self.matches() for match in best}
+
+
+class Nearest(BestRows):
+    """The best ``k`` rows for each query among all that it has seen, by cosine.
 
     Those below the ``threshold`` are left out. Products in float32 choose the rows that may be
     among the best, whatever their rounding, and their scores are computed in float64: equal rows
@@ -44,10 +78,9 @@ class Nearest:
     def __init__(self, queries: Array, k: int, threshold: float | None = None) -> None:
         import numpy as np
 
-        self.queries, self.k, self.threshold = unit(queries), k, threshold
-        self.rows = 0
+        super().__init__(len(queries), k, threshold)
+        self.queries = unit(queries)
         self._narrow = self.queries.astype(np.float32)
-        self._best: list[list[Match]] = [[] for _ in queries]
 
     def add(self, vectors: Array) -> None:
         """Take in the next rows of the corpus, [n, D].
@@ -90,27 +123,7 @@ class Nearest:
 
         They are for one query.
         """
-        import numpy as np
-
-        best = self._best[number]
-        least = best[-1].score if len(best) == self.k else -np.inf
-        scores = (unit(vectors) @ self.queries[number]).round(DIGITS)
-        better = scores > least  # a tie goes to the row that was first
-        rows, scores = rows[better], scores[better]
-        order = np.lexsort((rows, -scores))[: self.k]
-        best += [Match(int(rows[at]), float(scores[at])) for at in order]
-        best.sort(key=lambda match: (-match.score, match.row))
-        del best[self.k :]
-
-    def matches(self) -> list[list[Match]]:
-        """Return for each query its rows, the nearest first."""
-        least = -inf if self.threshold is None else self.threshold
-        return [[match for match in best if match.score >= least] for best in self._best]
-
-    @property
-    def found(self) -> set[int]:
-        """The rows of all matches."""
-        return {match.row for best in self.matches() for match in best}
+        self.keep(number, rows, (unit(vectors) @ self.queries[number]).round(DIGITS))
 
 
 def nearest(queries: Array, blocks: Iterable[Array], k: int) -> list[list[Match]]:

@@ -25,6 +25,7 @@ from bertcli.embedding.embedder import EmbeddedBlock, Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
+from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError
 from bertcli.files.writers import format_of
 from bertcli.hub import ModelFolder
@@ -45,12 +46,15 @@ from bertcli.vectors.corpus import (
     refuse_other_width,
 )
 from bertcli.vectors.fingerprint import numbers_of, tokenizer_of, weights_of
+from bertcli.vectors.multiple import MaxSim, TermProducts
 from bertcli.vectors.nearest import Match, Nearest
 from bertcli.vectors.packed import add_packed
-from bertcli.vectors.reading import floats, precision_of
+from bertcli.vectors.reading import floats, form_of, precision_of
 from bertcli.vectors.run import EmbedRun, EmbedStream, stacked
 from bertcli.vectors.sink import Target
+from bertcli.vectors.stored_lists import ARRAYS, index_of, stored_terms, stored_tokens
 
+Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
 QUERY = ("query",)
 # Options that have one name in a manifest and here.
 SAME_TEXTS = ("pooling", "on_truncate")
@@ -72,7 +76,12 @@ def prompted(embedder: Embedder, names: Sequence[str], text: str | None = None) 
     found = [there[name] for name in names if name in there] if text is None else [text]
     if not found:
         return embedder
-    return replace(embedder, options=replace(embedder.options, prompt=found[0]))
+    options = replace(embedder.options, prompt=found[0])
+    if not embedder.late:
+        return replace(embedder, options=options)
+    late = replace(embedder.late, is_query=names is QUERY)
+    length = None if late.is_query else options.max_length  # queries have one of their own
+    return replace(embedder, options=replace(options, max_length=length), late=late)
 
 
 def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOptions:
@@ -83,7 +92,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     inner = bert_folder(folder.path)
     digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
     numbers = {} if is_static(folder.path) else numbers_of(read_config(inner))
-    made = check_maker(path, digests, numbers)
+    made = check_maker(path, digests, numbers, options.kind)
     layers, combine = made.wholes("layers", least=-LAYERS), made.text("layer_combine")
     if combine not in (None, *COMBINED):
         raise made.bad("layer_combine", f"one of {', '.join(COMBINED)}")
@@ -92,7 +101,8 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     named |= {name: made.switch(name) for name in SAME_SWITCHES}
     named |= {"combine": combine, "layers": None if layers is None else tuple(layers)}
     known = {name: value for name, value in named.items() if value is not None}
-    if modules := [dict(one) for one in made.list_of_objects("modules")]:
+    modules = [dict(one) for one in made.list_of_objects("modules")]
+    if modules and not options.several:
         _refuse_other_modules(path, folder, modules)
         known["pooling"] = "auto"
     return replace(options, **known)
@@ -187,8 +197,9 @@ class Search:
         elif reader is None:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
         embedder = Embedder.open(folder, compute, tell)
-        if not known:
+        if not known and not compute.several:
             refuse_other_width(path, embedder.nothing.shape[1:])
+        if not known:
             tell.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
         return cls(prompted(embedder, DOCUMENT, options.corpus_prompt), options, reader)
 
@@ -202,7 +213,8 @@ class Search:
         if self.options.vectors is None or self.reader is None:
             raise ValueError("no place for vectors, or no texts")
         path, source = self.options.vectors, replace(self.reader.source, keep=None)
-        target = Target(path, format_of(path), resume=True, ids=True)
+        several, terms = self.embedder.options.several, self.embedder.term_names
+        target = Target(path, format_of(path), resume=True, ids=True, many=several, terms=terms)
         return EmbedRun(self.embedder, Reader(source, self.reader.warn), target)
 
     def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
@@ -214,23 +226,38 @@ class Search:
         texts = None if self.reader is None else CorpusTexts(path, self.reader)
         for some in windows(queries, AT_ONCE):
             asked, nearest = self.asking(some)
-            add_stored(nearest, path)
-            found = ids_at(path, nearest.found) if texts is None else {}
+            add_stored(nearest, path, self.embedder.term_names)
+            found = self._ids(path, nearest.found) if texts is None else {}
             rows = {} if texts is None else texts.at(nearest.found, nearest.rows)
             yield answers_of(asked, nearest, rows, found)
 
-    def asking(self, queries: Sequence[Record]) -> tuple[list[Record], Nearest]:
+    def _ids(self, path: str, rows: set[int]) -> Ids:
+        """Return the ids that were kept with the vectors of some texts."""
+        if self.embedder.options.kind == "tokens" and form_of(path) in ARRAYS:
+            index = index_of(path)
+            return {row: index[row]["id"] for row in rows}
+        return ids_at(path, rows)
+
+    def asking(self, queries: Sequence[Record]) -> tuple[list[Record], Collector]:
         """Return the queries that have a vector, and what collects the rows nearest to them."""
         asking = prompted(self.embedder, QUERY, self.options.query_prompt)
         blocks = list(asking.embed(asking.run(Reader(Source()), blocks=[queries])))
         self.asked.add([item.encoded for block in blocks for item in block], None)
+        records = [record for block in blocks for record in block.records]
+        limits = self.options.top_k, self.options.threshold
+        if asking.options.several:
+            many = [vectors for block in blocks for vectors in block.vectors]
+            return records, (TermProducts if asking.terms else MaxSim)(many, *limits)
         vectors = np.concatenate([asking.nothing, *map(stacked, blocks)])
-        nearest = Nearest(vectors, self.options.top_k, self.options.threshold)
-        return [record for block in blocks for record in block.records], nearest
+        return records, Nearest(vectors, *limits)
 
 
-def add_stored(nearest: Nearest, path: str) -> None:
-    """Take in all rows of a file of vectors."""
+def add_stored(nearest: Collector, path: str, names: TermNames | None = None) -> None:
+    """Take in all rows of a file of vectors; ``names`` are those of terms."""
+    if not isinstance(nearest, Nearest):
+        for texts in stored_terms(path, names) if names else stored_tokens(path):
+            nearest.add(texts)
+        return
     if (precision := precision_of(path)) in ("binary", "ubinary"):
         add_packed(nearest, path, precision)
         return
@@ -261,14 +288,15 @@ class PassingSearch:
     def _see(self, block: EmbeddedBlock) -> None:
         """Keep the texts of the rows that are nearest so far."""
         first = self.nearest.rows
-        self.nearest.add(stacked(block))
+        vectors: Any = block.vectors
+        self.nearest.add(vectors)
         near = self.nearest.found
         fresh = {row: block.records[row - first] for row in near if row >= first}
         self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
 
 
 def answers_of(
-    queries: Sequence[Record], nearest: Nearest, texts: Texts, ids: Ids | None = None
+    queries: Sequence[Record], nearest: Collector, texts: Texts, ids: Ids | None = None
 ) -> list[Answer]:
     """Return what was found; a row has the id of its text or its vector, else its own number."""
 

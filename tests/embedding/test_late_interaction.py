@@ -1,27 +1,17 @@
 """Token vectors of ColBERT's kind against sentence-transformers' MultiVectorEncoder."""
 
-import json
-import shutil
 import string
 
 import numpy as np
 import pytest
-import torch
-import transformers
-from front import PACKAGE, bad, good
-from model_reference import randomise
-from safetensors.torch import load_file, save_file
+from front import bad, good
 from sentence_transformers import MultiVectorEncoder
-from sentence_transformers.base.modules import Dense, Transformer
-from sentence_transformers.base.modules.normalize import Normalize
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from task_models import texts
+from term_models import colbert, encoder, native, pylate
 
 pytestmark = pytest.mark.parity
-TINY = PACKAGE / "samples" / "tiny-bert"
 TEXTS = [*texts(6, 30), "Hello, world! (really)...", "a"]
 EMBED = ("embed", "-q", "--token-vectors", "--threads", 1)
-WIDTH = 12
 
 
 @pytest.fixture(scope="module")
@@ -31,70 +21,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def base(root):
-    """The encoder of all of them."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig.from_pretrained(TINY)
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
-    randomise(model)
-    model.save_pretrained(root / "base")
-    transformers.AutoTokenizer.from_pretrained(TINY).save_pretrained(root / "base")
-    return root / "base"
-
-
-def native(base, place, words=(), **knobs):
-    torch.manual_seed(1)
-    modules = [
-        Transformer(str(base), **knobs),
-        Dense(
-            32,
-            WIDTH,
-            bias=False,
-            activation_function=torch.nn.Identity(),
-            module_input_name="token_embeddings",
-        ),
-        MultiVectorMask(skiplist_words=list(words)),
-        Normalize(module_input_name="token_embeddings"),
-    ]
-    made = MultiVectorEncoder(modules=modules, device="cpu")
-    made.save(str(place))
-    return place
-
-
-def pylate(base, place, **settings):
-    """A folder as PyLate writes it."""
-    shutil.copytree(base, place)
-    dense = place / "1_Dense"
-    dense.mkdir()
-    torch.manual_seed(2)
-    save_file({"linear.weight": torch.randn(WIDTH, 32) / 5}, dense / "model.safetensors")
-    config = {"in_features": 32, "out_features": WIDTH, "bias": False}
-    config["activation_function"] = "torch.nn.modules.linear.Identity"
-    (dense / "config.json").write_text(json.dumps(config))
-    kinds = ["sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"]
-    modules = [
-        {"idx": at, "name": str(at), "path": "1_Dense" * at, "type": kind}
-        for at, kind in enumerate(kinds)
-    ]
-    (place / "modules.json").write_text(json.dumps(modules))
-    told = {"model_type": "ColBERT", "query_prefix": "[unused0]", "document_prefix": "[unused1]"}
-    text = json.dumps(told | {"query_length": 20, "document_length": 30} | settings)
-    (place / "config_sentence_transformers.json").write_text(text)
-    (place / "sentence_bert_config.json").write_text('{"max_seq_length": 60}')
-    return place
-
-
-def colbert(base, place, metadata=None):
-    """A folder as ColBERT itself writes it."""
-    shutil.copytree(base, place)
-    tensors = {f"bert.{name}": one for name, one in load_file(base / "model.safetensors").items()}
-    torch.manual_seed(3)
-    tensors["linear.weight"] = torch.randn(WIDTH, 32) / 5
-    save_file(tensors, place / "model.safetensors", {"format": "pt"})
-    config = json.loads((base / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
-    (place / "config.json").write_text(json.dumps(config))
-    if metadata is not None:
-        (place / "artifact.metadata").write_text(json.dumps(metadata))
-    return place
+    return encoder(root / "base")
 
 
 PUNCTUATION = list(string.punctuation)

@@ -7,18 +7,17 @@ import pytest
 import scipy.sparse
 import torch
 import transformers
-from front import PACKAGE, bad, call, good
-from model_reference import randomise
+from front import bad, call, good
 from pyarrow.parquet import read_table
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from task_models import texts
+from term_models import TINY, sparse
 
 from bertcli import Embedder
 from bertcli.embedding.term_weights import ROWS, TermPooling, largest, merged
 
 pytestmark = pytest.mark.parity
-TINY = PACKAGE / "samples" / "tiny-bert"
 WORDS = 347  # of its vocabulary
 TEXTS = texts(12, 70)  # of which some are longer than the model takes, and than ROWS
 SPARSE = ("embed", "-q", "--sparse", "--threads", 1)
@@ -26,17 +25,7 @@ SPARSE = ("embed", "-q", "--sparse", "--threads", 1)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model that gives a text few terms, as trained ones do."""
-    config = transformers.BertConfig.from_pretrained(TINY)
-    model = transformers.BertForMaskedLM(config).eval()
-    randomise(model)
-    with torch.no_grad():
-        model.bert.embeddings.word_embeddings.weight.mul_(5)
-        model.cls.predictions.bias.sub_(8)
-    found = tmp_path_factory.mktemp("sparse")
-    model.save_pretrained(found)
-    transformers.AutoTokenizer.from_pretrained(TINY).save_pretrained(found)
-    return found
+    return sparse(tmp_path_factory.mktemp("sparse"))
 
 
 def saved(folder, place, how="max", activation="relu", **config):

@@ -26,7 +26,7 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
     with TemporaryDirectory() as folder:
         scratch = search.options.vectors is None
         if scratch:
-            place = Path(folder, "vectors.npy")
+            place = Path(folder, "vectors.npz" if search.embedder.terms else "vectors.npy")
             search = replace(search, options=replace(search.options, vectors=place))
         if not search.stored:
             run = search.writing()

@@ -59,7 +59,7 @@ class QueryOptions:
     ] = 10
     threshold: Annotated[
         float | None,
-        typer.Option(metavar="SCORE", help="Only results with at least this cosine."),
+        typer.Option(metavar="SCORE", help="Only results with at least this score."),
     ] = None
     query_prompt: Annotated[
         str | None,
@@ -186,9 +186,36 @@ class CorpusOptions:
         return Reader(source, console.warn, console.note)
 
 
+@dataclass(frozen=True)
+class ScoreOptions:
+    """How texts are compared, where it is not by the cosine of their vectors."""
+
+    PANEL: ClassVar = "Scores"
+
+    sparse: Annotated[
+        bool, flag("--sparse", "Dot product of weights of terms, as of embed --sparse.")
+    ] = False
+    token_vectors: Annotated[
+        bool,
+        flag(
+            "--token-vectors",
+            "MaxSim of vectors of tokens (ColBERT): the best match of each token of the query, "
+            "summed.",
+        ),
+    ] = False
+
+    @property
+    def pooling(self) -> str:
+        """The pooling mode. Raises UsageError for both."""
+        if self.sparse and self.token_vectors:
+            raise UsageError("--sparse cannot be combined with --token-vectors")
+        return "none" if self.token_vectors else "auto"
+
+
 def similar(
     query: QueryOptions,
     corpus: CorpusOptions,
+    score: ScoreOptions,
     model: ModelOptions,
     compute: ComputeOptions,
     output: RowOutput,
@@ -207,13 +234,15 @@ def similar(
     corpus.check(("-",) if typed else queries.source.paths)
     if query.mine and (corpus.corpus is None or form == "table"):
         raise UsageError("--mine requires --corpus, and writes no table")
+    if query.mine and (score.sparse or score.token_vectors):
+        raise UsageError("--mine needs one vector per text")
     texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.search import Search, SearchOptions
 
     options = record(SearchOptions, query, corpus)
-    how = record(EmbedOptions, compute)
+    how = record(EmbedOptions, compute, score, pooling=score.pooling)
     search = Search.open(folder, how, options, texts, console)
     if query.mine:
         _mine(search, queries, query.margin, output, console)
