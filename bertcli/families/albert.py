@@ -45,6 +45,7 @@ ALBERT = Family(
         "vocab_size": 30000,
         "embedding_size": 128,
         "hidden_size": 4096,
+        "num_hidden_layers": 12,
         "num_hidden_groups": 1,
         "inner_group_num": 1,
         "num_attention_heads": 64,

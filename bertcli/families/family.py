@@ -51,8 +51,11 @@ class Family:
         return self.keys.get(name, name)
 
     def filled(self, raw: JsonObject) -> JsonObject:
-        """Return config.json's content with the defaults of what it does not say."""
-        said = {key: value for key, value in raw.items() if value is not None}
+        """Return config.json's content with the defaults of what it does not say.
+
+        null is the default as well, except for ``pad_token_id``, whose null has a meaning.
+        """
+        said = {key: it for key, it in raw.items() if it is not None or key == "pad_token_id"}
         return JsonObject({**self.defaults, **said}, raw.source)
 
     def our_class(self, name: str) -> str:

@@ -94,8 +94,6 @@ class BertConfig:
         values = {
             name: _READERS.get(name, _same)(there[key]) for name, key in own.items() if key in there
         }
-        if "pad_token_id" in raw:  # the only key whose null has a meaning
-            values["pad_token_id"] = raw["pad_token_id"]
         values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
         used = {*own.values(), *EXTRA_SIZES}
         other = {key: value for key, value in raw.items() if key not in used}
@@ -208,13 +206,13 @@ def _same(value: Any) -> Any:
 
 def _checked(raw: Mapping[str, Any], family: Family, source: str) -> JsonObject:
     """Return config.json's content with the family's defaults, all values of the right type."""
-    sizes = {family.key(name) for name in SIZES}
-    said = {key: value for key, value in raw.items() if key in sizes or value is not None}
-    whole = JsonObject({**family.defaults, **said}, source)
+    given = JsonObject(raw, source)
     for name, check in CHECKS.items():
-        if (key := family.key(name)) in said and name not in family.lacks:
-            whole.needed(key, *check)
-    return whole
+        key = family.key(name)
+        said = key in raw and (raw[key] is not None or name in SIZES)
+        if said and name not in family.lacks:
+            given.needed(key, *check)
+    return family.filled(given)
 
 
 def _own_keys(family: Family) -> dict[str, str]:

@@ -3,19 +3,28 @@
 A family joins with a row in `family_models`.
 """
 
+import dataclasses
 import inspect
 import json
 
 import pytest
 import torch
+import transformers
 from family_models import ROWS, batch, our_model, their_model
 from model_reference import close
+from safetensors.torch import load_file, save_file
 
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.load import load, save
+from bertcli.errors import ModelError
 from bertcli.families.registry import FAMILIES
 from bertcli.models.attention import recording
+from bertcli.models.bert import BertModel
+from bertcli.models.config import BertConfig
+from bertcli.models.decoder import Decoder
 from bertcli.models.forward_passes import encode
+from bertcli.models.heads import BertForSequenceClassification
+from bertcli.models.surgery import prune_heads
 
 pytestmark = pytest.mark.parity
 
@@ -137,3 +146,94 @@ def test_shapes_are_told_without_the_model(row, name):
         found = {key: tuple(one.shape) for key, one in ours.state_dict().items()}
         assert shapes.expected(config, kind) == found
         assert shapes.count(config, kind) == sum(one.numel() for one in theirs.parameters())
+
+
+DECODERS = [
+    pytest.param(row, name, id=name)
+    for row in ROWS
+    for name, ours in FAMILIES[row.model_type].classes.items()
+    if ours == "BertLMHeadModel"
+]
+
+
+@pytest.mark.parametrize(("row", "name"), DECODERS)
+@torch.no_grad()
+def test_a_decoder_is_that_of_transformers_at_once_and_step_by_step(row, name):
+    for seed in range(5):
+        theirs = their_model(row, name, seed, is_decoder=True)
+        ours, (ids, keep, types) = our_model(theirs), batch(theirs, seed)
+        ids, keep, types = ids[:1], keep[:1], types[:1]  # of the longest text
+        wanted = call(theirs, ids, keep, types).logits
+        close(ours(ids, keep, types), wanted)
+        decode = Decoder(ours.bert)
+        steps = [decode(ids[:, at : at + 1], None, types[:, at : at + 1]) for at in range(9)]
+        padding = theirs.config.pad_token_id
+        if not (ids == padding).any():  # how often it came before is not seen in one step
+            close(ours.logits(torch.cat(steps, 1)), wanted)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+@torch.no_grad()
+def test_what_a_head_needs_is_found_in_files_of_others(row, tmp_path):
+    """The encoder in the file of a head, under old names too; a fresh head over an encoder."""
+    theirs = their_model(row, f"{row.prefix}ForMaskedLM", seed=4)
+    theirs.save_pretrained(tmp_path)
+    model, report = load(tmp_path, BertModel)
+    assert report.unused == ("masked language model",) and not report.unexpected
+    inputs = batch(theirs, 4)
+    wanted = call(theirs.base_model, *inputs).last_hidden_state[inputs[1].bool()]
+    close(model(*inputs)[inputs[1].bool()], wanted)
+    weights = load_file(tmp_path / "model.safetensors")
+    old = {
+        f"module.{name.replace('Norm.weight', 'Norm.gamma').replace('Norm.bias', 'Norm.beta')}": one
+        for name, one in weights.items()
+    }
+    old[f"{FAMILIES[row.model_type].base}.embeddings.position_ids"] = torch.arange(5.0)[None]
+    save_file(old, tmp_path / "model.safetensors", {"format": "pt"})
+    again, report = load(tmp_path, BertModel)
+    close(again(*inputs), model(*inputs), 0)
+    assert len(report.ignored) == 1 and not report.unexpected
+    fresh, report = load(tmp_path, BertForSequenceClassification, fresh=True, labels=["a", "b"])
+    assert all("classifier" in name or "pooler" in name for name in report.fresh)
+    assert fresh.classifier.weight.shape[0] == 2
+
+
+REFUSED = {
+    "code that comes with it": ({"model_type": "xl-bert", "auto_map": {}}, "this is a xl-bert"),
+    "remote code": (
+        {"model_type": "xl-bert", "auto_map": {"AutoModel": "a.b"}},
+        r"this is a xl-bert model, whose code comes with it \(auto_map\)",
+    ),
+    "another family": ({"model_type": "t5"}, "this is a t5 model; bertcli supports BERT, "),
+    "no padding": ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id"),
+    "its own key": ({"model_type": "distilbert", "dim": "x"}, "dim: expected a whole number"),
+    "layers in groups": ({"model_type": "albert", "inner_group_num": 2}, "inner_group_num 2"),
+    "a summary": ({"model_type": "electra", "summary_type": "last"}, "summary_type"),
+}
+
+
+@pytest.mark.parametrize(("raw", "words"), REFUSED.values(), ids=[*REFUSED])
+def test_what_no_page_can_follow_is_refused(raw, words):
+    with pytest.raises(ModelError, match=words):
+        BertConfig.from_dict(raw)
+
+
+def test_a_known_family_needs_no_remote_code():
+    raw = {"model_type": "roberta", "auto_map": {"AutoModel": "them/theirs--model.Roberta"}}
+    assert BertConfig.from_dict(raw).family is FAMILIES["roberta"]
+
+
+def test_layers_that_share_their_weights_are_not_pruned():
+    model = BertModel(BertConfig.from_dict({"model_type": "albert", "hidden_size": 64}))
+    with pytest.raises(ValueError, match="share"):
+        prune_heads(model, {0: [1]})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_what_config_json_does_not_say_is_as_in_transformers(row):
+    said = transformers.AutoConfig.for_model(row.model_type).to_dict()
+    bare = BertConfig.from_dict({"model_type": row.model_type})
+    whole = BertConfig.from_dict(said)
+    for one in dataclasses.fields(BertConfig):
+        if one.name not in {"other", "id2label", "label2id"}:
+            assert getattr(bare, one.name) == getattr(whole, one.name), one.name
