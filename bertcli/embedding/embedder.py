@@ -51,12 +51,20 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import Reading, Tokens, Work, result_of
-from bertcli.inference.runtime import UNLIMITED, ModelSpec, Runtime, open_tokenizer, refuse_pairs
+from bertcli.inference.runtime import (
+    UNLIMITED,
+    ModelSpec,
+    Runtime,
+    open_tokenizer,
+    refuse_extra,
+    refuse_pairs,
+)
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -143,8 +151,17 @@ class Embedder:
     late: LateInteraction | None = None  # what tokens are matched one by one
 
     @classmethod
-    def open(cls, folder: ModelFolder, options: EmbedOptions, tell: Tell = SILENCE) -> Self:
+    def open(
+        cls,
+        folder: ModelFolder,
+        options: EmbedOptions,
+        tell: Tell = SILENCE,
+        *,
+        extra: bool = False,
+    ) -> Self:
         """Load a model and settle how its vectors are made.
+
+        With ``extra``, records have the ids of their words that the model may need.
 
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
@@ -152,12 +169,11 @@ class Embedder:
         sparse = read_sparse(folder.path, options) if options.sparse else None
         options = sparse.options if sparse else options
         sentence = read_sentence(folder.path, pooling=options.pooling)
-        own = options.own_modules
-        of_tokens = read_chain(folder.path, sentence.of_tokens) if own else ()
-        of_texts = read_chain(folder.path, sentence.of_texts) if own else ()
+        chains = (sentence.of_tokens, sentence.of_texts) if options.own_modules else ((), ())
+        of_tokens, of_texts = (read_chain(folder.path, chain) for chain in chains)
         place = folder.path if sentence.static else folder.path / sentence.transformer
         kind = STATIC if sentence.static else "BertModel"
-        spec = ModelSpec(place, options, kind, parse_special=options.parse_special)
+        spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = open_tokenizer(spec, tell)
         late = _late(folder.path, options, tokenizer)
         if late:
@@ -170,15 +186,25 @@ class Embedder:
             reading=Reading(first=reads_first(options, sentence), idle=late.idle if late else None),
             pooler=None if sparse else options.pooling == "pooler",
         )
+        refuse_changed_words(spec, options, late)
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
         runtime, terms = open_runtime(spec, tokenizer, tell), sparse.pooling if sparse else None
         embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
-        try:
-            check_dim(options.dim or embedder.width, embedder.width)
-        except BertcliError:
-            embedder.runtime.close()
-            raise
+        embedder._check_dim()
         return embedder
+
+    def _check_dim(self) -> None:
+        """Raise UsageError, and close the model, for more dimensions than a vector has."""
+        try:
+            check_dim(self.options.dim or self.width, self.width)
+        except BertcliError:
+            self.runtime.close()
+            raise
+
+    @cached_property
+    def extra(self) -> ExtraColumns:
+        """The ids of words that the model needs."""
+        return ExtraColumns.of(self.runtime.config)
 
     @property
     def modules(self) -> tuple[VectorModule, ...]:
@@ -228,10 +254,16 @@ class Embedder:
         lengths = [min(length, config.most_tokens) for length in TRIED]
         ids = [[7919 * at % config.vocab_size for at in range(length)] for length in lengths]
         budget = 2 * max(TRIED)
-        together = result_of(self._run(Tokens.listed(ids), budget))
+        together = result_of(self._run(self._plain(ids), budget))
         with self.runtime.one_thread():
-            alone = [result_of(self._run(Tokens.listed([some]), budget))[0] for some in ids]
+            alone = [result_of(self._run(self._plain([some]), budget))[0] for some in ids]
         return all(map(np.array_equal, together, alone))
+
+    def _plain(self, ids: Sequence[Sequence[int]]) -> Tokens:
+        """Return texts without a word of their own: their extra ids are 0."""
+        texts = Tokens.listed(ids)
+        extra = {name: np.zeros(len(texts.ids), np.int64) for name in self.extra.fields}
+        return replace(texts, extra=extra)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -241,10 +273,11 @@ class Embedder:
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        if not self.options.per_token:
-            return COLUMNS
-        words = ("word_ids",) if self.options.words else ()
-        return (*COLUMNS, *TOKEN_COLUMNS, *words, PLACES)
+        columns = (*COLUMNS, *self.extra.needed)
+        if self.options.per_token:
+            words = ("word_ids",) if self.options.words else ()
+            columns = (*columns, *TOKEN_COLUMNS, *words, PLACES)
+        return tuple(dict.fromkeys(columns))
 
     @property
     def chunks(self) -> bool:
@@ -351,17 +384,25 @@ class Embedder:
             for records in portions(windows_of(batch), HELD):
                 yield from self._pieces(records)
         elif self.terms:
-            yield from self._terms(batch, work or self._run(Tokens.of(batch)), self.terms.how)
+            yield from self._terms(batch, work or self._run(self._tokens(batch)), self.terms.how)
         else:
-            yield from self._vectors(batch, work or self._run(Tokens.of(batch)))
+            yield from self._vectors(batch, work or self._run(self._tokens(batch)))
 
     def _begun(self, batch: Batch) -> Work | None:
         """Hand a window out before its turn; one that is refused is refused when its turn comes."""
         try:
             self.refuse(batch)
+            return self._run(self._tokens(batch))
         except BertcliError:
             return None
-        return self._run(Tokens.of(batch))
+
+    def _tokens(self, batch: Batch) -> Tokens:
+        """Return texts as the model takes them; InputError for one without the ids it needs."""
+        if isinstance(batch, RaggedBatch) or not self.extra.fields:
+            return Tokens.of(batch)
+        read = self.prepare([item.record for item in batch])  # the words that were tokenized
+        items = [item._replace(record=one) for item, one in zip(batch, read, strict=True)]
+        return Tokens.of(self.extra.added(items))
 
     def refuse(self, batch: Batch) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
@@ -410,7 +451,7 @@ class Embedder:
             special = self.options.special_tokens
             records = [[self.late.extended(one, special=special) for one in it] for it in records]
         filled = [item for windows in records for item in windows if item.length]
-        states = iter((yield from self._run(Tokens.of(filled))))
+        states = iter((yield from self._run(self._tokens(filled))))
         nothing = np.zeros((0, *self._shape), np.float32)
         items, found, owners = [], [], []
         for windows in records:
@@ -537,6 +578,22 @@ def _reading(spec: ModelSpec, options: EmbedOptions, modules: Sequence[VectorMod
             f"{layers[-1]}, and the model has layers 0 to {depth}"
         )
     return Reading(layers, "stack", first)
+
+
+def refuse_changed_words(
+    spec: ModelSpec, options: EmbedOptions, late: LateInteraction | None
+) -> None:
+    """Raise UsageError or ModelError where texts that have ids for their words get other words."""
+    if not spec.extra or spec.kind == STATIC:
+        return
+    config = read_config(spec.folder)
+    if late:
+        refuse_extra(spec.folder, config)
+    needs = "the model needs an id for each word, and this changes the words"
+    if config.extra_embeddings and options.on_truncate == "chunk":
+        raise UsageError(f"--on-truncate chunk: {needs}", "use --on-truncate window")
+    if config.extra_embeddings and options.prompt:
+        raise UsageError(f"--prompt: {needs}", "write it into the texts, with ids")
 
 
 def refuse_cut(batch: Sequence[Encoded], limit: int) -> None:

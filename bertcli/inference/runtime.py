@@ -115,10 +115,11 @@ def refuse_extra(folder: Path, config: BertConfig) -> None:
     """Raise ModelError for a model that needs ids of extra embeddings."""
     if config.extra_embeddings:
         names = ", ".join(config.extra_embeddings)
+        fields = ", ".join(config.fields_of_extra.values())
         raise ModelError(
-            f"{folder}: the model has extra embeddings ({names}), and needs an id for each token",
-            "bertcli classify, tag, evaluate and train read such ids; in Python: "
-            "model(ids, extra={name: ids, ...})",
+            f"{folder}: the model has extra embeddings ({names}), and needs ids of words in the "
+            f"field {fields}, which this command does not read",
+            "bertcli embed, classify, tag, evaluate, train and inspect --attention read it",
         )
 
 

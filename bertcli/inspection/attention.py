@@ -20,7 +20,8 @@ from bertcli.plots.attention_maps import MEAN, AttentionMaps
 from bertcli.plots.drawing import require_matplotlib
 from bertcli.plots.picture import DRAWN, picture, unsupported_characters
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def look(
     from bertcli.inference.runtime import ModelSpec, open_tokenizer
     from bertcli.inference.torch_runtime import TorchRuntime
 
-    spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, prepared=False)
+    spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, prepared=False, extra=True)
     tokenizer = open_tokenizer(spec)
     model = TorchRuntime.open(spec, tokenizer).encoder.bert
     found = []
@@ -125,7 +126,8 @@ def _maps(
 
     columns, config = encoded.columns, model.config
     ids, types = columns["input_ids"], columns["token_type_ids"]
-    recorded = attention_maps(model, ids, types, max(wanted) + 1)
+    extra = {name: columns[EXTRA + name] for name in config.extra_embeddings}
+    recorded = attention_maps(model, ids, types, max(wanted) + 1, extra)
     if mean:
         return {layer: {MEAN: recorded[layer].mean(axis=0)} for layer in wanted}
     maps: dict[int, dict[int | str, Any]] = {}
@@ -165,8 +167,10 @@ def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Enco
     places = report.config.most_tokens
     if report.config.position_embedding_type == "sinusoidal":
         places = tokenizer.limit or places
-    layout = Layout(columns=COLUMNS, max_length=places, truncation="longest_first")
-    encoded = tokenizer.encode([record], layout)[0]
+    extra = ExtraColumns.of(report.config)
+    columns = (*COLUMNS, *extra.needed)
+    layout = Layout(columns=columns, max_length=places, truncation="longest_first")
+    (encoded,) = extra.added(tokenizer.encode([record], layout))
     from bertcli.inference.runtime import refuse_pairs
 
     refuse_pairs([encoded], report.config)

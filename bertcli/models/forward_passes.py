@@ -55,23 +55,24 @@ def encode(
 
 @torch.no_grad()
 def attention_maps(
-    model: BertModel, ids: Sequence[int], types: Sequence[int], layers: int
+    model: BertModel,
+    ids: Sequence[int],
+    types: Sequence[int],
+    layers: int,
+    extra: Mapping[str, Sequence[int]] | None = None,
 ) -> list[Any]:
     """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
 
-    ModelError for a model that needs more than ids, too many tokens, or maps that are not finite.
+    ModelError for too many tokens, or maps that are not finite.
     """
-    if model.embeddings.extra:
-        named = ", ".join(model.embeddings.extra)
-        raise ModelError(
-            f"this model also needs {named} per token, which text alone does not provide"
-        )
     if len(ids) > model.config.most_tokens:
         places = model.config.most_tokens
         raise ModelError(f"{len(ids)} tokens, but the model has {places} positions")
     maps: list[torch.Tensor] = []
     kernel = model.direction(recording(maps))
-    states = model.states(torch.tensor([ids]), types=torch.tensor([types]), kernels=kernel)
+    also = {name: torch.tensor([column]) for name, column in (extra or {}).items()}
+    given = torch.tensor([ids]), torch.tensor([types])
+    states = model.states(given[0], types=given[1], extra=also, kernels=kernel)
     for _ in range(layers + 1):  # the first state is the embeddings
         next(states)
     for layer, one in enumerate(maps):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, overload
 
@@ -98,6 +98,16 @@ class TextBlock(Sequence[Record]):
     def with_texts(self, texts: list[Text], pairs: list[Text | None] | None) -> TextBlock:
         """Return the records with other texts."""
         return TextBlock(texts, self.files, self.lines, pairs, self.ids, self.extras)
+
+    def without(self, names: Collection[str]) -> TextBlock:
+        """Return the records without these of the fields that they carry."""
+        if not (names and self.extras):
+            return self
+        rest = [{k: v for k, v in (one or {}).items() if k not in names} for one in self.extras]
+        extras: list[dict[str, Any] | None] = [one or None for one in rest]
+        return TextBlock(
+            self.texts, self.files, self.lines, self.pairs, self.ids, extras if any(rest) else None
+        )
 
     def _mapped(self, change: Callable[[Any], Any]) -> TextBlock:
         rest = (one and change(one) for one in self._rest)

@@ -239,9 +239,7 @@ def streamed(
 
     Fields that only the model reads are not carried to the output.
     """
-    limits, kept = head.extra.limits, (reader.source.keep or "").split(",")
-    reader.read_extra(limits)
-    consumed = frozenset() if kept == ["*"] else frozenset(limits) - {*map(str.strip, kept)}
+    consumed = head.extra.read_by(reader)
     each = None if prepare is None else partial(_each, prepare)
     run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=each)
     windows = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bertcli.models.config import BertConfig
 from bertcli.records.extra_ids import extra_ids, word_starts
+from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import EXTRA, Encoded
 
@@ -41,6 +42,12 @@ class ExtraColumns:
         for name, field in self.fields.items():
             limits[field] = min(self.sizes[name], limits.get(field, self.sizes[name]))
         return limits
+
+    def read_by(self, reader: Reader) -> frozenset[str]:
+        """Have a reader read the fields of ids; return those that nobody asked to keep."""
+        reader.read_extra(self.limits)
+        kept = (reader.source.keep or "").split(",")
+        return frozenset() if kept == ["*"] else frozenset(self.limits) - {*map(str.strip, kept)}
 
     def added(self, items: Sequence[Encoded]) -> Sequence[Encoded]:
         """Return encoded records with a column for each embedding.

@@ -39,17 +39,21 @@ NUMBERS = (
 class TextDigests:
     """Digests of texts for one way to make vectors of them, which ``made_by`` describes."""
 
-    def __init__(self, made_by: Mapping[str, Any]) -> None:
+    def __init__(self, made_by: Mapping[str, Any], extra: Sequence[str] = ()) -> None:
+        """Take what the vectors are made by, and the ``extra`` fields that they depend on."""
         text = json.dumps(made_by, sort_keys=True)
-        self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
+        self.key, self.extra = hashlib.sha256(text.encode(errors="surrogatepass")), extra
 
     def of(self, records: Sequence[Record]) -> list[bytes]:
-        """Return the digest of each record's text and pair."""
+        """Return the digest of each record's text, pair, and extra fields."""
         block = TextBlock.of(records)
         found = []
-        for pair in zip(block.texts, block.pairs or repeat(None), strict=False):
+        extras = ({} if one is None else one for one in block.extras or repeat(None))
+        rows = zip(block.texts, block.pairs or repeat(None), extras, strict=False)
+        for text, pair, extra in rows:
             one = self.key.copy()
-            one.update(repr(pair).encode(errors="surrogatepass"))
+            also = (extra.get(name) for name in self.extra)
+            one.update(repr((text, pair, *also)).encode(errors="surrogatepass"))
             found.append(one.digest()[:DIGEST_BYTES])
         return found
 

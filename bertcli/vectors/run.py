@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
 
 
-def metas(block: EmbeddedBlock) -> list[dict[str, Any]]:
-    """Return what is written of each record beside its vector.
+def metas(block: EmbeddedBlock, consumed: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return what is written of each record beside its vector; of its fields not the ``consumed``.
 
     Raises InputError when a record carries a field of a name that is written.
     """
-    records, found = block.records, []
+    records, found = block.records.without(consumed), []
     rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
     for at, (sample, key, length, cut) in enumerate(rows):
         row: dict[str, Any] = {"id": sample if key is None else key}
@@ -91,6 +91,9 @@ class EmbedStream:
     write: Callable[[EmbeddedBlock], None]
     tally: TokenCounts = field(default_factory=TokenCounts)
 
+    def __post_init__(self) -> None:
+        self.consumed = self.embedder.extra.read_by(self.reader)
+
     def __iter__(self) -> Iterator[Step]:
         """Yield how far the run is."""
         for window in self.embedder.windows(self.embedder.run(self.reader)):
@@ -99,6 +102,7 @@ class EmbedStream:
                 if isinstance(part, Ran):
                     yield part
                 else:
+                    part.records = part.records.without(self.consumed)
                     self.write(part)
 
 
@@ -125,6 +129,9 @@ class EmbedRun:
     reused: int = 0  # texts whose vectors the output had before
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
+    def __post_init__(self) -> None:
+        self.consumed = self.embedder.extra.read_by(self.reader)
+
     def __iter__(self) -> Iterator[Step]:
         """Yield how far the run is; at the end the file is there.
 
@@ -139,7 +146,8 @@ class EmbedRun:
                 if not self.target.update or sink.done:
                     yield from self._run(sink, inputs)
                     return
-                digests = TextDigests(self._made_by())
+                fields = tuple(self.embedder.extra.limits)
+                digests = TextDigests(self._made_by(), fields)
                 with KnownVectors.open(files, digests, self.embedder.nothing) as known:
                     yield from self._run(sink, inputs, known)
 
@@ -201,7 +209,11 @@ class EmbedRun:
 
     def _write(self, sink: Sink, block: EmbeddedBlock, digest: InputDigest) -> None:
         digest.add(block.records)
-        rows = own_ids(block, self.target.places) if self.target.only_ids else metas(block)
+        rows = (
+            own_ids(block, self.target.places)
+            if self.target.only_ids
+            else metas(block, self.consumed)
+        )
         sink.write(rows, stacked(block), counts(block) if self.target.many else None)
 
     def _commit(self, sink: Sink, digest: InputDigest) -> None:

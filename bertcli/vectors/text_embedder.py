@@ -80,15 +80,16 @@ class TextEmbedder(Embedder):
         chosen = embed_options(options)
         place = os.fspath(name)
         folder = find_model(place, files=MODEL_FILES, revision=revision, offline=offline)
-        opened = cls.open(folder, chosen, InLog(LOG))
+        opened = cls.open(folder, chosen, InLog(LOG), extra=True)
         return replace(opened, asked=options)
 
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of texts in their order, [n, D], or of a single text, [D].
 
         ``texts`` is any iterable, read as it is needed: of strings, of pairs (two strings), of
-        records; with ``pre_split``, of lists of words. With a vector for each token, word or chunk,
-        the result is a list of arrays [L, D]; with ``sparse``, one of {token: weight}.
+        records (whose ``extra`` has the ids that a model with extra embeddings needs); with
+        ``pre_split``, of lists of words. With a vector for each token, word or chunk, the result is
+        a list of arrays [L, D]; with ``sparse``, one of {token: weight}.
 
         ``options`` replace those that the model was loaded with; what it computes (pooling, layers,
         device, dtype) is better given there, as it has to be opened again. What truncation dropped
@@ -153,7 +154,7 @@ class TextEmbedder(Embedder):
         own = own and bool({*self.sentence.modules} - PLAIN)
         own = own or wanted.sparse or self.terms is not None
         if own or self._computes(other) != self._computes(self.options):
-            return replace(self.open(self.folder, wanted, InLog(LOG)), asked=asked)
+            return replace(self.open(self.folder, wanted, InLog(LOG), extra=True), asked=asked)
         made = replace(self, options=other, asked=asked)
         if other.dim is not None:
             check_dim(other.dim, made.width)

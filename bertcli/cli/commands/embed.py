@@ -220,7 +220,7 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embed
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.embedder import Embedder
 
-    embedder = Embedder.open(folder, options, console)
+    embedder = Embedder.open(folder, options, console, extra=True)
     guessed = options.pooling == "auto" and not options.several and not embedder.sentence.found_in
     (console.remark if guessed else console.detail)(pooling(embedder))
     console.detail(f"model: {folder.path} ({folder.source})")

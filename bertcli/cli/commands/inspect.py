@@ -113,7 +113,9 @@ def _attention(
     if file:
         file.check()
     found = []
-    records = [Record(text, asked.pair) for text in asked.attention or ()]
+    ids = asked.extra_ids(report.config.fields_of_extra)
+    texts = enumerate(asked.attention or (), 1)
+    records = [Record(text, asked.pair, extra=ids, line=line) for line, text in texts]
     for one, dropped in look(report, records, choice):
         found.append(one)
         if dropped:
@@ -124,8 +126,8 @@ def _attention(
             maps = counted(one.count, "map", "maps")
             console.note(f"{file.path}: {maps} of {counted(len(one.tokens), 'token', 'tokens')}")
     elif views.json:
-        texts = [one.to_json() for one in found]
-        _print_json(texts if len(texts) > 1 else texts[0])
+        shown = [one.to_json() for one in found]
+        _print_json(shown if len(shown) > 1 else shown[0])
     else:
         from bertcli.cli.display.attention import attention_view
         from bertcli.cli.display.screen import screen_of_stdout

@@ -1,6 +1,7 @@
 """The options of `bertcli inspect`, in groups."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -90,6 +91,14 @@ class AttentionOptions:
         ),
     ] = None
     pair: Annotated[str | None, typer.Option(help="Second sentence.")] = None
+    extra: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=IDS",
+            help="Ids for the words of the text, of a model with extra embeddings: one per word, "
+            "or a number for all; repeatable.",
+        ),
+    ] = None
     layers: Annotated[
         str | None,
         typer.Option(
@@ -119,11 +128,13 @@ class AttentionOptions:
 
     def check(self, views: ViewOptions, file: Path | None) -> None:
         """Refuse contradicting options, before anything is read."""
-        given = (self.pair, self.layers, self.heads, self.output)
+        given = (self.pair, self.extra, self.layers, self.heads, self.output)
         if self.attention and len(self.attention) > 1:
             self._check_several()
         if self.attention is None and any(value is not None for value in given):
-            raise UsageError("--pair, --layers, --heads and --output require --attention TEXT")
+            raise UsageError(
+                "--pair, --extra, --layers, --heads and --output require --attention TEXT"
+            )
         if self.attention is not None and views.some():
             raise UsageError("--attention cannot be combined with other views")
         if self.output is not None and self.form() not in PICTURES:
@@ -137,13 +148,28 @@ class AttentionOptions:
             )
 
     def _check_several(self) -> None:
-        if self.pair is not None:
-            raise UsageError("--pair needs exactly one --attention TEXT")
+        for name, given in (("pair", self.pair), ("extra", self.extra)):
+            if given is not None:
+                raise UsageError(f"--{name} needs exactly one --attention TEXT")
         if self.form() in DRAWN:
             raise UsageError(
                 f"{self.output}: a figure shows one text (--attention)",
                 "-o FILE.html, .json and .npz hold several",
             )
+
+    def extra_ids(self, fields: Mapping[str, str]) -> dict[str, str]:
+        """Return the ids of each field; UsageError for an embedding that the model lacks."""
+        found = {}
+        for text in self.extra or ():
+            name, _, ids = text.partition("=")
+            if name not in fields or not ids:
+                known = ", ".join(fields) or "none"
+                raise UsageError(
+                    f"--extra {text}: NAME=IDS expected, NAME an extra embedding of the model",
+                    f"extra embeddings: {known}",
+                )
+            found[fields[name]] = ids
+        return found
 
     def form(self) -> str:
         """Return the format that the name of the output asks for."""
