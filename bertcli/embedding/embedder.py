@@ -190,16 +190,16 @@ class Embedder:
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
         runtime, terms = open_runtime(spec, tokenizer, tell), sparse.pooling if sparse else None
         embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
-        embedder._check_dim()
-        return embedder
+        return embedder._checked()
 
-    def _check_dim(self) -> None:
-        """Raise UsageError, and close the model, for more dimensions than a vector has."""
+    def _checked(self) -> Self:
+        """Return this; UsageError, and the model is closed, for more dimensions than there are."""
         try:
             check_dim(self.options.dim or self.width, self.width)
         except BertcliError:
             self.runtime.close()
             raise
+        return self
 
     @cached_property
     def extra(self) -> ExtraColumns:
