@@ -66,9 +66,17 @@ MODEL_FILES: tuple[str, ...] = (
     TENSORFLOW,
     TENSORFLOW_DATA,
 )
+OTHER_MODELS = (  # modules of sentence-transformers that take texts, and that bertcli does not have
+    *("Asym", "BoW", "CLIPModel", "Router", "SparseStaticEmbedding", "WordEmbeddings"),
+    *("CNN", "LSTM", "WordWeights"),
+)
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that a network is in
 POINTER = b"version https://git-lfs"
 INSIDE = "a path inside the model's folder"
+
+
+class UnsupportedModel(ModelError):
+    """A model of another kind than any that bertcli has, whatever its files."""
 
 
 class WeightFiles(NamedTuple):
@@ -235,7 +243,15 @@ def bert_folder(folder: Path) -> Path:
     """Return the folder with the BERT of a model: a part of it, such as 0_Transformer, or it."""
     if not is_text(str(folder)):
         raise ModelError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
-    return folder / transformer_path(read_modules(folder))
+    modules = read_modules(folder)
+    first = modules[0].kind if modules else ""
+    if first in OTHER_MODELS and not any(one.kind in TRANSFORMERS for one in modules):
+        kinds = ", ".join(module.kind for module in modules)
+        raise UnsupportedModel(
+            f"{folder / MODULES}: unsupported module {first} (of {kinds})",
+            f"choose a model whose modules begin with Transformer or {STATIC}",
+        )
+    return folder / transformer_path(modules)
 
 
 def _inside(place: Any) -> bool:

@@ -17,6 +17,7 @@ from bertcli.checkpoints.scan import (
     TENSORFLOW_DATA,
     TOKENIZERS,
     WEIGHTS,
+    UnsupportedModel,
     bert_folder,
     best_weights,
     find_weights,
@@ -109,6 +110,8 @@ def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str 
         gaps = [path for path in _weights(bert) if not isfile(path)]
         listing = MODULES
         gaps += [path for path in _pooling_configs(folder) if not isfile(path)]
+    except UnsupportedModel:
+        raise
     except ModelError:
         if strict:
             raise

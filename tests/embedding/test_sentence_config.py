@@ -362,3 +362,23 @@ def test_deep_files_and_pipes_are_one_line(whole, name, kind, command):
     else:
         wanted = [f"{path}: not a regular file", f"{path}: file not found; it sets"]
     assert any(one.startswith(tuple(wanted)) for one in said), said
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("WordEmbeddings", "WordWeights", "Pooling"),
+        ("BoW", "Dense"),
+        ("CLIPModel",),
+        ("Router", "Normalize"),
+        ("Asym",),
+    ],
+)
+@pytest.mark.parametrize("argv", [("embed", "a"), ("inspect",), ("tokenize", "a")])
+def test_models_of_another_kind_are_refused_by_name(tmp_path, kinds, argv):
+    place = folder(tmp_path, kinds)
+    said = bad(*argv, "-m", place)
+    assert said.error.endswith(
+        f"modules.json: unsupported module {kinds[0]} (of {', '.join(kinds)})"
+    )
+    assert "begin with Transformer or StaticEmbedding" in said.hint
