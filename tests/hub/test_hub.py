@@ -432,6 +432,11 @@ def test_offline_connects_to_nothing():
             ["pytorch_model.bin.index.json", "pytorch_model-1-of-1.bin"],
             ["pytorch_model.bin.index.json", "pytorch_model-1-of-1.bin"],
         ),
+        (["2_Dense/pytorch_model.bin", "README.md"], ["2_Dense/pytorch_model.bin"]),
+        (
+            ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"],
+            ["2_Dense/model.safetensors"],
+        ),
         ([*GOOGLE, "bert_model.ckpt.meta", "old/x.ckpt.index"], [*GOOGLE]),
         ([*GOOGLE, "pytorch_model.bin"], ["pytorch_model.bin"]),
     ],
@@ -473,7 +478,8 @@ def test_a_bert_in_a_part_of_a_sentence_model_is_fetched(hub):
     modules = [{"type": f"{kind}.Transformer", "path": "0_BERT"}]
     modules += [{"type": f"{kind}.Pooling", "path": "1_Pooling"}]
     top = {"modules.json": json.dumps(modules).encode(), "1_Pooling/config.json": b"{}"}
-    hub.add("org/old", part | top | {"README.md": b"x", "2_Dense/pytorch_model.bin": b"x"})
+    top["2_Dense/pytorch_model.bin"] = b"x"
+    hub.add("org/old", part | top | {"README.md": b"x", "0_BERT/pytorch_model.bin": b"x"})
     found = ask("org/old")
     assert found["source"] == "hub"
     assert hub.fetched() == {f"0_BERT/{name}" for name in TOKENIZER} | {"modules.json"}
@@ -481,6 +487,24 @@ def test_a_bert_in_a_part_of_a_sentence_model_is_fetched(hub):
     assert ask("org/old", files=MODEL_FILES)["source"] == "hub"
     assert hub.fetched() == {*part, *top}
     assert ask("org/old", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
+
+
+@pytest.mark.parametrize("place", ["", "0_StaticEmbedding/"])
+def test_a_table_of_token_vectors_needs_no_config(hub, place):
+    module = {"type": "sentence_transformers.models.StaticEmbedding", "path": place.rstrip("/")}
+    files = {f"{place}{name}": MODEL[name] for name in ("tokenizer.json", "model.safetensors")}
+    files["modules.json"] = json.dumps([module]).encode()
+    hub.add("org/table", files | {"README.md": b"x"})
+    assert ask("org/table", files=MODEL_FILES)["source"] == "hub"
+    assert hub.fetched() == {*files}
+    assert ask("org/table", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
+
+
+def test_a_model_of_another_kind_is_refused_by_name(hub):
+    module = {"type": "sentence_transformers.models.CLIPModel", "path": "0_CLIPModel"}
+    hub.add("org/clip", MODEL | {"modules.json": json.dumps([module]).encode()})
+    for _ in range(2):
+        assert "unsupported module CLIPModel" in ask("org/clip", files=MODEL_FILES)["error"]
 
 
 def test_weights_of_tensorflow_are_fetched_where_there_are_no_others(hub):
