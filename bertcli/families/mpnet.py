@@ -20,14 +20,13 @@ def structure(values: JsonObject) -> Structure:
     buckets: int = values.needed("relative_attention_num_buckets", *whole_number())
     if buckets < BUCKETS:
         raise ModelError(f"relative_attention_num_buckets is {buckets}: MPNet needs {BUCKETS}")
-    dropout = values.get("hidden_dropout_prob")
     return Structure(
         first_position=PADDING + 1,
         skips_padding=True,
         token_types=False,
         buckets=buckets,
         word_head=WordHead(activation="gelu"),
-        text_head=TextHead(pooler=False, drop_first=True, dropout=dropout),
+        text_head=TextHead(pooler=False, drop_first=True),
     )
 
 

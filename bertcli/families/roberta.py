@@ -43,7 +43,7 @@ ROBERTA = Family(
     title="RoBERTa",
     classes=classes("Roberta"),
     base="roberta",
-    defaults={"pad_token_id": 1},
+    defaults={"vocab_size": 50265, "pad_token_id": 1},
     structure=structure,
     tensors=(
         ("lm_head.dense", "cls.predictions.transform.dense"),
@@ -58,8 +58,12 @@ ROBERTA = Family(
     },
 )
 XLM_ROBERTA = replace(
-    ROBERTA, model_type="xlm-roberta", title="XLM-RoBERTa", classes=classes("XLMRoberta")
+    ROBERTA,
+    model_type="xlm-roberta",
+    title="XLM-RoBERTa",
+    classes=classes("XLMRoberta"),
+    defaults={"pad_token_id": 1},
 )
 CAMEMBERT = replace(
-    ROBERTA, model_type="camembert", title="CamemBERT", classes=classes("Camembert")
+    XLM_ROBERTA, model_type="camembert", title="CamemBERT", classes=classes("Camembert")
 )

@@ -328,7 +328,8 @@ def positions(config: BertConfig) -> nn.Module:
     rows, width = config.max_position_embeddings, config.table_size
     match config.position_embedding_type:
         case "absolute":
-            skipped = config.pad_token_id if config.structure.skips_padding else None
+            structure = config.structure
+            skipped = structure.first_position - 1 if structure.skips_padding else None
             return nn.Embedding(rows, width, skipped)
         case "relative_key" | "relative_key_query":
             return UnusedPositions(rows, width)
