@@ -11,16 +11,19 @@
   where there is none, at the last one of the next finer level, and at last before any token. No
   grapheme is divided that has room, and no character.
 - A piece has the tokens that it has alone, which may be others than it has in the text: where a
-  word is divided, ``##able`` may become ``able``. So each piece is tokenized again, and one that
+  word is divided, ``##able`` may become ``able``, and where a blank belongs to the word behind it,
+  one at the end of a piece is a token of its own. So each piece is tokenized again, and one that
   came out too long is made shorter.
 - With an overlap a piece begins at the first boundary of the level within so many tokens before the
   end of the piece before it; at one of a finer level where there is none, but within a word only at
   the level of tokens. It begins later where nothing whole would fit behind the overlap.
 
-How it is fast: a text is divided into blocks at white space and between ideographs, where tokens do
-not depend on what stands on the other side. Blocks are counted many at a time, sums of their counts
-tell in which one a piece ends, and only that one is looked at word by word. Long texts are read a
-slice at a time, so time grows with the text, and memory holds one slice.
+How it is fast: a text is divided into blocks at white space and between ideographs, where tokens of
+BERT do not depend on what stands on the other side; for other tokenizers before white space, or
+anywhere in what has none, so that their sums are no more than a good guess. Blocks are counted many
+at a time, sums of their counts tell in which one a piece ends, and only that one is looked at word
+by word. Long texts are read a slice at a time, so time grows with the text, and memory holds one
+slice.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 SLICE = 1 << 20  # characters that are looked at together
 BLOCK = 64  # characters of a block, or more up to its end
+LONGEST = 64  # characters of a block of a tokenizer that is not BERT's
 GUESSED = 6  # characters of a token: a text with no more may be one piece
 FEW_CHARACTERS = 1 << 14  # that do not pay for the import of numpy
 WORDS, WORD = 1 << 14, 64  # words whose tokens are remembered, and the longest of them
@@ -60,7 +64,10 @@ _BREAK = re.compile(
     r"|[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f]"
     r"|[!-/:-@\[-`{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff01-\uff0f\uff1a-\uff20]"
 )
-
+# What most others take with the word behind it.
+_WHITE = r"[ \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_BEFORE_WHITE = re.compile(rf"(?<!{_WHITE})(?={_WHITE})")
+_NOT_WHITE = re.compile(rf"(?!{_WHITE})")
 
 Prepare = Callable[[Sequence[str]], Sequence[Any]]
 
@@ -105,6 +112,8 @@ class TokenCounter:
     def __init__(self, tokenizer: Tokenizer, prepare: Prepare | None = None) -> None:
         tokenizer.notice_changes()
         self.tokenizer, self.prepare = tokenizer, prepare
+        self.is_exact = type(tokenizer.core.pre_tokenizer).__name__ == "BertPreTokenizer"
+        self.pattern = _BREAK if self.is_exact else _BEFORE_WHITE
         added = tokenizer.core.get_added_tokens_decoder().values()
         self.inside: dict[str, list[tuple[str, int]]] = {}  # two letters -> a token, place between
         for name in (token.content for token in added):
@@ -124,12 +133,17 @@ class TokenCounter:
         return [stop - start for start, stop in pairwise(offsets)]
 
     def break_after(self, text: str, at: int) -> int:
-        """Return the first place behind ``at`` where tokens and a grapheme end; or the end."""
-        while (found := _BREAK.search(text, at)) is not None:
-            at = found.end()
-            if is_whole(text, at) and not self._divides(text, at):
-                return at
-        return len(text)
+        """Return the first place from ``at`` on where tokens and a grapheme end; or the end."""
+        most = len(text) if self.is_exact else min(at + LONGEST, len(text))
+        for found in self.pattern.finditer(text, at, most):
+            if self._is_break(text, found.end()):
+                return found.end()
+        return next(
+            (place for place in range(most, len(text)) if self._is_break(text, place)), len(text)
+        )
+
+    def _is_break(self, text: str, at: int) -> bool:
+        return is_whole(text, at) and not self._divides(text, at)
 
     def _divides(self, text: str, at: int) -> bool:
         """Whether a place is within a special or added token that is written out."""
@@ -140,9 +154,9 @@ class TokenCounter:
         """Return where the tokens of [start, end) begin; -1 for one within a character."""
         found: list[int] = []
         remembered = self.remembered
-        for broken in _BREAK.finditer(text, start, end):
+        for broken in self.pattern.finditer(text, start, end):
             stop = broken.end()
-            if self._divides(text, stop):
+            if stop == start or self._divides(text, stop):
                 continue
             if stop < end and text[stop] >= FIRST_MARK and not is_whole(text, stop):
                 continue
@@ -157,9 +171,20 @@ class TokenCounter:
     def _starts(self, word: str) -> list[int]:
         found, end = [], 0
         for start, stop in self.tokenizer.core.encode(word, add_special_tokens=False).offsets:
+            if (
+                not self.is_exact and word[start : start + 1].isspace()
+            ):  # a blank in a token belongs to the piece before
+                after = _after_white(word, start)
+                start = after if after <= stop and after < len(word) else start
             found.append(start if start >= end else -1)
             end = max(end, stop)
         return found
+
+
+def _after_white(text: str, at: int) -> int:
+    found = _NOT_WHITE.search(text, at)
+    assert found  # there is the end of the text
+    return found.start()
 
 
 class SliceEndError(Exception):
@@ -237,10 +262,11 @@ class TokenSums:
     def back(self, end: int, tokens: int) -> int:
         """Return a place at most so many tokens before ``end``, where a grapheme begins."""
         at = self._back(end, tokens)
-        if self.text[at - 1].isspace():
+        if self.counter.is_exact and self.text[at - 1].isspace():
             return at
         while len(starts := self.counter.starts(self.text, at, end)) > tokens:  # a word is divided
-            at = self._place_after(starts[1:], at, end)
+            later = [place for place in starts if place > at]  # a blank that was added has no width
+            at = self._place_after(later, at, end)
         return at
 
     def _back(self, end: int, tokens: int) -> int:
@@ -289,7 +315,7 @@ class ChunkPlan:
         self.number = 0
         self.last: tuple[int, int] | None = None  # the last piece accepted
         self.at_once = MOST_AT_ONCE
-        self.too_long: tuple[int, int, int] | None = None  # a piece, and by how many tokens
+        self.too_long: dict[int, tuple[int, int]] = {}  # start -> end of a piece, tokens too many
         self.proposed: list[tuple[int, int]] = []
 
     def blocks(self) -> list[str]:
@@ -319,9 +345,10 @@ class ChunkPlan:
         for (start, end), count in zip(self.proposed, counts, strict=True):
             over = count - self.chunker.text_room
             if over > 0:
-                less = self.too_long[2] if self.too_long and self.too_long[0] == start else 0
-                self.too_long, self.at_once = (start, end, less + over), 1
+                _, less = self.too_long.get(start, (0, 0))
+                self.too_long[start], self.at_once = (end, less + over), 1
                 return
+            self.too_long.clear()
             n_tokens = count + self.chunker.special
             chunk = Chunk(self.record, self.sample, self.number, start, end, n_tokens)
             self.ready.append(chunk)
@@ -346,9 +373,7 @@ class ChunkPlan:
 
     def _end(self, start: int, low: int) -> int:
         """Return where a piece ends, behind ``low``; ``low`` when nothing more fits into it."""
-        bound, less = None, 0
-        if self.too_long and self.too_long[0] == start:
-            _, bound, less = self.too_long
+        bound, less = self.too_long.get(start, (None, 0))
         while (reach := self.sums.reach(start, self.chunker.room - less)) > low:
             end = self._boundary(low, reach)
             if bound is None or end < bound:
@@ -388,11 +413,18 @@ class ChunkPlan:
             places = list(boundaries(self.text, max(back - 1, start), end - 1, level))
             if places:
                 break
+        if not self.chunker.counter.is_exact:  # without the blank before it, a word may have more
+            while places and self._repeats(places[0], end) > self.settings.overlap:
+                places.pop(0)
         places.append(end)
-        if self._takes_unit(places[0], end):
-            return places[0]
-        fits = self._takes_unit if self._takes_unit(end, end) else self._takes_more
-        return places[bisect_left(places, True, key=lambda place: fits(place, end))]
+        start = places[0]
+        if not self._takes_unit(start, end):
+            fits = self._takes_unit if self._takes_unit(end, end) else self._takes_more
+            start = places[bisect_left(places, True, key=lambda place: fits(place, end))]
+        return start if self._takes_more(start, end) else end
+
+    def _repeats(self, start: int, end: int) -> int:
+        return self.chunker.counter.counts([self.text[start:end]])[0]
 
     def _takes_unit(self, start: int, low: int) -> bool:
         """Whether a piece from ``start`` can end behind ``low`` at a boundary of the level."""
@@ -419,7 +451,7 @@ class Chunker:
         self.counter = TokenCounter(tokenizer, prepare)
         self.text_room = tokenizer.room(self.limit, layout, pair=False)
         self.special = self.limit - self.text_room
-        (prompt,) = self.counter.counts([""])
+        prompt, word, ended = self.counter.counts(["", "a", "a "])
         self.room = self.text_room - prompt
         if self.room < 1:
             what = "special tokens and the prompt" if prompt else "special tokens"
@@ -432,6 +464,8 @@ class Chunker:
                 f"--overlap {settings.overlap} must be less than the {self.room} tokens of a chunk",
                 f"--max-length {self.limit} without special tokens is {self.room}",
             )
+        if ended > word:  # the white space that ends most pieces is a token
+            self.room = max(self.room - 1, settings.overlap + 1)
 
     def chunks(
         self,

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import hostile
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
+from tokenizers_made import MADE
 
 from bertcli.errors import InputError, UsageError
 from bertcli.records.records import Record
@@ -28,8 +29,10 @@ PROSE = (
 )
 
 
-@pytest.fixture(scope="module", params=hostile.VOCABULARIES)
+@pytest.fixture(scope="module", params=[*hostile.VOCABULARIES, *MADE])
 def tokenizer(request, tmp_path_factory):
+    if request.param in MADE:
+        return Tokenizer.load(MADE[request.param](tmp_path_factory.mktemp(request.param)))
     made = hostile.copy_vocabulary(request.param, tmp_path_factory.mktemp(request.param))
     lower = {"do_lower_case": hostile.VOCABULARIES[request.param]}
     (made / "tokenizer_config.json").write_text(json.dumps(lower))
@@ -50,6 +53,11 @@ def divided(tokenizer, text, max_length=None, overlap=0, at="token", **options):
     return [chunk for some in chunker.chunks([Record(text)], stop) for chunk in some]
 
 
+def is_exact(tokenizer):
+    """Whether white space has no tokens, and counts of blocks add up."""
+    return type(tokenizer.core.pre_tokenizer).__name__ == "BertPreTokenizer"
+
+
 def checked(tokenizer, text, max_length, overlap=0, at="token", **options):
     """Return the pieces of a text, after a check of all that holds for any."""
     found = divided(tokenizer, text, max_length, overlap, at, **options)
@@ -63,7 +71,7 @@ def checked(tokenizer, text, max_length, overlap=0, at="token", **options):
         assert before.start < after.start <= before.end < after.end
         if not overlap:
             assert before.end == after.start
-            assert after.text.strip(" ") or not after.text
+            assert after.text.strip(" ") or not after.text or not is_exact(tokenizer)
     return found
 
 
@@ -86,6 +94,7 @@ def test_real_texts(tokenizer, at, overlap):
 @given(text=hostile.texts, length=st.integers(12, 40), overlap=st.integers(0, 9), data=st.data())
 def test_any_text(tokenizer, text, length, overlap, data):
     at = data.draw(st.sampled_from(AT))
+    assume(is_exact(tokenizer) or len(text) < 300)  # one piece a token takes its time
     try:
         found = checked(tokenizer, text, length, overlap, at)
     except InputError as error:
