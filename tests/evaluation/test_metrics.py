@@ -1,5 +1,8 @@
 """Metrics equal those of the libraries that everybody quotes, or of a literal count."""
 
+import random
+import warnings
+
 import numpy as np
 import pytest
 
@@ -57,6 +60,37 @@ def test_correlations_are_those_of_scipy():
     assert spearman(one, np.ones(300)) == 0.0
 
 
+SCHEMES = {
+    "iob": ["O", "B-A", "I-A", "B-B", "I-B"],
+    "bioes": ["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B"],
+    "wild": ["O", "B-A", "I-A", "B-B-x", "I-B-x", "S-A", "E-B", "B", "I"],
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_entities_are_those_of_seqeval(scheme):
+    """In predictions drawn at random, of tags that follow no rule."""
+    theirs, draw = pytest.importorskip("seqeval.metrics"), random.Random(0)
+    tags = SCHEMES[scheme]
+    for _ in range(100):
+        lengths = [draw.randint(1, 12) for _ in range(draw.randint(1, 6))]
+        truth = [draw.choices(tags, k=length) for length in lengths]
+        said = [[draw.choice([one, draw.choice(tags)]) for one in row] for row in truth]
+        found = TagPredictions(truth, said).metrics()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where there is nothing to divide by
+            expected = {
+                "precision": theirs.precision_score(truth, said),
+                "recall": theirs.recall_score(truth, said),
+                "f1": theirs.f1_score(truth, said),
+                "macro_f1": theirs.f1_score(truth, said, average="macro"),
+                "accuracy": theirs.accuracy_score(truth, said),
+            }
+        expected = {name: float(np.nan_to_num(one)) for name, one in expected.items()}
+        assert found == pytest.approx(expected), (truth, said)
+
+
 # The counts that seqeval 1.2 gives for each of these, of entities right, true and said.
 TAGS = [
     (["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "I-PER", "O", "B-LOC"], (2, 2, 2)),
@@ -85,6 +119,35 @@ def test_answers_are_compared_as_squad_compares_them():
     assert overlap("The Eiffel Tower!", "eiffel tower") == (1.0, 1.0)
     assert overlap("in the Eiffel Tower", "Eiffel Tower") == (0.0, pytest.approx(0.8))
     assert overlap("", "") == (1.0, 1.0) and overlap("", "Paris") == (0.0, 0.0)
+
+
+@pytest.mark.parity
+def test_answers_are_those_of_torchmetrics():
+    theirs, draw = pytest.importorskip("torchmetrics.functional.text"), random.Random(0)
+    words = ["the", "a", "An", "The", "cat,", "dog.", "(big)", "U.S.", "it's", "naïve", "12", ""]
+    for _ in range(100):
+        truth, said = (" ".join(draw.choices(words, k=draw.randint(0, 6))) for _ in range(2))
+        answers = [{"answers": {"answer_start": [0], "text": [truth]}, "id": "1"}]
+        found = theirs.squad([{"prediction_text": said, "id": "1"}], answers)
+        expected = [found[name].item() / 100 for name in ("exact_match", "f1")]
+        assert [*overlap(said, truth)] == pytest.approx(expected), (truth, said)
+
+
+@pytest.mark.parity
+def test_search_is_that_of_trec_eval():
+    theirs, draw = pytest.importorskip("pytrec_eval"), random.Random(0)
+    for _ in range(50):
+        documents = [f"d{at}" for at in range(draw.randint(1, 300))]
+        relevant = draw.sample(documents, min(len(documents), draw.randint(1, 15)))
+        gains = {name: draw.randint(1, 3) for name in relevant}
+        found = draw.sample(documents, draw.randint(1, len(documents)))
+        scores = {name: float(-at) for at, name in enumerate(found)}
+        names = {"ndcg_cut.10", "recall.100"}
+        one = theirs.RelevanceEvaluator({"q": gains}, names).evaluate({"q": scores})["q"]
+        best = {name: scores[name] for name in found[:10]}
+        rank = theirs.RelevanceEvaluator({"q": gains}, {"recip_rank"}).evaluate({"q": best})["q"]
+        expected = one["ndcg_cut_10"], one["recall_100"], rank["recip_rank"]
+        assert judged(found, dict(gains)) == pytest.approx(expected)
 
 
 def test_search_by_hand():
