@@ -45,6 +45,9 @@ class Family:
     tensors: Names = ()
     heads: Mapping[str, Names] = field(default_factory=dict)  # our class -> of its head alone
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # one here -> ours, stacked
+    older: Names = ()  # of tensors, in older files alone
+    once_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # in older files alone
+    renewed: Callable[[JsonObject], Mapping[str, Any]] = dict  # an older config.json, as of today
 
     def key(self, name: str) -> str:
         """Return the key of config.json for a field of BertConfig."""
@@ -73,8 +76,8 @@ class Family:
 
         ``kind`` is our class that is read: names of its head count before those of others.
         """
-        body = name.removeprefix(f"{self.base}.")
-        for theirs, parts in self.fused.items():
+        body = name.removeprefix(f"{self.base}.").removeprefix(BASE)
+        for theirs, parts in (*self.fused.items(), *self.once_fused.items()):
             found = tuple(_replaced(theirs, part, body) for part in parts)
             if found[0] is not None:
                 return tuple(_with_base(one) for one in found if one is not None)
@@ -96,6 +99,7 @@ class Family:
         yield from self.heads.get(kind, ())
         yield from self.tensors
         if others:
+            yield from self.older
             for pairs in self.heads.values():
                 yield from pairs
 

@@ -11,8 +11,11 @@ from bertcli.families.bert import BERT
 from bertcli.families.distilbert import DISTILBERT
 from bertcli.families.electra import ELECTRA
 from bertcli.families.family import Family
+from bertcli.families.gte import GTE, NEW
+from bertcli.families.jina import JINA_V3
 from bertcli.families.modernbert import MODERNBERT
 from bertcli.families.mpnet import MPNET
+from bertcli.families.nomic import NOMIC_BERT
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
 FAMILIES: Mapping[str, Family] = {
@@ -27,6 +30,10 @@ FAMILIES: Mapping[str, Family] = {
         ALBERT,
         MPNET,
         MODERNBERT,
+        NOMIC_BERT,
+        GTE,
+        NEW,
+        JINA_V3,
     )
 }
 

@@ -1,4 +1,4 @@
-"""Rotary positions in config.json, in the forms that transformers reads: what families share."""
+"""What families with rotary positions share: how config.json says them, how layers are called."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from bertcli.families.structure import Rotary
 from bertcli.files.typed_json import Check, JsonObject
 
 KNOWN = ("default", "linear")
+# Tensors of a layer as newer models of transformers call them.
+LAYERS = (
+    *(
+        (f"layers.#.self_attn.{theirs}_proj", f"encoder.layer.#.attention.self.{ours}")
+        for theirs, ours in (("q", "query"), ("k", "key"), ("v", "value"))
+    ),
+    ("layers.#.self_attn.o_proj", "encoder.layer.#.attention.output.dense"),
+    ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),
+    ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),
+)
+QKV = tuple(f"encoder.layer.#.attention.self.{part}" for part in ("query", "key", "value"))
 POSITIVE = Check(
     lambda value: (
         isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < 1e30
@@ -20,9 +31,17 @@ def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
 
     Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`.
     """
+    refuse_odd_heads(values)
     older = values.checked("rope_theta", *POSITIVE) or theta
     said = values.object("rope_scaling") or values.object("rope_parameters")
     return (scaled(said, older),) * layers
+
+
+def refuse_odd_heads(values: JsonObject) -> None:
+    """Raise ModelError for heads that are not as wide as the hidden size divided by them."""
+    size, heads = (values.get(key) for key in ("head_dim", "num_attention_heads"))
+    if size is not None and size * (heads or 1) != values.get("hidden_size", 768):
+        raise values.bad("head_dim", "the hidden size divided by the heads")
 
 
 def scaled(said: JsonObject, theta: float) -> Rotary:

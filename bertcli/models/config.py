@@ -19,7 +19,7 @@ from bertcli.families.family import Family
 from bertcli.families.registry import family_of
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, is_regular, read_object
-from bertcli.models.config_checks import CHECKS, refuse_bad_heads
+from bertcli.models.config_checks import CHECKS, SIZE, refuse_bad_heads
 
 # null is no size; for any other key it is the default.
 SIZES = (
@@ -85,8 +85,11 @@ class BertConfig:
         for key in ("model_type", "architectures"):
             JsonObject(raw, source).checked(key, *CHECKS[key])
         family = family_of(raw, source)
+        raw = family.renewed(JsonObject(raw, source))
         said = _checked(raw, family, source)
         structure = family.structure(said)
+        if structure.token_types:
+            said.checked("type_vocab_size", *SIZE)
         own, there = _own_keys(family), dict(said)
         tables = {name: there.pop(key) for key, name in EXTRA_SIZES.items() if key in there}
         if tables:

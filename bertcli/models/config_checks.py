@@ -103,7 +103,7 @@ CHECKS: Mapping[str, Check] = {
     "hidden_dropout_prob": PROBABILITY,
     "attention_probs_dropout_prob": PROBABILITY,
     "max_position_embeddings": SIZE,
-    "type_vocab_size": SIZE,
+    "type_vocab_size": COUNT,
     "initializer_range": NOT_NEGATIVE,
     "layer_norm_eps": POSITIVE,
     "pad_token_id": COUNT,

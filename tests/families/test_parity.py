@@ -109,7 +109,7 @@ def test_numbers_are_those_of_transformers(row, name):
 
 
 def test_every_page_has_a_row():
-    assert {row.model_type for row in ROWS} == {*FAMILIES} - {"bert"}
+    assert {row.model_type for row in ROWS} == {*FAMILIES} - {"bert", "new"}
 
 
 @pytest.mark.parametrize(("row", "name"), CASES)
@@ -144,8 +144,12 @@ def test_shapes_are_told_without_the_model(row, name):
         ours = our_model(theirs)
         config, kind = ours.config, type(ours).__name__
         found = {key: tuple(one.shape) for key, one in ours.state_dict().items()}
-        assert shapes.expected(config, kind) == found
-        assert shapes.count(config, kind) == sum(one.numel() for one in theirs.parameters())
+        pooler = any(map(shapes.is_pooler, found))
+        told = shapes.expected(config, kind).items()
+        assert {key: one for key, one in told if pooler or not shapes.is_pooler(key)} == found
+        assert shapes.count(config, kind, pooler=pooler) == sum(
+            one.numel() for one in theirs.parameters()
+        )
 
 
 DECODERS = [

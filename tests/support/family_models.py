@@ -90,6 +90,18 @@ def modern(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     return said | {f"{part}_bias": chance.random() < 0.5 for part in biases}
 
 
+def turned(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    kind = {"rope_type": chance.choice(("default", "linear")), "factor": 3.0}
+    return {
+        "hidden_size": sizes["num_attention_heads"] * chance.choice((2, 4, 6)),
+        "rope_parameters": chance.choice((None, {**kind, "rope_theta": 30.0})),
+    }
+
+
+def typed(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    return {**turned(chance, sizes), "type_vocab_size": chance.choice((0, 1, 2))}
+
+
 ROWS = (
     Row("roberta", "Roberta"),
     Row("xlm-roberta", "XLMRoberta", alike=True),
@@ -99,6 +111,9 @@ ROWS = (
     Row("albert", "Albert", albert),
     Row("mpnet", "MPNet", buckets),
     Row("modernbert", "ModernBert", modern),
+    Row("nomic_bert", "NomicBert", turned),
+    Row("gte", "Gte", typed),
+    Row("jina_embeddings_v3", "JinaEmbeddingsV3", turned),
 )
 
 
@@ -142,7 +157,8 @@ def our_model(theirs: torch.nn.Module) -> torch.nn.Module:
     name = type(theirs).__name__
     config = BertConfig.from_dict({**theirs.config.to_dict(), "architectures": [name]})
     (kind,) = config.architectures
-    model = ARCHITECTURES[kind](config)
+    bare = kind == "BertModel" and getattr(theirs, "pooler", 0) is None
+    model = ARCHITECTURES[kind](config, *([False] if bare else []))
     base = "" if isinstance(model, BertWithHead) else BASE
     state = {}
     for key, weight in theirs.state_dict().items():

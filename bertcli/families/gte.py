@@ -1,0 +1,120 @@
+"""GTE: BERT with rotary positions and gates. Today's files are `gte`, Alibaba's own are `new`.
+
+Source: mGTE: Generalized Long-Context Text Representation and Reranking Models; the classes of this
+name in transformers, and for `new` the code that comes with the files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bertcli.errors import ModelError
+from bertcli.families.family import Family
+from bertcli.families.rope import LAYERS, POSITIVE, QKV, rotary
+from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
+from bertcli.files.typed_json import JsonObject
+
+GATE, UP = (f"encoder.layer.#.intermediate.{part}" for part in ("gate", "dense"))
+
+
+def structure(values: JsonObject) -> Structure:
+    """Return where GTE differs from BERT."""
+    return Structure(
+        absolute_positions=False,
+        token_types=values["type_vocab_size"] > 0,
+        gated=True,
+        feed_forward_bias=(False, True),
+        dropouts=Dropouts(gated=values["hidden_dropout_prob"]),
+        rotary=rotary(values, 160_000.0, values["num_hidden_layers"]),
+        word_head=WordHead(activation="gelu", bias_twice=False),
+    )
+
+
+def new_structure(values: JsonObject) -> Structure:
+    """Return where Alibaba's `new` differs from BERT. ModelError for what GTE has not."""
+    for key, allowed in (
+        ("position_embedding_type", ("rope",)),
+        ("layer_norm_type", ("layer_norm",)),
+        ("logn_attention_scale", (False,)),
+    ):
+        if values.get(key, allowed[0]) not in allowed:
+            raise values.bad(key, f"{allowed[0]}, as nothing else is supported")
+    said = values.object("rope_scaling")
+    if said.get("type") != "ntk":
+        return structure(values)
+    if said.get("mixed_b") is not None:
+        raise ModelError(f"{values.source}: rope_scaling with mixed_b is not supported")
+    factor = said.needed("factor", *POSITIVE)
+    theta = values.checked("rope_theta", *POSITIVE) or 10_000.0
+    head_size = values["hidden_size"] // values["num_attention_heads"]
+    turned = Rotary(theta * factor, factor ** (2 / head_size))
+    plain = JsonObject({**values, "rope_scaling": None}, values.source)
+    return replace(structure(plain), rotary=(turned,) * values["num_hidden_layers"])
+
+
+CLASSES = {
+    "Model": "BertModel",
+    "ForMaskedLM": "BertForMaskedLM",
+    "ForSequenceClassification": "BertForSequenceClassification",
+    "ForTokenClassification": "BertForTokenClassification",
+}
+DEFAULTS = {
+    "vocab_size": 250048,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.0,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+    "max_position_embeddings": 8192,
+}
+HEAD = (
+    ("lm_head.dense", "cls.predictions.transform.dense"),
+    ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
+    ("lm_head.decoder", "cls.predictions.decoder"),
+)
+# As `new` calls them, and transformers when it saves a `gte`.
+BEFORE = (
+    ("encoder.layer.#.attention.o_proj", "encoder.layer.#.attention.output.dense"),
+    ("encoder.layer.#.attn_ln", "encoder.layer.#.attention.output.LayerNorm"),
+    ("encoder.layer.#.mlp.down_proj", "encoder.layer.#.output.dense"),
+    ("encoder.layer.#.mlp_ln", "encoder.layer.#.output.LayerNorm"),
+    ("lm_head.norm", "cls.predictions.transform.LayerNorm"),
+)
+STACKED = {
+    "encoder.layer.#.attention.qkv_proj": QKV,
+    "encoder.layer.#.mlp.up_gate_proj": (UP, GATE),
+}
+
+GTE = Family(
+    model_type="gte",
+    title="GTE",
+    classes={f"Gte{name}": ours for name, ours in CLASSES.items()},
+    base="gte",
+    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
+    defaults=DEFAULTS,
+    structure=structure,
+    tensors=(
+        *LAYERS,
+        ("layers.#.mlp.gate_proj", GATE),
+        ("layers.#.mlp.up_proj", UP),
+        ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
+        *HEAD,
+    ),
+    older=BEFORE,
+    once_fused=STACKED,
+)
+NEW = replace(
+    GTE,
+    model_type="new",
+    title="GTE as Alibaba has it",
+    classes={f"New{name}": ours for name, ours in CLASSES.items()},
+    base="new",
+    defaults={**DEFAULTS, "vocab_size": 30528, "pad_token_id": 0, "rope_theta": 10_000.0},
+    structure=new_structure,
+    tensors=(*BEFORE, *HEAD),
+    older=(),
+    fused=STACKED,
+    once_fused={},
+)

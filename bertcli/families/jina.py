@@ -1,0 +1,72 @@
+"""Jina v3: XLM-RoBERTa with rotary positions in place of its table.
+
+Source: jina-embeddings-v3: Multilingual Embeddings With Task LoRA; the classes of this name in
+transformers, whose checkpoints have the adapters merged or left out.
+"""
+
+from __future__ import annotations
+
+from bertcli.families.family import Family
+from bertcli.families.rope import LAYERS, QKV, rotary
+from bertcli.families.structure import Structure, TextHead, WordHead
+from bertcli.files.typed_json import JsonObject
+
+
+def structure(values: JsonObject) -> Structure:
+    """Return where Jina v3 differs from BERT."""
+    return Structure(
+        absolute_positions=False,
+        rotary=rotary(values, 20_000.0, values["num_hidden_layers"]),
+        word_head=WordHead(activation="gelu"),
+        text_head=TextHead(pooler=False, drop_first=True),
+    )
+
+
+JINA_V3 = Family(
+    model_type="jina_embeddings_v3",
+    title="Jina v3",
+    classes={
+        "JinaEmbeddingsV3Model": "BertModel",
+        "JinaEmbeddingsV3ForMaskedLM": "BertForMaskedLM",
+        "JinaEmbeddingsV3ForSequenceClassification": "BertForSequenceClassification",
+        "JinaEmbeddingsV3ForTokenClassification": "BertForTokenClassification",
+        "JinaEmbeddingsV3ForQuestionAnswering": "BertForQuestionAnswering",
+    },
+    base="roberta",
+    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention"}),
+    defaults={
+        "vocab_size": 250002,
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "max_position_embeddings": 8194,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 1,
+    },
+    structure=structure,
+    tensors=(
+        *LAYERS,
+        ("layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
+        ("layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
+        ("lm_head.dense", "cls.predictions.transform.dense"),
+        ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
+        ("lm_head", "cls.predictions"),
+    ),
+    older=(
+        ("emb_ln", "embeddings.LayerNorm"),
+        ("encoder.layers.#.mixer.out_proj", "encoder.layer.#.attention.output.dense"),
+        ("encoder.layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
+        ("encoder.layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
+        ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
+        ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
+    ),
+    heads={
+        "BertForSequenceClassification": (
+            ("classifier.dense", "classifier_head.dense"),
+            ("classifier.out_proj", "classifier"),
+        )
+    },
+    once_fused={"encoder.layers.#.mixer.Wqkv": QKV},
+)

@@ -1,0 +1,112 @@
+"""NomicBERT: BERT with rotary positions, gates and no biases in its matrices.
+
+Source: Nomic Embed: Training a Reproducible Long Context Text Embedder; the classes of this name in
+transformers, and for older files the code that comes with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertcli.families.family import Family
+from bertcli.families.rope import LAYERS, QKV, rotary
+from bertcli.families.structure import Structure
+from bertcli.files.typed_json import JsonObject
+
+# Key of older files, those of nomic-ai -> today's.
+OLDER = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+    "resid_pdrop": "hidden_dropout_prob",
+    "attn_pdrop": "attention_probs_dropout_prob",
+}
+GATES = {"swiglu": "silu", "geglu": "gelu"}
+# What older files may say, and this page has.
+SAME: Mapping[str, tuple[Any, ...]] = {
+    "rotary_emb_fraction": (1.0,),
+    "rotary_emb_interleaved": (False,),
+    "rotary_emb_scale_base": (None,),
+    "rotary_scaling_factor": (None,),
+    "qkv_proj_bias": (False,),
+    "mlp_fc1_bias": (False,),
+    "mlp_fc2_bias": (False,),
+    "prenorm": (False,),
+    "parallel_block": (False,),
+    "use_rms_norm": (False, None),
+    "num_experts": (0, None),
+}
+
+
+def renewed(values: JsonObject) -> dict[str, Any]:
+    """Return config.json with today's keys. ModelError for another network than that of today."""
+    for key, allowed in SAME.items():
+        if key in values and values[key] not in allowed:
+            raise values.bad(key, f"{allowed[0]}, as nothing else is supported")
+    found = {key: value for key, value in values.items() if key not in SAME}
+    for key, name in OLDER.items():
+        if key in found:
+            found.setdefault(name, found.pop(key))
+    if gate := found.pop("activation_function", None):
+        values.choice("activation_function", tuple(GATES))
+        found["hidden_act"] = GATES[gate]
+    return found
+
+
+def structure(values: JsonObject) -> Structure:
+    """Return where NomicBERT differs from BERT."""
+    layers = values["num_hidden_layers"]
+    return Structure(
+        absolute_positions=False,
+        attention_bias=False,
+        gated=True,
+        feed_forward_bias=(False, False),
+        rotary=rotary(values, 1000.0, layers),
+    )
+
+
+NOMIC_BERT = Family(
+    model_type="nomic_bert",
+    title="NomicBERT",
+    classes={
+        "NomicBertModel": "BertModel",
+        "NomicBertForMaskedLM": "BertForMaskedLM",
+        "NomicBertForSequenceClassification": "BertForSequenceClassification",
+        "NomicBertForTokenClassification": "BertForTokenClassification",
+    },
+    base="nomic_bert",
+    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
+    defaults={
+        "vocab_size": 30528,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "hidden_act": "silu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 2048,
+    },
+    renewed=renewed,
+    structure=structure,
+    tensors=(
+        *LAYERS,
+        ("layers.#.mlp.gate_proj", "encoder.layer.#.intermediate.gate"),
+        ("layers.#.mlp.up_proj", "encoder.layer.#.intermediate.dense"),
+        ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
+        ("cls.predictions.transform.layer_norm", "cls.predictions.transform.LayerNorm"),
+    ),
+    older=(
+        ("emb_ln", "embeddings.LayerNorm"),
+        ("encoder.layers.#.attn.out_proj", "encoder.layer.#.attention.output.dense"),
+        ("encoder.layers.#.mlp.fc12", "encoder.layer.#.intermediate.gate"),
+        ("encoder.layers.#.mlp.fc11", "encoder.layer.#.intermediate.dense"),
+        ("encoder.layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
+        ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
+        ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
+    ),
+    once_fused={"encoder.layers.#.attn.Wqkv": QKV},
+)

@@ -1,0 +1,91 @@
+"""Checkpoints as their makers wrote them, before transformers had these models."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from family_models import ROWS, batch, their_model
+from model_reference import close
+from safetensors.torch import load_file, save_file
+
+from bertcli.checkpoints.load import load
+from bertcli.errors import ModelError
+from bertcli.families.structure import Rotary
+from bertcli.models.config import BertConfig
+
+NOMIC = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "intermediate_size": "n_inner"}
+NOMIC |= {"num_hidden_layers": "n_layer", "max_position_embeddings": "n_positions"}
+NOMIC |= {"layer_norm_eps": "layer_norm_epsilon"}
+
+
+def saved(kind, name, folder, **changes):
+    """Save a model of transformers, which does so under the names of its makers."""
+    row = next(row for row in ROWS if row.model_type == kind)
+    theirs = their_model(row, name, seed=1, **changes)
+    theirs.save_pretrained(folder)
+    return theirs, json.loads((folder / "config.json").read_text())
+
+
+@torch.no_grad()
+def test_the_config_of_nomic(tmp_path):
+    rope = {"rope_type": "default", "rope_theta": 50.0}
+    theirs, said = saved("nomic_bert", "NomicBertModel", tmp_path, rope_parameters=rope)
+    names = {*load_file(tmp_path / "model.safetensors")}
+    assert "encoder.layers.0.attn.Wqkv.weight" in names
+    older = {NOMIC.get(key, key): value for key, value in said.items() if key != "rope_parameters"}
+    older |= {"rotary_emb_base": 50.0, "activation_function": "swiglu", "prenorm": False}
+    del older["hidden_act"]
+    theirs.config.hidden_act = "silu"
+    again = type(theirs)(theirs.config)
+    again.load_state_dict(theirs.state_dict())
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    ours, report = load(tmp_path)
+    assert report.complete
+    ids, keep, types = batch(theirs, 1)
+    wanted = again.eval()(ids, keep, types).last_hidden_state
+    close(ours(ids, keep, types)[keep.bool()], wanted[keep.bool()])
+    older["rotary_scaling_factor"] = 2.0
+    with pytest.raises(ModelError, match="rotary_scaling_factor: expected None"):
+        BertConfig.from_dict(older)
+
+
+@torch.no_grad()
+def test_the_files_of_alibaba(tmp_path):
+    """Their own model_type, prefix and scaling, which transformers does not have."""
+    rope = {"rope_type": "default", "rope_theta": 50.0}
+    theirs, said = saved("gte", "GteForMaskedLM", tmp_path, rope_parameters=rope)
+    weights = load_file(tmp_path / "model.safetensors")
+    turned = {name.replace("gte.", "new.", 1): one for name, one in weights.items()}
+    assert "new.encoder.layer.0.attention.qkv_proj.weight" in turned
+    save_file(turned, tmp_path / "model.safetensors", {"format": "pt"})
+    said |= {"model_type": "new", "architectures": ["NewForMaskedLM"], "rope_theta": 50.0}
+    said |= {"position_embedding_type": "rope", "layer_norm_type": "layer_norm"}
+    del said["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    ours, report = load(tmp_path)
+    assert report.complete
+    ids, keep, types = batch(theirs, 1)
+    close(ours(ids, keep, types)[keep.bool()], theirs(ids, keep, types).logits[keep.bool()])
+    said["rope_scaling"] = {"type": "ntk", "factor": 8.0}
+    size = said["hidden_size"] // said["num_attention_heads"]
+    assert BertConfig.from_dict(said).structure.rotary[0] == Rotary(400.0, 8 ** (2 / size))
+    said["rope_scaling"] = {"type": "yarn", "factor": 8.0}
+    with pytest.raises(ModelError, match="of the type 'yarn' are not supported"):
+        BertConfig.from_dict(said)
+
+
+def test_a_page_says_what_it_does_not_have():
+    said = {"model_type": "modernbert", "pad_token_id": 0}
+    with pytest.raises(ModelError, match="layer_types: expected 22 of full_attention, sliding"):
+        BertConfig.from_dict({**said, "layer_types": ["full_attention"]})
+    with pytest.raises(ModelError, match="head_dim: expected the hidden size divided by the heads"):
+        BertConfig.from_dict({"model_type": "nomic_bert", "head_dim": 8})
+    with pytest.raises(ModelError, match="relative_attention_num_buckets is 8: MPNet needs 32"):
+        BertConfig.from_dict({"model_type": "mpnet", "relative_attention_num_buckets": 8})
+    assert replace(BertConfig.from_dict(said).structure, rotary=()).windows[:4] == (
+        None,
+        64,
+        64,
+        None,
+    )
