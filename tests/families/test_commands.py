@@ -53,6 +53,7 @@ def family(tmp_path_factory):
         if path not in made:
             page = FAMILIES[row.model_type]
             said = {page.key(key): size for key, size in SIZES.items()}
+            said["type_vocab_size"] = 2  # as the tokenizer gives pairs
             more = (
                 NAMES if ending in ("ForTokenClassification", "ForSequenceClassification") else {}
             )
@@ -110,7 +111,9 @@ def test_a_model_is_inspected_and_its_attention_drawn(row, family, tmp_path):
     folder = family(row)
     (said,) = [json.loads(good("inspect", folder, "--json").out)]
     assert said["family"] == FAMILIES[row.model_type].title
-    assert not said["fit"]["missing"] and not said["fit"]["unused"] and not said["fit"]["renamed"]
+    assert not said["fit"]["missing"] and not said["fit"]["unused"]
+    older = FAMILIES[row.model_type].older  # names that transformers saves, and does not have
+    assert bool(said["fit"]["renamed"]) == bool(older)
     model = family.models[folder]
     assert said["parameters"]["total"] == sum(one.numel() for one in model.parameters())
     assert said["parameters"]["in_file"] == said["parameters"]["total"]
@@ -148,8 +151,9 @@ def test_a_text_is_as_long_as_there_are_positions(row, family):
     fits = len(ids[0])
     model = family.models[folder]
     assert model(torch.tensor(ids)).last_hidden_state.isfinite().all()
-    with pytest.raises((IndexError, RuntimeError)):
-        model(torch.tensor([[5] * (fits + 1)]))
+    if hasattr(model.embeddings, "position_embeddings"):
+        with pytest.raises((IndexError, RuntimeError)):
+            model(torch.tensor([[5] * (fits + 1)]))
     assert str(fits) in bad("embed", "-m", folder, "--max-length", fits + 1, long, code=2).error
     assert good("embed", "-q", "-m", folder, "-q", long).rows
 
