@@ -61,6 +61,9 @@ MODEL_FILES: tuple[str, ...] = (
     f"{PART}/config.json",
     f"{PART}/model.safetensors",  # of a Dense layer
     f"{PART}/pytorch_model.bin",
+    "sparse_linear.pt",  # of BGE-M3
+    "colbert_linear.pt",
+    "artifact.metadata",  # of ColBERT
     *WEIGHTS,
     *SHARDS.values(),
     TENSORFLOW,

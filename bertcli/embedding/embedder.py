@@ -35,8 +35,8 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.embedding.sparse_config import read_sparse
-from bertcli.embedding.term_weights import TermNames, TermPooling, largest, merged
+from bertcli.embedding.sparse_config import SparseModel, left_out, read_sparse
+from bertcli.embedding.term_weights import TermMaker, TermNames, largest, merged
 from bertcli.embedding.token_vectors import (
     PLACES,
     TOKEN_COLUMNS,
@@ -50,7 +50,7 @@ from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
-from bertcli.inference.runner import Reading, Tokens, Work, result_of
+from bertcli.inference.runner import Finish, Reading, Tokens, Work, result_of
 from bertcli.inference.runtime import (
     UNLIMITED,
     ModelSpec,
@@ -147,7 +147,7 @@ class Embedder:
     sentence: Sentence
     of_tokens: tuple[VectorModule, ...] = ()  # modules before the pooling
     of_texts: tuple[VectorModule, ...] = ()  # and behind it
-    terms: TermPooling | None = None  # what makes weights of terms instead
+    terms: TermMaker | None = None  # what makes weights of terms instead
     late: LateInteraction | None = None  # what tokens are matched one by one
 
     @classmethod
@@ -182,13 +182,14 @@ class Embedder:
         spec = replace(
             spec,
             compute=options,
-            kind="BertForMaskedLM" if sparse else spec.kind,
+            kind=sparse.terms.kind if sparse else spec.kind,
             reading=Reading(first=reads_first(options, sentence), idle=late.idle if late else None),
-            pooler=None if sparse else options.pooling == "pooler",
+            pooler=_pooler(options, sparse),
         )
         refuse_changed_words(spec, options, late)
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
-        runtime, terms = open_runtime(spec, tokenizer, tell), sparse.pooling if sparse else None
+        terms = left_out(sparse.terms, tokenizer) if sparse else None
+        runtime = open_runtime(spec, tokenizer, tell)
         embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
         return embedder._checked()
 
@@ -215,6 +216,7 @@ class Embedder:
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
         if self.terms:
+            width_after(self.terms.layers, self.runtime.config.hidden_size, self.folder.path)
             return self.runtime.config.vocab_size
         pooled = self.state_width * len(self.options.modes)
         return width_after(self.of_texts, pooled, self.folder.path)
@@ -384,7 +386,7 @@ class Embedder:
             for records in portions(windows_of(batch), HELD):
                 yield from self._pieces(records)
         elif self.terms:
-            yield from self._terms(batch, work or self._run(self._tokens(batch)), self.terms.how)
+            yield from self._terms(batch, work or self._run(self._tokens(batch)), self.terms)
         else:
             yield from self._vectors(batch, work or self._run(self._tokens(batch)))
 
@@ -433,12 +435,15 @@ class Embedder:
         refuse_infinite(found.records, vectors)
         yield found
 
-    def _terms(self, batch: Batch, work: Work, how: str) -> Iterator[Ran | EmbeddedBlock]:
+    def _terms(self, batch: Batch, work: Work, made: TermMaker) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records with the weights of their terms, those of all their windows."""
-        found = [np.asarray(terms, np.float32) for terms in (yield from work)]
+        kept, texts = (yield from work), Tokens.of(batch)
+        ids = split(texts.ids, texts.lengths.tolist())
+        found = [made.terms(*pair) for pair in zip(ids, kept, strict=True)]
         if not isinstance(batch, RaggedBatch):
             records = windows_of(batch)
-            found = [merged(some, how) for some in split(found, [len(some) for some in records])]
+            parts = split(found, [len(some) for some in records])
+            found = [merged(some, made.how) for some in parts]
             batch = [windows[0] for windows in records]
         block = EmbeddedBlock(batch, [largest(terms, self.options.top_terms) for terms in found])
         for record, terms in zip(block.records, found, strict=True):
@@ -509,7 +514,7 @@ class Embedder:
         if not self.terms:
             return {}
         most = self.options.top_terms
-        return {"sparse": True, "logarithms": self.terms.logarithms, "top_terms": most}
+        return {"sparse": True, **self.terms.described, "top_terms": most}
 
     @property
     def term_names(self) -> TermNames | None:
@@ -539,10 +544,10 @@ class Embedder:
         return self._characters.count(batch, counts, whole, tokenizer, self.layout)
 
     @cached_property
-    def _pooling(self) -> Pooling | TermPooling:
+    def _pooling(self) -> Finish:
         """What is kept of the states of each text."""
         if self.terms:
-            return self.terms
+            return self.terms.finish
         skips = self.options.prompt and not self.sentence.include_prompt
         return Pooling(self.options.modes, self._prompt_tokens if skips else 0, self.of_tokens)
 
@@ -553,6 +558,13 @@ class Embedder:
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
         length = self.runtime.tokenizer.encode([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
+
+
+def _pooler(options: EmbedOptions, sparse: SparseModel | None) -> bool | None:
+    """Tell whether the model needs its pooler; None where its class says that."""
+    if sparse and sparse.terms.kind != "BertModel":
+        return None
+    return options.pooling == "pooler"
 
 
 def _late(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:

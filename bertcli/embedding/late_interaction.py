@@ -217,10 +217,10 @@ def _files(folder: Path) -> LateFiles | None:
         return _of_multi_vector(folder)
     if settings.text("model_type") == "ColBERT" and "Pooling" not in kinds:
         return _of_pylate(folder, settings)
-    if modules:
-        return None
     if is_regular(folder / BGE):
         return LateFiles((linear(folder / BGE),), first=False)
+    if modules:
+        return None
     if "HF_ColBERT" in read_config(folder).architectures:
         return _of_colbert(folder)
     return None

@@ -2,6 +2,7 @@
 
     modules.json            Transformer, SpladePooling
     1_SpladePooling/config.json, config_sentence_transformers.json
+    sparse_linear.pt        BGE-M3
 
 Nothing here needs torch. Source: sentence-transformers 6.2, SparseEncoder and SpladePooling.
 """
@@ -12,12 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertcli.checkpoints.scan import TRANSFORMERS, SentenceModule, read_modules
+from bertcli.embedding.late_interaction import linear
 from bertcli.embedding.options import TERM_POOLINGS, EmbedOptions
 from bertcli.embedding.sentence_config import CONFIG
-from bertcli.embedding.term_weights import TermPooling
-from bertcli.errors import ModelError
-from bertcli.files.typed_json import read_object
+from bertcli.embedding.term_weights import OwnTerms, TermMaker, TermPooling
+from bertcli.errors import ModelError, UsageError
+from bertcli.files.typed_json import is_regular, read_object
+from bertcli.tokenizing.tokenizer import Tokenizer
 
+BGE = "sparse_linear.pt"
+SPECIAL = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token", "unk_token")
 LOGARITHMS = {"relu": 1, "log1p_relu": 2}  # by the names of activations
 EXAMPLE = "for example naver/splade-cocondenser-ensembledistil"
 
@@ -27,7 +32,7 @@ class SparseModel:
     """How weights of terms are made: what the user chose, else what the model's files specify."""
 
     options: EmbedOptions
-    pooling: TermPooling
+    terms: TermMaker
 
 
 def read_sparse(folder: Path, options: EmbedOptions) -> SparseModel:
@@ -35,11 +40,27 @@ def read_sparse(folder: Path, options: EmbedOptions) -> SparseModel:
 
     Raises ModelError when a file is broken, or the modules make none.
     """
+    most = options.top_terms or read_object(folder / CONFIG).whole("max_active_dims", 1)
+    if is_regular(folder / BGE):
+        if options.pooling == "sum":
+            raise UsageError("--pooling sum is not possible: this model takes the maximum")
+        layer = replace(linear(folder / BGE), activation="ReLU")
+        if layer.width != 1:
+            raise ModelError(f"{folder / BGE}: gives a token {layer.width} weights, not one")
+        return SparseModel(replace(options, pooling="max", top_terms=most), OwnTerms(layer))
     pooling = _pooling(folder)
     if options.pooling != "auto":
         pooling = replace(pooling, how=options.pooling)
-    most = options.top_terms or read_object(folder / CONFIG).whole("max_active_dims", 1)
     return SparseModel(replace(options, pooling=pooling.how, top_terms=most), pooling)
+
+
+def left_out(terms: TermMaker, tokenizer: Tokenizer) -> TermMaker:
+    """Return what makes terms, with the special tokens of which it makes none."""
+    if isinstance(terms, TermPooling):
+        return terms
+    names = (tokenizer.roles.get(role) for role in SPECIAL)
+    ids = {tokenizer.core.token_to_id(name) for name in names if name}
+    return replace(terms, left_out=frozenset(one for one in ids if one is not None))
 
 
 def _pooling(folder: Path) -> TermPooling:

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.pooling import library_of, widened
+from bertcli.embedding.dense import Dense
+from bertcli.embedding.pooling import Pooling, library_of, widened
+from bertcli.embedding.sentence_modules import described
+from bertcli.inference.runner import Finish
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 # Tokens whose scores [ROWS, V] are there at a time: few, as V is large; and always as many, as the
@@ -30,6 +33,23 @@ class TermPooling:
 
     how: str = "max"
     logarithms: int = 1  # how often log(1 + x) is taken: twice by some models of OpenSearch
+
+    kind = "BertForMaskedLM"  # the class of the model
+    layers: ClassVar[tuple[Dense, ...]] = ()  # that take its states
+
+    @property
+    def finish(self) -> Finish:
+        """What is kept of a batch."""
+        return self
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What decides the weights, for manifests."""
+        return {"logarithms": self.logarithms}
+
+    def terms(self, ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Return the terms [k, 2] of a text with these tokens, given what was kept of it."""
+        return kept.astype(np.float32)
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> list[Any]:
         """Return for each text the words that have a weight, [k, 2]: ids, ascending, and weights.
@@ -66,6 +86,42 @@ class TermPooling:
         for _ in range(self.logarithms):
             found = library.log1p(found)
         return found
+
+
+@dataclass(frozen=True)
+class OwnTerms:
+    """Weights of a text's own tokens: a layer gives each one, and the largest counts (BGE-M3).
+
+    Source: FlagEmbedding, BGEM3FlagModel.
+    """
+
+    layer: Dense  # [1, D]
+    left_out: frozenset[int] = frozenset()  # ids of special tokens
+    how = "max"
+    kind = "BertModel"
+
+    @property
+    def layers(self) -> tuple[Dense, ...]:
+        """The layers that take the states of the model."""
+        return (self.layer,)
+
+    @property
+    def finish(self) -> Finish:
+        """What is kept of a batch: the weight of each token, [L, 1]."""
+        return Pooling(("none",), 0, (self.layer,))
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What decides the weights, for manifests."""
+        return {"layer": described([self.layer]), "left_out": sorted(self.left_out)}
+
+    def terms(self, ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Return the terms [k, 2] of a text with these tokens, given what was kept of it."""
+        used = (kept[:, 0] != 0) & ~np.isin(ids, [*self.left_out])
+        return merged([np.stack([ids[used], kept[used, 0]], 1), np.zeros((0, 2))], self.how)
+
+
+TermMaker = TermPooling | OwnTerms
 
 
 def _scores(model: Any, states: Any) -> Iterator[Any]:

@@ -94,3 +94,22 @@ def colbert(base, place, metadata=None):
     if metadata is not None:
         (place / "artifact.metadata").write_text(json.dumps(metadata))
     return place
+
+
+def bge(base, place):
+    """A folder like BGE-M3's: dense, with layers for terms and for tokens beside it."""
+    shutil.copytree(base, place)
+    torch.manual_seed(4)
+    torch.save(torch.nn.Linear(32, 1).state_dict(), place / "sparse_linear.pt")
+    torch.save(torch.nn.Linear(32, 32).state_dict(), place / "colbert_linear.pt")
+    kinds = ["Transformer", "Pooling", "Normalize"]
+    modules = [
+        {"idx": at, "name": str(at), "path": f"{at}_{kind}" * bool(at)}
+        | {"type": f"sentence_transformers.models.{kind}"}
+        for at, kind in enumerate(kinds)
+    ]
+    (place / "modules.json").write_text(json.dumps(modules))
+    (place / "1_Pooling").mkdir()
+    pooled = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
+    (place / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
+    return place
