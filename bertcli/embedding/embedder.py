@@ -35,7 +35,7 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.embedding.sparse_config import SparseModel, left_out, read_sparse
+from bertcli.embedding.sparse_config import left_out, read_sparse
 from bertcli.embedding.term_weights import TermMaker, TermNames, largest, merged
 from bertcli.embedding.token_vectors import (
     PLACES,
@@ -179,16 +179,11 @@ class Embedder:
         if late:
             options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
         options = settled(options, sentence)
-        spec = replace(
-            spec,
-            compute=options,
-            kind=sparse.terms.kind if sparse else spec.kind,
-            reading=Reading(first=reads_first(options, sentence), idle=late.idle if late else None),
-            pooler=_pooler(options, sparse),
-        )
+        terms = left_out(sparse.terms, tokenizer) if sparse else None
+        reading = Reading(first=reads_first(options, sentence), idle=late.idle if late else None)
+        spec = _computing(replace(spec, compute=options, reading=reading), options, terms)
         refuse_changed_words(spec, options, late)
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
-        terms = left_out(sparse.terms, tokenizer) if sparse else None
         runtime = open_runtime(spec, tokenizer, tell)
         embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
         return embedder._checked()
@@ -560,11 +555,11 @@ class Embedder:
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
 
 
-def _pooler(options: EmbedOptions, sparse: SparseModel | None) -> bool | None:
-    """Tell whether the model needs its pooler; None where its class says that."""
-    if sparse and sparse.terms.kind != "BertModel":
-        return None
-    return options.pooling == "pooler"
+def _computing(spec: ModelSpec, options: EmbedOptions, terms: TermMaker | None) -> ModelSpec:
+    """Return the class of the model, and whether it needs its pooler, if its class leaves that."""
+    if terms and terms.kind != "BertModel":
+        return replace(spec, kind=terms.kind, pooler=None)
+    return replace(spec, pooler=options.pooling == "pooler")
 
 
 def _late(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:
