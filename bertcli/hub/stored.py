@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from bertcli.hub.cache import PREFIX, cache_root, cached_models
+from bertcli.hub.cache import PREFIX, any_snapshot, cache_root, cached_models
 from bertcli.hub.finding import carried
 from bertcli.hub.names import CARRIERS
 
@@ -18,6 +18,7 @@ class StoredModel(NamedTuple):
     state: str  # installed or cached
     path: Path
     size: int  # bytes
+    folder: Path | None  # with its files; None where the cache has none of them
 
 
 def stored_models() -> list[StoredModel]:
@@ -25,10 +26,11 @@ def stored_models() -> list[StoredModel]:
     found = []
     for name in CARRIERS:
         if folder := carried(name, ()):
-            found.append(StoredModel(name, "installed", folder.path, _size(folder.path)))
+            size = _size(folder.path)
+            found.append(StoredModel(name, "installed", folder.path, size, folder.path))
     for name in cached_models():
         path = cache_root() / (PREFIX + name.replace("/", "--"))
-        found.append(StoredModel(name, "cached", path, _size(path)))
+        found.append(StoredModel(name, "cached", path, _size(path), any_snapshot(name)))
     return found
 
 

@@ -401,6 +401,18 @@ def test_models_lists_what_is_installed_and_cached(tmp_path):
     found = {(row["model"], row["state"]): row["bytes"] for row in rows}
     assert found[DEFAULT_MODEL, "installed"] > 90e6
     assert found["some/model", "cached"] == 2
+    facts = {row["model"]: row for row in rows}
+    there, broken = facts[DEFAULT_MODEL], facts["some/model"]
+    assert (there["family"], there["width"], there["loads"]) == ("BERT", 384, True)
+    assert (broken["loads"], broken["problem"].partition(": ")[2]) == (
+        False,
+        "no weights in this folder",
+    )
+    (snapshot / "config.json").write_text('{"model_type": "roberta", "hidden_size": 12}')
+    (snapshot / "LICENSE.txt").write_text("free")
+    rows = good("models", "-f", "jsonl", **env).rows
+    (row,) = (row for row in rows if row["model"] == "some/model")
+    assert (row["family"], row["width"], row["license"]) == ("RoBERTa", 12, "LICENSE.txt")
     assert "installed" in good("models", "-f", "table", **env).out
 
 

@@ -1,7 +1,9 @@
 """`bertcli models`: what is installed, cached or compiled on this machine."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from os.path import isdir
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
@@ -22,6 +24,7 @@ from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 if TYPE_CHECKING:
     from bertcli.cli.display.console import Console
     from bertcli.inference.compiled_cache import CacheEntry
+    from bertcli.inspection.model_facts import ModelFacts
 
 USES = ("embed", "fill-mask", "next-sentence", "classify", "tag", "answer", "choose")
 
@@ -98,6 +101,7 @@ def models(
 
 def _list(output: RowOutput) -> None:
     from bertcli.files.tables import TableHeader
+    from bertcli.inspection.model_facts import ModelFacts
 
     form, rows = output.form(ROWS), list(_rows())
     if form == "table":
@@ -105,7 +109,7 @@ def _list(output: RowOutput) -> None:
 
         show_models(rows)
         return
-    names = ("model", "state", "use", "bytes", "path")
+    names = ("model", "state", "use", "bytes", "path", *asdict(ModelFacts()))
     with output.open(form) as write:
         write(rows or ([TableHeader(dict.fromkeys(names, ""))] if form != "jsonl" else []))
 
@@ -113,18 +117,28 @@ def _list(output: RowOutput) -> None:
 def _rows() -> Iterator[dict[str, Any]]:
     from bertcli.hub.stored import stored_models
     from bertcli.inference.compiled_cache import entries
+    from bertcli.inspection.model_facts import ModelFacts, facts_of
 
-    names = {}
+    names, known = {}, {}
     for one in stored_models():
-        names[str(one.path)] = one.name
-        yield _row(one.name, one.state, "", one.size, one.path)
+        facts = facts_of(one.folder) if one.folder else ModelFacts(problem="no files")
+        if one.folder:
+            names[str(one.folder)], known[str(one.folder)] = one.name, facts
+        yield _row(one.name, one.state, "", one.size, one.path, facts)
     for entry in entries():
         folder = entry.about.get("model", "")
-        yield _row(names.get(folder, folder), "compiled", _use(entry.about), entry.size, entry.path)
+        if folder not in known:
+            known[folder] = facts_of(Path(folder)) if isdir(folder) else ModelFacts()
+        facts = replace(known[folder], loads=True, problem="")
+        use, name = _use(entry.about), names.get(folder, folder)
+        yield _row(name, "compiled", use, entry.size, entry.path, facts)
 
 
-def _row(model: str, state: str, use: str, size: int, path: Any) -> dict[str, Any]:
-    return {"model": model, "state": state, "use": use, "bytes": size, "path": str(path)}
+def _row(
+    model: str, state: str, use: str, size: int, path: Any, facts: "ModelFacts"
+) -> dict[str, Any]:
+    said = {"model": model, "state": state, "use": use, "bytes": size, "path": str(path)}
+    return said | asdict(facts)
 
 
 def _prepare(store: StoreOptions, use: UseOptions, console: "Console") -> None:

@@ -113,9 +113,12 @@ def result_text(result: Result) -> Text:
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
     """Draw what is on this machine."""
-    drawn = table("model", "state", "use", "MB", figures=("MB",))
+    names = ("model", "state", "family", "width", "license", "use")
+    drawn = table(*names, "MB", figures=("width", "MB"))
     for row in rows:
-        cells = [str(row[name]) for name in ("model", "state", "use")]
+        cells = [cell(row[name]) for name in names]
+        if not row["loads"]:
+            cells[-1] = plain(f"does not load: {row['problem']}")
         drawn.add_row(*cells, f"{row['bytes'] / 1e6:,.1f}")
     with drawing() as draw:
         draw(drawn if rows else plain("no models"))
