@@ -10,7 +10,8 @@
 - `fine_tuning` is the task of labelled texts: read by `labelled_texts` (checks in `labels`), as
   arrays in `token_rows`, with `label_losses` in a `label_objective` (of words: `tag_objective`, of
   answers: `span_objective`); `frozen` is that of a head alone over vectors that are computed once,
-  `pairs` (with `pair_objective`) that of an embedding model. `result` describes the model.
+  and stay in `kept_vectors`; `pairs` (with `pair_objective`) that of an embedding model. `result`
+  describes the model.
 
 Begin with `prepare` and `run`.
 """

@@ -144,6 +144,9 @@ class HeadTask:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.base)
 
+    def keep(self, folder: Path) -> None:
+        """Nothing is kept: tokens are soon made again."""
+
     def publish(self, folder: Path, model: HeadedBert, summary: RunSummary) -> None:
         """Write the model, its manifest and its model card."""
         self.put(folder, model)

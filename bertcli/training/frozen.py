@@ -30,6 +30,7 @@ from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns
 from bertcli.training.checkpoints import put_model
 from bertcli.training.fine_tuning import PROBLEMS
+from bertcli.training.kept_vectors import write_vectors
 from bertcli.training.label_losses import LabelLoss
 from bertcli.training.label_objective import HeldLabels, LabelObjective
 from bertcli.training.labelled_texts import LabelledTexts
@@ -69,8 +70,7 @@ class FrozenTask:
     job: FineTuningJob
     options: TrainingOptions
     texts: LabelledTexts
-    embedder: Embedder
-    raw: np.ndarray  # [n, D]
+    made: RecordVectors  # of all examples
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -83,7 +83,7 @@ class FrozenTask:
     ) -> FrozenTask:
         """Return the task of vectors that are computed."""
         options = job.settled(options, len(texts.train), frozen=True)
-        return cls(job, options, texts, made.embedder, made.vectors)
+        return cls(job, options, texts, made)
 
     @staticmethod
     def open(
@@ -98,6 +98,16 @@ class FrozenTask:
         read_config(folder.path)  # what is trained is put behind an encoder
         options = EmbedOptions(max_length=job.max_length, **compute)
         return RecordVectors(Embedder.open(folder, options), texts.records)
+
+    @property
+    def embedder(self) -> Embedder:
+        """The model that makes the vectors."""
+        return self.made.embedder
+
+    @property
+    def raw(self) -> np.ndarray:
+        """The vectors as they are, [n, D]."""
+        return self.made.vectors
 
     @cached_property
     def scale(self) -> tuple[np.ndarray, np.ndarray]:
@@ -150,6 +160,10 @@ class FrozenTask:
     def put(self, folder: Path, model: nn.Linear) -> None:
         """Write the head alone."""
         save_file({name: one.detach() for name, one in model.state_dict().items()}, folder / HEAD)
+
+    def keep(self, folder: Path) -> None:
+        """Keep the vectors."""
+        write_vectors(folder, self.made)
 
     def publish(self, folder: Path, model: nn.Linear, summary: RunSummary) -> None:
         """Write the whole sentence model: the BERT, its pooling, and the head."""

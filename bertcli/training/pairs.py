@@ -115,6 +115,9 @@ class PairTask:
         """Write the BERT with its tokenizer."""
         put_model(folder, model, model.config, bert_folder(self.folder))
 
+    def keep(self, folder: Path) -> None:
+        """Nothing is kept: tokens are soon made again."""
+
     def publish(self, folder: Path, model: BertModel, summary: RunSummary) -> None:
         """Write the whole sentence model."""
         self.put(folder, model)

@@ -84,6 +84,9 @@ class PretrainingTask:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.objective.data.folder)
 
+    def keep(self, folder: Path) -> None:
+        """Nothing is kept: the instances are files."""
+
     def publish(self, folder: Path, model: BertForPreTraining, summary: RunSummary) -> None:
         """Write the result: the same as a checkpoint's."""
         self.put(folder, model)

@@ -87,6 +87,9 @@ class TrainedTask(Protocol):
     def put(self, folder: Path, model: Any) -> None:
         """Write what `model` builds the same model from."""
 
+    def keep(self, folder: Path) -> None:
+        """Write what a run that is resumed need not compute again into the folder of the run."""
+
     def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:
         """Write the result, for bertcli and others to load."""
 
@@ -216,6 +219,7 @@ class TrainingRun:
             self.checkpoints.sweep()
             if not self.state.step:
                 self.checkpoints.clear()
+            self.task.keep(output)
             log = Log(output / LOG, self.state.log_bytes)
         stack.callback(log.close)
         return log

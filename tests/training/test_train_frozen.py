@@ -12,6 +12,8 @@ from front import bad, call, good
 from model_reference import close
 from pretrain_folders import lines
 
+from bertcli.embedding.record_vectors import RecordVectors
+from bertcli.training.kept_vectors import VECTORS
 from bertcli.training.loop import Training
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
@@ -39,6 +41,33 @@ def test_a_rule_is_learnt(whole):
     assert metrics(whole[0])["accuracy"] > 0.9
     rows = good("classify", "-m", whole[0], *TEXTS).rows
     assert [row["label"] for row in rows] == [row["label"] for row in reviews(6, seed=9)]
+
+
+def test_vectors_are_kept_for_a_run_that_is_resumed(whole, tmp_path, monkeypatch):
+    """They are computed again where the file is damaged, or is of other texts."""
+    out, more = tmp_path / "out", ["--steps", 6, "--save-every", 2, "--resume"]
+    assert call(*argv(whole[1], tmp_path / "whole", *more)).code == 0
+    step, computed = Training.step, []
+
+    def stopping(self, at):
+        if at == 3:
+            raise KeyboardInterrupt
+        return step(self, at)
+
+    monkeypatch.setattr(Training, "step", stopping)
+    assert call(*argv(whole[1], out, *more)).code == 130
+    monkeypatch.undo()
+    each = RecordVectors.__iter__
+    monkeypatch.setattr(RecordVectors, "__iter__", lambda self: computed.append(1) or each(self))
+    damaged = shutil.copytree(out, tmp_path / "damaged")
+    kept = bytearray((out / VECTORS).read_bytes())
+    kept[-1] ^= 1
+    (damaged / VECTORS).write_bytes(kept)
+    for folder, times in ((out, 0), (damaged, 1)):
+        assert call(*argv(whole[1], folder, *more)).code == 0
+        assert len(computed) == times
+        name = "3_Dense/model.safetensors"
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_few_examples_train_a_head_alone(whole, tmp_path):

@@ -1,7 +1,8 @@
 """`bertcli train`: a model from examples."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from bertcli.training.options import FineTuningJob, TrainingOptions
     from bertcli.training.ranks import Ranks
     from bertcli.training.run import TrainedTask
+
+
+class RunSetting(NamedTuple):
+    """How a model computes, and the folder of the run that is resumed."""
+
+    compute: dict[str, Any]
+    resumed: Path | None
+
 
 STEPS = ("epochs", "batch_size", "learning_rate", "log_every")  # settled with the method
 
@@ -64,6 +73,7 @@ def train(
     usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
     options = record(TrainingOptions, steps, held, saving, where, dtype=where.precision, **usual)
     readers: dict[str, Reader] = {}
+    place = record(RunFolder, job, saving)
 
     def reader(path: str) -> Reader:
         readers[path] = Reader(examples.source(path), console.warn)
@@ -71,9 +81,10 @@ def train(
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
         compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-        return _opened(wanted, options, reader, model, compute, console)
+        setting = RunSetting(compute, place.output if place.resume else None)
+        return _opened(wanted, options, reader, model, setting, console)
 
-    train_task(opened, record(RunFolder, job, saving), saving.keep, where, console)
+    train_task(opened, place, saving.keep, where, console)
     for each in readers.values():
         console.close(each.records, each)
 
@@ -83,12 +94,13 @@ def _opened(
     options: "TrainingOptions",
     reader: Callable[[str], Reader],
     model: ModelOptions,
-    compute: dict[str, Any],
+    setting: RunSetting,
     console: Console,
 ) -> "TrainedTask":
     """Read the examples, and open the model that learns from them."""
     from bertcli.training.fine_tuning import HeadTask
     from bertcli.training.frozen import FrozenTask
+    from bertcli.training.kept_vectors import read_vectors
     from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.options import FEW
     from bertcli.training.pairs import PairTask
@@ -110,9 +122,12 @@ def _opened(
         task = HeadTask.open(wanted, options, texts, folder.path)
         _tell(task.tally, console)
         return task
-    made = FrozenTask.open(folder, wanted, texts, compute)
-    console.watch(made)
-    _tell(made.tally, console)
+    made = FrozenTask.open(folder, wanted, texts, setting.compute)
+    if setting.resumed and read_vectors(setting.resumed, made):
+        console.detail(f"the vectors of {len(made.vectors):,} texts are those of the run before")
+    else:
+        console.watch(made)
+        _tell(made.tally, console)
     return FrozenTask.of(wanted, options, texts, made)
 
 
