@@ -14,7 +14,8 @@ from bertcli.checkpoints.comparison import Shape, compare
 from bertcli.checkpoints.names import HEADS, TIED, classes_in, heads_in, ignored, name_in
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
-from bertcli.families.family import BASE
+from bertcli.families.bert import BERT
+from bertcli.families.family import BASE, Family
 from bertcli.models.config import BertConfig
 
 CHOICE = "BertForMultipleChoice"
@@ -24,7 +25,10 @@ LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load found. Tensors are named as in the files, missing ones as in the model."""
+    """What a load found.
+
+    Tensors are named as in the files; missing, mismatched and fresh ones as in the model.
+    """
 
     folder: Path
     model: str  # name of the class
@@ -42,6 +46,7 @@ class LoadReport:
     layers: tuple[int, int] = (0, 0)  # in the files, in the config
     classes: tuple[str, ...] = ()  # that the heads in the files allow
     fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
+    family: Family = BERT
 
     @property
     def complete(self) -> bool:
@@ -77,15 +82,23 @@ class LoadReport:
             said.append(f"{inside} layers in the weights, {described} by the config")
         if self.missing:
             heads = ", ".join(self.heads) or "none"
-            said.append(f"{self.model} needs {_some(self.missing)}; available heads: {heads}")
+            needed = _some([*map(self._in_files, self.missing)])
+            named = self.family.their_class(self.model)
+            said.append(f"{named} needs {needed}; available heads: {heads}")
         if self.mismatched:
-            said.append(_some([_shapes(name, *both) for name, both in self.mismatched.items()]))
+            shapes = self.mismatched.items()
+            said.append(_some([_shapes(self._in_files(name), *both) for name, both in shapes]))
         if self.misplaced:
             said.append(f"not part of this config: {_some(self.misplaced)}")
         if self.unreadable:
             types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
             said.append(f"not floating-point numbers: {_some(types)}")
         return said
+
+    def _in_files(self, name: str) -> str:
+        """Return how the files of this class call a tensor of the model."""
+        base = BASE if self.model == "BertModel" else ""
+        return self.family.theirs(base + name, self.model)
 
     def _hint(self) -> str:
         wrong = {*self.mismatched, *self.misplaced}
@@ -127,6 +140,7 @@ def report_on(
     unused = tuple(head for head in heads_in(compared.spare) if head not in heads)
     foreign, kin = tuple(HEADS[head] for head in unused), (BASE, *(HEADS[head] for head in heads))
     odd = [name for name in compared.spare if not (name.startswith(foreign) or ignored(name))]
+    classes = (one for one in classes_in(found, config) if one != CHOICE or _scores_one(found))
     return LoadReport(
         folder=folder,
         model=model,
@@ -135,16 +149,15 @@ def report_on(
         heads=tuple(heads_in(found)),
         unused=unused,
         missing=tuple(name_in(headed, name) for name in compared.missing),
-        mismatched={found[name].name: both for name, both in compared.misshapen.items()},
+        mismatched={name_in(headed, name): both for name, both in compared.misshapen.items()},
         misplaced=tuple(found[name].name for name in odd if name.startswith(kin)),
         unexpected=tuple(found[name].name for name in odd if not name.startswith(kin)),
         unreadable={name: kind for name, kind in types.items() if kind not in FLOATS},
         ignored=tuple(one.name for name, one in found.items() if ignored(name)),
         tied=tuple(name for name in TIED if tied and name in wanted),
         layers=(_layers(found), config.distinct_layers),
-        classes=tuple(
-            name for name in classes_in(found, config) if name != CHOICE or _scores_one(found)
-        ),
+        classes=tuple(map(config.family.their_class, classes)),
+        family=config.family,
     )
 
 

@@ -286,7 +286,8 @@ def refuse_other_class(folder: Path, kind: str) -> None:
     alike = kind in ALIKE or (kind == "BertForQuestionAnswering" and config.num_labels != 2)
     if alike and named in ALIKE and named != kind:
         raise ModelError(
-            f"{folder}: config.json says {named}, and bertcli {command} needs {kind}",
+            f"{folder}: config.json says {config.family.their_class(named)}, and bertcli "
+            f"{command} needs {config.family.their_class(kind)}",
             f"bertcli {TASKS[named][0]} is for this model; bertcli {command} takes another "
             f"--model, for example {example}",
         )

@@ -85,7 +85,7 @@ def test_no_config(folder):
         ("", r"config\.json: the file is empty"),
         ("{", r"config\.json: not valid JSON"),
         ("[1]", r"config\.json: expected a JSON object, found a list"),
-        ('{"model_type": "roberta"}', r"config\.json: this is a roberta model; bertcli supports"),
+        ('{"model_type": "t5"}', r"config\.json: this is a t5 model; bertcli supports"),
         ('{"architectures": ["GPT2LMHeadModel"]}', r"config\.json: this is a GPT2LMHeadModel"),
         ('{"architectures": ["BertForHaiku"]}', "the architecture BertForHaiku is unknown"),
     ],

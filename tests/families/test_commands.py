@@ -15,6 +15,8 @@ from front import bad, good
 from model_reference import close, randomise
 from task_models import SIZES, labels, tokenizer
 
+from bertcli.checkpoints.load import load
+from bertcli.errors import ModelError
 from bertcli.families.registry import FAMILIES
 
 pytestmark = pytest.mark.parity
@@ -171,3 +173,22 @@ def test_the_cpu_engine_gives_the_numbers_of_torch(row, family, tmp_path):
         good("embed", "-q", "-m", folder, "-o", out, "--backend", backend, *texts)
         found.append(torch.from_numpy(np.load(out)))
     close(*found)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_a_head_that_is_not_there_is_named_as_its_family_does(row, family):
+    done = bad("classify", "-q", "-m", family(row, "ForMaskedLM"), "x")
+    assert f"{row.prefix}ForSequenceClassification needs " in done.error
+    assert f"{row.prefix}ForMaskedLM" in done.hint
+    done = bad("tag", "-q", "-m", family(row, "ForSequenceClassification"), "x")
+    assert f"config.json says {row.prefix}ForSequenceClassification" in done.error
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_a_head_for_other_labels_is_fresh(row, family):
+    folder = family(row, "ForSequenceClassification")
+    model, report = load(folder, fresh=True, labels=["a", "b", "c", "d"])
+    assert report.fresh == ("classifier.weight", "classifier.bias")
+    assert model.classifier.weight.shape[0] == 4
+    with pytest.raises(ModelError, match=r"has shape \[3, 32\] in the file and \[4, 32\]"):
+        load(folder, labels=["a", "b", "c", "d"])
