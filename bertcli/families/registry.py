@@ -8,6 +8,7 @@ from typing import Any
 from bertcli.errors import ModelError
 from bertcli.families.albert import ALBERT
 from bertcli.families.bert import BERT
+from bertcli.families.deberta import DEBERTA_V2
 from bertcli.families.distilbert import DISTILBERT
 from bertcli.families.electra import ELECTRA
 from bertcli.families.family import Family
@@ -34,6 +35,7 @@ FAMILIES: Mapping[str, Family] = {
         GTE,
         NEW,
         JINA_V3,
+        DEBERTA_V2,
     )
 }
 

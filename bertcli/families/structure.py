@@ -54,7 +54,7 @@ class TextHead:
 
     pooler: bool = True  # the model's own pooler, and then one layer
     activation: str = "tanh"
-    drop_first: bool = False  # dropout also before the dense layer
+    drop_first: bool | float = False  # dropout also before the dense layer; true is the same
     norm: bool = False  # after the activation
     bias: bool = True
     mean: bool = False  # of the mean of all tokens, not of the first

@@ -211,7 +211,10 @@ class OwnLayer(nn.Module):
 
     def __init__(self, config: BertConfig, head: TextHead) -> None:
         super().__init__()
-        self.before: nn.Module = _dropout(config, head) if head.drop_first else nn.Identity()
+        self.before: nn.Module = nn.Identity()
+        if head.drop_first:
+            own = None if head.drop_first is True else nn.Dropout(head.drop_first)
+            self.before = own or _dropout(config, head)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=head.bias)
         self.activation = activation(head.activation)
         self.LayerNorm: nn.Module = nn.Identity()

@@ -9,7 +9,7 @@ from family_models import ROWS, batch, their_model
 from model_reference import close
 from safetensors.torch import load_file, save_file
 
-from bertcli.checkpoints.load import load
+from bertcli.checkpoints.load import load, save
 from bertcli.errors import ModelError
 from bertcli.families.structure import Rotary
 from bertcli.models.config import BertConfig
@@ -89,3 +89,23 @@ def test_a_page_says_what_it_does_not_have():
         64,
         None,
     )
+
+
+@torch.no_grad()
+def test_the_head_for_words_of_deberta_v3(tmp_path):
+    """Its files have other names for it than those that transformers reads by default."""
+    more = {"legacy": False, "tie_word_embeddings": True}
+    theirs, _ = saved("deberta-v2", "DebertaV2ForMaskedLM", tmp_path, **more)
+    assert "lm_predictions.lm_head.bias" in load_file(tmp_path / "model.safetensors")
+    ours, report = load(tmp_path)
+    assert report.complete and not report.unexpected
+    inputs = ids, keep, types = batch(theirs, 1)
+    wanted = theirs(ids, keep, types).logits[keep.bool()]
+    close(ours(*inputs)[keep.bool()], wanted)
+    save(ours, ours.config, tmp_path / "again")
+    again = type(theirs).from_pretrained(tmp_path / "again")
+    close(again(ids, keep, types).logits[keep.bool()], wanted)
+    said = {"model_type": "deberta-v2", "pos_att_type": ["c2p"]}
+    for bad in ({}, {"relative_attention": True, "conv_kernel_size": 3}):
+        with pytest.raises(ModelError, match=r"needs relative_attention|conv_kernel_size 3 is"):
+            BertConfig.from_dict({**said, **bad})

@@ -102,6 +102,22 @@ def typed(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     return {**turned(chance, sizes), "type_vocab_size": chance.choice((0, 1, 2))}
 
 
+def crosswise(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    kinds = chance.choice(([], ["c2p"], ["p2c"], ["c2p", "p2c"], "p2c|c2p"))
+    relative = bool(kinds) or chance.random() < 0.5
+    return {
+        "relative_attention": relative,
+        "pos_att_type": kinds,
+        "position_buckets": chance.choice((-1, 4, 6)),
+        "max_relative_positions": chance.choice((-1, 7, 24)),
+        "share_att_key": chance.random() < 0.5,
+        "norm_rel_ebd": chance.choice(("none", "layer_norm")) if relative else "none",
+        "position_biased_input": chance.random() < 0.5,
+        "type_vocab_size": chance.choice((0, 1, 2)),
+        "pooler_hidden_act": chance.choice(ACTS),
+    }
+
+
 ROWS = (
     Row("roberta", "Roberta"),
     Row("xlm-roberta", "XLMRoberta", alike=True),
@@ -111,6 +127,7 @@ ROWS = (
     Row("albert", "Albert", albert),
     Row("mpnet", "MPNet", buckets),
     Row("modernbert", "ModernBert", modern),
+    Row("deberta-v2", "DebertaV2", crosswise),
     Row("nomic_bert", "NomicBert", turned),
     Row("gte", "Gte", typed),
     Row("jina_embeddings_v3", "JinaEmbeddingsV3", turned),

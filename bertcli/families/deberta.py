@@ -1,0 +1,123 @@
+"""DeBERTa v2 and v3: attention that compares words with distances, and distances with words.
+
+Source: DeBERTa: Decoding-enhanced BERT with Disentangled Attention; DeBERTaV3; the classes of this
+name in transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertcli.errors import ModelError
+from bertcli.families.family import Family
+from bertcli.families.structure import Disentangled, Structure, TextHead
+from bertcli.files.typed_json import TEXT, JsonObject
+
+
+def renewed(values: JsonObject) -> dict[str, Any]:
+    """Return config.json as of a file whose head for words has BERT's names, as ours are."""
+    return {**values, "legacy": True} if values.get("legacy") is False else dict(values)
+
+
+def structure(values: JsonObject) -> Structure:
+    """Return where DeBERTa differs from BERT. ModelError for what only the largest of v2 have."""
+    hidden, heads = values["hidden_size"], values["num_attention_heads"]
+    for key, allowed in (
+        ("conv_kernel_size", 0),
+        ("embedding_size", hidden),
+        ("pooler_hidden_size", hidden),
+        ("attention_head_size", hidden // heads),
+    ):
+        if values.get(key, allowed) != allowed:
+            raise ModelError(f"{values.source}: {key} {values[key]} is not supported")
+    if values.get("pos_att_type") and not values.switch("relative_attention"):
+        raise ModelError(f"{values.source}: pos_att_type needs relative_attention")
+    last = values.get("cls_dropout")
+    text = TextHead(
+        pooler=False,
+        activation=values.needed("pooler_hidden_act", *TEXT),
+        drop_first=values["pooler_dropout"],
+        dropout=values["hidden_dropout_prob"] if last is None else last,
+    )
+    return Structure(
+        absolute_positions=bool(values.switch("position_biased_input")),
+        token_types=values["type_vocab_size"] > 0,
+        pooler=False,
+        disentangled=_disentangled(values) if values.switch("relative_attention") else None,
+        text_head=text,
+        choice_head=text,
+    )
+
+
+def _disentangled(values: JsonObject) -> Disentangled:
+    said = values.get("pos_att_type") or []
+    kinds = said.lower().split("|") if isinstance(said, str) else values.texts("pos_att_type") or []
+    met = {kind.strip() for kind in kinds}
+    longest = values.get("max_relative_positions") or -1
+    longest = longest if longest > 0 else values["max_position_embeddings"]
+    buckets = values.get("position_buckets") or -1
+    norms = (values.text("norm_rel_ebd") or "none").lower().split("|")
+    return Disentangled(
+        span=buckets if buckets > 0 else longest,
+        longest=longest,
+        buckets=buckets > 0,
+        word_to_distance="c2p" in met,
+        distance_to_word="p2c" in met,
+        shared=bool(values.switch("share_att_key")),
+        norm="layer_norm" in {one.strip() for one in norms},
+    )
+
+
+SELF = "encoder.layer.#.attention.self"
+TEXT_HEAD = (("pooler.dense", "classifier_head.dense"),)
+DEBERTA_V2 = Family(
+    model_type="deberta-v2",
+    title="DeBERTa v2 and v3",
+    classes={
+        "DebertaV2Model": "BertModel",
+        "DebertaV2ForMaskedLM": "BertForMaskedLM",
+        "DebertaV2ForSequenceClassification": "BertForSequenceClassification",
+        "DebertaV2ForMultipleChoice": "BertForMultipleChoice",
+        "DebertaV2ForTokenClassification": "BertForTokenClassification",
+        "DebertaV2ForQuestionAnswering": "BertForQuestionAnswering",
+    },
+    base="deberta",
+    lacks=frozenset(
+        {"position_embedding_type", "classifier_dropout", "is_decoder", "add_cross_attention"}
+    ),
+    defaults={
+        "vocab_size": 128100,
+        "hidden_size": 1536,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 24,
+        "intermediate_size": 6144,
+        "hidden_dropout_prob": 0.1,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7,
+        "relative_attention": False,
+        "position_biased_input": True,
+        "pooler_dropout": 0.0,
+        "pooler_hidden_act": "gelu",
+    },
+    renewed=renewed,
+    structure=structure,
+    tensors=(
+        (f"{SELF}.query_proj", f"{SELF}.query"),
+        (f"{SELF}.key_proj", f"{SELF}.key"),
+        (f"{SELF}.value_proj", f"{SELF}.value"),
+        (f"{SELF}.pos_key_proj", f"{SELF}.distance_embedding.key"),
+        (f"{SELF}.pos_query_proj", f"{SELF}.distance_embedding.query"),
+        ("encoder.rel_embeddings", "encoder.relative_attention_bias.table"),
+        ("encoder.LayerNorm", "encoder.relative_attention_bias.LayerNorm"),
+    ),
+    heads={
+        "BertForSequenceClassification": TEXT_HEAD,
+        "BertForMultipleChoice": TEXT_HEAD,
+    },
+    older=(
+        ("lm_predictions.lm_head.dense", "cls.predictions.transform.dense"),
+        ("lm_predictions.lm_head.LayerNorm", "cls.predictions.transform.LayerNorm"),
+        ("lm_predictions.lm_head", "cls.predictions"),
+    ),
+)
