@@ -26,6 +26,7 @@ from bertcli.inference.compiled_cache import CompiledModel, cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
 from bertcli.inference.openvino import (
     OpenvinoError,
+    core_for_cpu,
     has_bfloat16,
     openvino_core,
     openvino_version,
@@ -175,7 +176,7 @@ def _runner(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledRunner:
         blob, accuracy = cached(_key(about), about, partial(_made, spec, tell), tell, again=again)
         tensor = core.Tensor(blob, shared_memory=True)
         try:
-            model = core.Core().import_model(tensor, "CPU", given)
+            model = core_for_cpu().import_model(tensor, "CPU", given)
         except (RuntimeError, MemoryError) as failed:
             if out_of_memory(failed):
                 raise OpenvinoError("out of memory: the model itself does not fit") from None
