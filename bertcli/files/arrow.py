@@ -341,7 +341,7 @@ def type_of_values(found: Sequence[Any]) -> Any:
     """Return the type of these values: that of text where there are none, or several kinds."""
     try:
         kind = pyarrow.array(found).type
-    except pyarrow.ArrowException:
+    except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
     return pyarrow.string() if types.is_null(kind) else kind
 

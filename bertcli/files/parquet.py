@@ -10,8 +10,11 @@ What is read is in the memory of a few rows. `arrow` says how values of other ty
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, InputError, OutputError
@@ -43,6 +46,10 @@ GROUP = 1 << 15  # rows of a group that is made of columns
 DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tell
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 REPEATED = 1 << 18  # bytes of a column from which its dictionary is not written out
+
+UNFIT: tuple[type[Exception], ...] = (OverflowError, TypeError, ValueError)  # for a column
+if arrow is not None:
+    UNFIT += (arrow.pyarrow.ArrowException,)
 
 Large = Callable[[int], None]  # is told the number of a row that is larger than the limit
 
@@ -223,49 +230,114 @@ def _slices(
 
 @contextmanager
 def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
-    """Yield a function that writes rows or columns; the schema is that of the first ones."""
+    """Yield a function that writes rows or columns; the first ones say which columns there are."""
     check_installed("writing Parquet", OutputError)
-    writer: Any = None
-    waiting: list[Any] = []  # columns, until they make a row group
+    rows_file = RowsFile(file)
+    try:
+        yield rows_file.write
+        rows_file.flush()
+    finally:
+        if rows_file.writer:
+            rows_file.writer.close()
 
-    def flush() -> None:
-        if waiting:
-            writer.write_table(arrow.pyarrow.concat_tables(waiting))
-            waiting.clear()
 
-    def write(rows: Sequence[Row] | ColumnTable) -> None:
-        nonlocal writer
+class RowsFile:
+    """A file of rows whose columns become wider where later rows need it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.writer: Any = None
+        self.measured: bool | list[str] = False  # columns with statistics
+        self.waiting: list[Any] = []  # columns, until they make a row group
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self.waiting:
+            self.writer.write_table(arrow.pyarrow.concat_tables(self.waiting))
+            self.waiting.clear()
+
+    def write(self, rows: Sequence[Row] | ColumnTable) -> None:
+        """Add rows. Raises OutputError for a new column, or a value that fits none."""
         if not rows:
             return
         try:
-            writer = writer or _begun(file, rows)
-            refuse_new(_named(rows), writer.schema.names)
-            waiting.append(_table(rows, writer.schema))
-            if not isinstance(rows, ColumnTable) or sum(map(len, waiting)) >= GROUP:
-                flush()
-        except (arrow.pyarrow.ArrowException, OverflowError, TypeError, ValueError) as bad:
+            if self.writer is None:
+                self.measured = _measured(rows)
+                self._begin(_schema(rows))
+            refuse_new(_named(rows), self.writer.schema.names)
+            self.waiting.append(self._fitting(rows))
+            if not isinstance(rows, ColumnTable) or sum(map(len, self.waiting)) >= GROUP:
+                self.flush()
+        except UNFIT as bad:
             raise OutputError(
                 f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"
             ) from None
 
-    try:
-        yield write
-        flush()
-    finally:
-        if writer:
-            writer.close()
+    def _begin(self, schema: Any) -> None:
+        self.writer = arrow.ParquetWriter(self.file, schema, write_statistics=self.measured)
+
+    def _fitting(self, rows: Sequence[Row] | ColumnTable) -> Any:
+        """Return rows as a table of the file's columns, which are made wider where they must be."""
+        schema = self.writer.schema
+        try:
+            return _table(rows, schema)
+        except UNFIT:
+            wider = _widened(schema, rows)
+            if wider == schema or not _is_file(self.file):
+                raise
+        self.flush()
+        self.writer.close()
+        self._write_again(wider)
+        return _table(rows, wider)
+
+    def _write_again(self, schema: Any) -> None:
+        """Write the rows of the finished file in wider types, in its place, and leave it open."""
+        with tempfile.TemporaryFile() as before:
+            self.file.flush()
+            with open(self.file.name, "rb") as narrow:
+                shutil.copyfileobj(narrow, before)
+            self.file.seek(0)
+            self.file.truncate()
+            self._begin(schema)
+            old = arrow.ParquetFile(before)
+            for table in map(old.read_row_group, range(old.num_row_groups)):
+                columns = [
+                    one if one.type == kind else arrow.column(one.to_pylist(), kind)
+                    for one, kind in zip(table.columns, schema.types, strict=True)
+                ]
+                self.writer.write_table(arrow.pyarrow.table(columns, schema=schema))
 
 
-def _begun(file: IO[bytes], rows: Sequence[Row] | ColumnTable) -> Any:
-    """Return a writer for rows like these; what is least in flat lists tells nobody anything."""
-    measured: bool | list[str] = True
-    if isinstance(rows, ColumnTable):
-        measured = [name for name, one in rows.columns.items() if not isinstance(one, FlatLists)]
-    return arrow.ParquetWriter(file, _schema(rows), write_statistics=measured or False)
+def _measured(rows: Sequence[Row] | ColumnTable) -> bool | list[str]:
+    """Return the columns that have statistics: what is least in flat lists tells nobody a thing."""
+    if not isinstance(rows, ColumnTable):
+        return True
+    return [name for name, one in rows.columns.items() if not isinstance(one, FlatLists)] or False
+
+
+def _is_file(file: IO[bytes]) -> bool:
+    """Tell whether what was written can be read and written again: no pipe, nothing packed."""
+    name = getattr(file, "name", None)
+    return isinstance(name, (str, Path)) and Path(name).is_file() and file.seekable()
+
+
+def _widened(schema: Any, rows: Sequence[Row] | ColumnTable) -> Any:
+    """Return the schema of which columns hold these rows too: text holds whatever there is."""
+    given = rows.columns if isinstance(rows, ColumnTable) else _columns(rows, schema)
+    kinds = [
+        one.type if one.name in TYPES else arrow.common_type(one.type, given.get(one.name) or [])
+        for one in schema
+    ]
+    return arrow.pyarrow.schema(list(zip(schema.names, kinds, strict=True)))
 
 
 def _named(rows: Sequence[Row] | ColumnTable) -> Sequence[Row]:
     return [dict(rows.columns)] if isinstance(rows, ColumnTable) else rows
+
+
+def _columns(rows: Sequence[Row], schema: Any) -> dict[str, list[Any]]:
+    lines = lines_of(rows)
+    return {name: [row.get(name) for row in lines] for name in schema.names}
 
 
 def _table(rows: Sequence[Row] | ColumnTable, schema: Any) -> Any:
@@ -273,12 +345,11 @@ def _table(rows: Sequence[Row] | ColumnTable, schema: Any) -> Any:
     if isinstance(rows, ColumnTable):
         found = [rows.columns.get(one.name) for one in schema]
     else:
-        lines = lines_of(rows)
-        found = [[row.get(one.name) for row in lines] for one in schema]
+        found = [*_columns(rows, schema).values()]
     columns = [
         arrow.column_of_flat(values, one.type)
         if isinstance(values, FlatLists)
-        else _column([None] * len(rows) if values is None else values, one.type)
+        else _column([None] * len(rows) if values is None else values, one)
         for values, one in zip(found, schema, strict=True)
     ]
     return arrow.pyarrow.table(columns, schema=schema)
@@ -299,9 +370,16 @@ def _schema(rows: Sequence[Row] | ColumnTable) -> Any:
     return arrow.pyarrow.schema(fields)
 
 
-def _column(values: Sequence[Any], kind: Any) -> Any:
-    found = arrow.as_texts(values) if kind == arrow.pyarrow.string() else values
-    return arrow.pyarrow.array(found, type=kind)
+def _column(values: Sequence[Any], field: Any) -> Any:
+    """Return values as a column. Raises one of `UNFIT` where they would become others."""
+    kind = field.type
+    if kind != arrow.pyarrow.string() and field.name not in TYPES:
+        own = arrow.pyarrow.array(values)
+        if own.type == kind:
+            return own
+        if arrow.common_type(kind, values) != kind:  # or 0.5 would be written as 0
+            raise TypeError(f"{own.type} is no {kind}")
+    return arrow.column(values, kind)
 
 
 class ColumnTypes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -16,9 +17,10 @@ SETTINGS = {  # of every compiled model
     "PERFORMANCE_HINT": "LATENCY",  # one request at a time, on all threads
     "ENABLE_CPU_PINNING": "NO",  # or processes of one thread would all compute on the first core
 }
-# The steps of a run that are kept prepared for their shapes. Each window of texts has new
-# shapes, and 5,000, which are kept without this, take half a gigabyte.
+# How much is kept that was prepared for the shape of a batch: each window of texts has new shapes.
+# Otherwise the engine keeps 5,000 such things and its kernels 1,024, and half a gigabyte fills up.
 KEPT = {"CPU_RUNTIME_CACHE_CAPACITY": "256"}
+KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 NAME = "openvino"
 HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
 CORE = "openvino._pyopenvino"
@@ -60,6 +62,7 @@ def openvino_core() -> Any:
     if CORE in sys.modules:
         return sys.modules[CORE]
     spec = find_spec(NAME)
+    os.environ.setdefault(*KEPT_KERNELS)  # read when the first kernel is made
     package = ModuleType(NAME)
     package.__path__ = list((spec and spec.submodule_search_locations) or ())
     sys.modules[NAME] = package

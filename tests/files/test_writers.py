@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bertcli.errors import OutputError
 from bertcli.files.jsonl import to_json
-from bertcli.files.tables import Made, Numbers, TableHeader
+from bertcli.files.tables import ColumnTable, FlatLists, Made, Numbers, TableHeader
 from bertcli.files.writers import SUFFIXES, format_of, open_writer
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
@@ -194,9 +194,44 @@ def test_parquet(tmp_path, rows, cut):
     assert [record.ids for record in found] == [row["input_ids"] for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([1, 2], ["x", 3], ["1", "2", "x", "3"]),
+        ([1, None], [0.5], [1.0, None, 0.5]),
+        ([True], [2], ["true", "2"]),
+        ([[1]], [["x"], "y"], ["[1]", '["x"]', "y"]),
+        ([1], [1 << 80], ["1", str(1 << 80)]),
+    ],
+)
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_column_becomes_wider_where_later_rows_need_it(
+    tmp_path, before, after, expected, columns
+):
+    """What was written before is written again, and nothing is lost."""
+    from pyarrow import parquet
+
+    ids = Made([101, 102])
+    flat = FlatLists(numpy.array([101, 102], numpy.uint32), numpy.array([0, 2]))
+
+    def block(value):
+        if columns:
+            return ColumnTable({"id": [value], "input_ids": flat}, 1)
+        return [{"id": value, "input_ids": ids}]
+
+    path = tmp_path / "a.parquet"
+    written(path, "parquet", *map(block, (*before, *after)))
+    table = parquet.read_table(path)
+    assert table["id"].to_pylist() == expected
+    assert table["input_ids"].to_pylist() == [[101, 102]] * len(expected)
+    assert str(table.schema.field("input_ids").type) == "list<element: int32>"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_value_that_does_not_fit_its_column(tmp_path):
+    """What is packed on the way cannot be written again."""
     with pytest.raises(OutputError, match="does not fit its Parquet column"):
-        written(tmp_path / "a.parquet", "parquet", [{"id": 1}], [{"id": "x"}])
+        written(tmp_path / "a.parquet.gz", "parquet", [{"id": 1}], [{"id": "x"}])
     assert list(tmp_path.iterdir()) == []
 
 
