@@ -38,7 +38,10 @@ SHARDS = {  # index -> what transformers calls the files that it names
 TENSORFLOW = "*.ckpt*.index"  # Google's own checkpoints; they count where there is nothing better
 TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
 MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
+TERM_TABLE = "SparseStaticEmbedding"  # a module that is a weight for each token
 STATIC = "StaticEmbedding"  # a module that is a table of token vectors
+ROUTER = "router_config.json"
+ROUTED = "[a-z]*_[0-9]*_*"  # how the folders of a Router's modules are called
 PART = "[0-9]*_*"  # how the folders of modules are called: 0_Transformer, 1_Pooling
 SENTENCE_CONFIGS = tuple(  # what sentence-transformers was told of a model, by its class
     f"sentence_{kind}_config.json"
@@ -61,6 +64,12 @@ MODEL_FILES: tuple[str, ...] = (
     f"{PART}/config.json",
     f"{PART}/model.safetensors",  # of a Dense layer
     f"{PART}/pytorch_model.bin",
+    "router_config.json",  # of queries and documents that go through other modules
+    f"{ROUTED}/*.json",
+    f"{ROUTED}/*.txt",
+    f"{ROUTED}/model.safetensors",
+    f"{ROUTED}/pytorch_model.bin",
+    "idf.json",  # weights of the terms of queries
     "sparse_linear.pt",  # of BGE-M3
     "colbert_linear.pt",
     "artifact.metadata",  # of ColBERT
@@ -226,6 +235,29 @@ def read_modules(folder: Path) -> list[SentenceModule]:
     ]
 
 
+def read_routes(folder: Path) -> dict[str, list[SentenceModule]]:
+    """Return the modules for queries and documents, where a Router divides them; {} else."""
+    modules = read_modules(folder)
+    if not modules or modules[0].kind != "Router":
+        return {}
+    place = PurePosixPath(modules[0].path)
+    raw = read_object(folder / place / ROUTER)
+    structure, types = raw.object("structure"), raw.object("types")
+
+    def module(name: Any) -> SentenceModule:
+        if not _inside(name):
+            raise ModelError(f"{raw.source}: {name!r} is not {INSIDE}")
+        return SentenceModule(_short(types.needed(name, *TEXT)), str(place / name))
+
+    def is_route(value: Any) -> bool:
+        return isinstance(value, list)
+
+    return {
+        route: [module(name) for name in structure.needed(route, is_route, "a list of modules")]
+        for route in structure
+    }
+
+
 def transformer_path(modules: Sequence[SentenceModule]) -> str:
     """Return where the BERT lies, or a table of token vectors: "" for the folder itself."""
     return next((one.path for one in modules if one.kind in (*TRANSFORMERS, STATIC)), "")
@@ -247,7 +279,7 @@ def bert_folder(folder: Path) -> Path:
     """Return the folder with the BERT of a model: a part of it, such as 0_Transformer, or it."""
     if not is_text(str(folder)):
         raise ModelError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
-    modules = read_modules(folder)
+    modules = read_routes(folder).get("document") or read_modules(folder)
     first = modules[0].kind if modules else ""
     if first in OTHER_MODELS and not any(one.kind in TRANSFORMERS for one in modules):
         kinds = ", ".join(module.kind for module in modules)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from bertcli.checkpoints.scan import STATIC, read_config
+from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.embedding.character_limit import CharacterLimit
 from bertcli.embedding.late_interaction import QUERY, LateInteraction, read_late
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
@@ -35,8 +35,8 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.embedding.sparse_config import left_out, read_sparse
-from bertcli.embedding.term_weights import TermMaker, TermNames, largest, merged
+from bertcli.embedding.sparse_config import read_sparse
+from bertcli.embedding.term_weights import TableTerms, TermMaker, TermNames, largest, merged
 from bertcli.embedding.token_vectors import (
     PLACES,
     TOKEN_COLUMNS,
@@ -169,19 +169,21 @@ class Embedder:
         sparse = read_sparse(folder.path, options) if options.sparse else None
         options = sparse.options if sparse else options
         sentence = read_sentence(folder.path, pooling=options.pooling)
+        sentence = sparse.sentence(folder.path, sentence) if sparse else sentence
         chains = (sentence.of_tokens, sentence.of_texts) if options.own_modules else ((), ())
         of_tokens, of_texts = (read_chain(folder.path, chain) for chain in chains)
         place = folder.path if sentence.static else folder.path / sentence.transformer
-        kind = STATIC if sentence.static else "BertModel"
+        kind = STATIC if sentence.static else sparse.kind if sparse else "BertModel"
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = open_tokenizer(spec, tell)
         late = _late(folder.path, options, tokenizer)
         if late:
             options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
         options = settled(options, sentence)
-        terms = left_out(sparse.terms, tokenizer) if sparse else None
+        terms = sparse.maker(folder.path, tokenizer) if sparse else None
         reading = Reading(first=reads_first(options, sentence), idle=late.idle if late else None)
-        spec = _computing(replace(spec, compute=options, reading=reading), options, terms)
+        pooler = _pooler(options, spec.kind)
+        spec = replace(spec, compute=options, reading=reading, pooler=pooler)
         refuse_changed_words(spec, options, late)
         spec = replace(spec, reading=_reading(spec, options, of_tokens))
         runtime = open_runtime(spec, tokenizer, tell)
@@ -203,6 +205,11 @@ class Embedder:
         return ExtraColumns.of(self.runtime.config)
 
     @property
+    def runs_nothing(self) -> bool:
+        """Whether a table says all of a text's tokens: then it may have none."""
+        return self.runtime.spec.kind in (STATIC, TERM_TABLE)
+
+    @property
     def modules(self) -> tuple[VectorModule, ...]:
         """What the folder has beside the model and its pooling."""
         return (*self.of_tokens, *self.of_texts)
@@ -212,7 +219,8 @@ class Embedder:
         """The number of dimensions of a vector before truncation to ``dim``."""
         if self.terms:
             width_after(self.terms.layers, self.runtime.config.hidden_size, self.folder.path)
-            return self.runtime.config.vocab_size
+            table = self.terms.weights if isinstance(self.terms, TableTerms) else None
+            return self.runtime.config.vocab_size if table is None else len(table)
         pooled = self.state_width * len(self.options.modes)
         return width_after(self.of_texts, pooled, self.folder.path)
 
@@ -405,14 +413,14 @@ class Embedder:
         """Raise InputError or ModelError for a record that can have no vector."""
         if isinstance(batch, RaggedBatch):
             tokens, refused = batch.tokens, self.options.on_truncate == "error"
-            whole = self.sentence.static or tokens.lengths.all()
+            whole = self.runs_nothing or tokens.lengths.all()
             if tokens.is_plain and whole and not (refused and tokens.cut.any()):
                 return
             batch = each_of(batch, COLUMNS)
         refuse_pairs(batch, self.runtime.config)
         if self.options.on_truncate == "error":
             refuse_cut(batch, self.max_length)
-        if not (self.options.per_token or self.sentence.static):
+        if not (self.options.per_token or self.runs_nothing):
             refuse_empty(batch)
 
     def _vectors(self, batch: Batch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
@@ -555,11 +563,9 @@ class Embedder:
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
 
 
-def _computing(spec: ModelSpec, options: EmbedOptions, terms: TermMaker | None) -> ModelSpec:
-    """Return the class of the model, and whether it needs its pooler, if its class leaves that."""
-    if terms and terms.kind != "BertModel":
-        return replace(spec, kind=terms.kind, pooler=None)
-    return replace(spec, pooler=options.pooling == "pooler")
+def _pooler(options: EmbedOptions, kind: str) -> bool | None:
+    """Tell whether a model needs its pooler; None where its class says that."""
+    return None if kind == "BertForMaskedLM" else options.pooling == "pooler"
 
 
 def _late(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:

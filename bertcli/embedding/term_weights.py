@@ -10,12 +10,14 @@ Arrays are of torch or of NumPy, as in `pooling`. Source: sentence-transformers 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from bertcli.checkpoints.scan import TERM_TABLE
 from bertcli.embedding.dense import Dense
 from bertcli.embedding.pooling import Pooling, library_of, widened
 from bertcli.embedding.sentence_modules import described
@@ -121,7 +123,36 @@ class OwnTerms:
         return merged([np.stack([ids[used], kept[used, 0]], 1), np.zeros((0, 2))], self.how)
 
 
-TermMaker = TermPooling | OwnTerms
+@dataclass(frozen=True)
+class TableTerms:
+    """Weights of a text's own tokens, from a table: no model is run for queries like these.
+
+    Source: sentence-transformers 6.2, SparseStaticEmbedding.
+    """
+
+    weights: np.ndarray  # [V]
+    how = "max"
+    kind = TERM_TABLE
+    layers: ClassVar[tuple[Dense, ...]] = ()
+
+    @property
+    def finish(self) -> Finish:
+        """What is kept of a batch: nothing."""
+        return TermPooling()
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What decides the weights, for manifests."""
+        return {"table": hashlib.sha256(self.weights.tobytes()).hexdigest()}
+
+    def terms(self, ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Return the terms [k, 2] of a text with these tokens."""
+        found = np.unique(ids)
+        found = found[self.weights[found] != 0]
+        return np.stack([found, self.weights[found]], 1).astype(np.float32)
+
+
+TermMaker = TermPooling | OwnTerms | TableTerms
 
 
 def _scores(model: Any, states: Any) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertcli.checkpoints.scan import STATIC
+from bertcli.checkpoints.scan import STATIC, TERM_TABLE
 from bertcli.errors import UsageError
 from bertcli.inference.accelerators import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
@@ -22,6 +22,10 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
         from bertcli.inference.static_runtime import StaticRuntime
 
         return StaticRuntime.open(spec, tokenizer)
+    if spec.kind == TERM_TABLE:
+        from bertcli.inference.no_model import NoModelRuntime
+
+        return NoModelRuntime.open(spec, tokenizer)
     if spec.compute.backend == "torch":
         return _torch(spec, tokenizer, tell, "--backend torch")
     from bertcli.inference.compiled import CompiledRuntime

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertcli.checkpoints.scan import STATIC, read_config
+from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.inference.options import Compute
@@ -102,7 +102,7 @@ def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
     for message in tokenizer.warnings:
         tell.warn(message)
-    if spec.kind == STATIC:
+    if spec.kind in (STATIC, TERM_TABLE):
         return tokenizer
     config = read_config(spec.folder)
     if not spec.extra:

@@ -25,6 +25,7 @@ from bertcli.embedding.embedder import EmbeddedBlock, Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
+from bertcli.embedding.sparse_config import has_routes
 from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError
 from bertcli.files.writers import format_of
@@ -178,6 +179,7 @@ class Search:
     embedder: Embedder  # of the corpus
     options: SearchOptions
     reader: Reader | None
+    asker: Embedder | None = None  # of queries, where another model makes their vectors
     asked: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
@@ -201,7 +203,11 @@ class Search:
             refuse_other_width(path, embedder.nothing.shape[1:])
         if not known:
             tell.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
-        return cls(prompted(embedder, DOCUMENT, options.corpus_prompt), options, reader)
+        asker = None
+        if compute.sparse and has_routes(folder.path):
+            other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)
+            asker = Embedder.open(folder, replace(other, pooling="auto"), tell)
+        return cls(prompted(embedder, DOCUMENT, options.corpus_prompt), options, reader, asker)
 
     @property
     def stored(self) -> bool:
@@ -240,7 +246,7 @@ class Search:
 
     def asking(self, queries: Sequence[Record]) -> tuple[list[Record], Collector]:
         """Return the queries that have a vector, and what collects the rows nearest to them."""
-        asking = prompted(self.embedder, QUERY, self.options.query_prompt)
+        asking = prompted(self.asker or self.embedder, QUERY, self.options.query_prompt)
         blocks = list(asking.embed(asking.run(Reader(Source()), blocks=[queries])))
         self.asked.add([item.encoded for block in blocks for item in block], None)
         records = [record for block in blocks for record in block.records]

@@ -8,10 +8,11 @@ import transformers
 from front import PACKAGE
 from model_reference import randomise
 from safetensors.torch import load_file, save_file
-from sentence_transformers import MultiVectorEncoder
-from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.base.modules.normalize import Normalize
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
 TINY = PACKAGE / "samples" / "tiny-bert"
 WIDTH = 12  # of the vectors of tokens
@@ -113,3 +114,15 @@ def bge(base, place):
     pooled = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
     (place / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
     return place
+
+
+def routed(masked, place):
+    """A SparseEncoder whose queries are weights of a table; the weight of each token."""
+    tokens = transformers.AutoTokenizer.from_pretrained(masked)
+    weights = torch.rand(len(tokens), generator=torch.Generator().manual_seed(5)) * 3
+    weights[::7] = 0
+    documents = [Transformer(str(masked), transformer_task="fill-mask"), SpladePooling("max")]
+    queries = [SparseStaticEmbedding(tokenizer=tokens, weight=weights)]
+    router = Router.for_query_document(query_modules=queries, document_modules=documents)
+    SparseEncoder(modules=[router], device="cpu").save(str(place))
+    return {token: float(weights[index]) for token, index in tokens.get_vocab().items()}
