@@ -363,6 +363,6 @@ def architecture(config: BertConfig) -> type[BertModel] | type[BertWithHead]:
     """
     name = next(iter(config.architectures), "BertModel")
     if name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+        known = ", ".join(config.family.classes)
         raise ModelError(f"the architecture {name} is unknown", hint=f"known: {known}")
     return ARCHITECTURES[name]

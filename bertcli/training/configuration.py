@@ -70,6 +70,12 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
 
     ``given``: by the user; else it is the config of a model.
     """
+    if "BertForPreTraining" not in config.family.classes.values():
+        raise ModelError(
+            f"{source}: pretraining predicts words and whether sentences follow each other; "
+            f"{config.family.title} has no such head",
+            FIX,
+        )
     size, tokens = config.vocab_size, data.vocab_size
     if not tokens <= size < tokens + ROUNDING:
         raise ModelError(

@@ -11,13 +11,17 @@ import pytest
 import torch
 import transformers
 from family_models import ROWS
-from front import bad, good
+from front import bad, good, on_torch
 from model_reference import close, randomise
 from task_models import SIZES, labels, tokenizer
 
 from bertcli.checkpoints.load import load
 from bertcli.errors import ModelError
 from bertcli.families.registry import FAMILIES
+from bertcli.ray.jobs import EmbedJob, Model
+from bertcli.ray.shards import Shard
+from bertcli.ray.worker import ShardWorker
+from bertcli.records.source import Source
 
 pytestmark = pytest.mark.parity
 
@@ -192,3 +196,13 @@ def test_a_head_for_other_labels_is_fresh(row, family):
     assert model.classifier.weight.shape[0] == 4
     with pytest.raises(ModelError, match=r"has shape \[3, 32\] in the file and \[4, 32\]"):
         load(folder, labels=["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_a_worker_of_ray_makes_the_vectors_of_embed(row, family, tmp_path):
+    folder, source = family(row), tmp_path / "texts.txt"
+    source.write_text("".join(f"{text}\n" for text in TEXTS))
+    good("embed", "-q", "-m", folder, "-i", source, "-o", tmp_path / "one.npy")
+    job = EmbedJob(Model(str(folder)), Source(paths=(str(source),)), on_torch(), "npy")
+    ShardWorker(job, "me", lambda *counts: None).make(Shard(str(source), str(tmp_path / "b.npy")))
+    assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "b.npy"))

@@ -413,6 +413,11 @@ def a_decoder(place):
     return {"config": place / "bad.json"}, "is_decoder is not supported in pretraining"
 
 
+def another_family(place):
+    config_file(place / "bad.json", model_type="roberta")
+    return {"config": place / "bad.json"}, "RoBERTa has no such head"
+
+
 def output_is_a_file(place):
     (place / "file").write_text("")
     return {"out": place / "file"}, "file: not a folder"
@@ -477,6 +482,7 @@ def init_is_no_pretraining(place):
         heads_do_not_fit,
         too_large_for_this_machine,
         a_decoder,
+        another_family,
         output_is_a_file,
         output_is_in_no_folder,
         output_has_no_name,
