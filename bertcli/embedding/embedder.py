@@ -176,7 +176,7 @@ class Embedder:
         kind = STATIC if sentence.static else sparse.kind if sparse else "BertModel"
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = open_tokenizer(spec, tell)
-        late = _late(folder.path, options, tokenizer)
+        late = None if sentence.static else _late(folder.path, options, tokenizer)
         if late:
             options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
         options = settled(options, sentence)

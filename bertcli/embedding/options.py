@@ -141,8 +141,8 @@ def check_pooling(pooling: str) -> None:
 def check_static(options: EmbedOptions) -> None:
     """Raise UsageError for a choice that has no meaning for a table of token vectors."""
     given = {
-        f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
         "--sparse": options.sparse,
+        f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
         "a vector per token or word": options.per_token,
         "--layers": options.layers != (-1,),
         "--layer-combine": options.combine != "mean",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, read_config
+from bertcli.checkpoints.scan import bert_folder, is_static, read_config
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.errors import ModelError
@@ -58,6 +58,8 @@ class Judge:
     @property
     def extra_fields(self) -> Collection[str]:
         """The fields of examples with ids that the model needs."""
+        if is_static(self.folder.path):
+            return ()
         return read_config(bert_folder(self.folder.path)).fields_of_extra.values()
 
     def judge(self, examples: Examples) -> Judged:
@@ -168,6 +170,8 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
 
 def _scores_one(folder: ModelFolder) -> bool:
     """Tell whether a model has a head with one score."""
+    if is_static(folder.path):
+        return False
     config = read_config(bert_folder(folder.path))
     headed = is_pooled_head(folder.path) or CLASSIFIER in config.architectures
     return headed and config.num_labels == 1

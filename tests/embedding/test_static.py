@@ -17,6 +17,7 @@ from static_folders import WIDTH, like_model2vec, model2vec_folder, rows_of, sta
 import bertcli
 
 TEXTS = [*REAL, "", " ", "a", "a b c", "\U0001f9ff \U0010ffff 龘", "word " * 1500, "x", "the end."]
+FEW = ["the end", "a book", "good a book", "a good book"]
 KINDS = [*tokenizers_made.KINDS]
 
 
@@ -183,6 +184,14 @@ def test_searches_and_duplicates(tmp_path):
     assert "another model" in bad("similar", "-q", "-m", other, "--vectors", stored, "a").error
 
 
+def test_evaluation_takes_the_vectors(tmp_path):
+    folder, pairs = model2vec_folder(tmp_path / "m"), tmp_path / "p.jsonl"
+    rows = [{"text": "a good book", "pair": one, "score": at} for at, one in enumerate(FEW)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads(good("evaluate", pairs, "-m", folder, "--json").out)
+    assert "spearman" in json.dumps(found)
+
+
 def test_a_run_is_resumed(tmp_path):
     folder, out = static_folder(tmp_path / "m"), tmp_path / "o.npy"
     assert call("embed", "-q", "-m", folder, *TEXTS, "-o", out).code == 0
@@ -202,10 +211,11 @@ def test_a_run_is_resumed(tmp_path):
         (["--word-vectors", "mean"], "a vector per token or word"),
         (["--dtype", "int8"], "--dtype int8"),
         (["--device", "cuda"], "--device cuda"),
+        (["--sparse"], "--sparse"),
     ],
 )
 def test_choices_without_a_meaning(tmp_path, options, what):
-    done = bad("embed", "-m", static_folder(tmp_path / "m"), "a", *options, code=2)
+    done = bad("embed", "-m", model2vec_folder(tmp_path / "m"), "a", *options, code=2)
     assert done.error.startswith(f"{what} is not possible: this model is a table")
 
 
