@@ -23,7 +23,15 @@ from bertcli.errors import ModelError
 from bertcli.files.typed_json import AGAIN, TEXT, is_regular, is_text, read_object, read_objects
 from bertcli.models.config import BertConfig
 
-TOKENIZERS = ("tokenizer.json", "vocab.txt")
+TOKENIZERS = (  # best first: the words, in one format or another
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+)
+MERGES = "merges.txt"  # beside vocab.json
 CONFIGS = ("config.json", "bert_config.json")
 WEIGHTS = (  # best first; an index names its shards
     "model.safetensors",
@@ -51,6 +59,7 @@ SENTENCE_CONFIGS = tuple(  # what sentence-transformers was told of a model, by 
 UTF8_ONLY = "safetensors, tokenizers and torch open no other"
 TOKENIZER_PARTS = (  # a tokenizer is made of them
     *TOKENIZERS,
+    MERGES,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",

@@ -16,30 +16,28 @@ from pathlib import Path
 from bertcli.checkpoints.scan import refuse_placeholder
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
+from bertcli.files.protobuf import Fields, fields, messages, number, varint
 from bertcli.files.torch_save import BYTES
 from bertcli.files.typed_json import AGAIN
 
 FOOTER = 48  # bytes: two handles, padding, MAGIC
 MAGIC = bytes.fromhex("57fb808b247547db")
 DTYPES = {1: "F32", 2: "F64", 14: "BF16", 19: "F16"}  # types.proto -> safetensors
-INTEGER, EIGHT, LENGTH_GIVEN, FOUR = 0, 1, 2, 5  # wire types of protocol buffers
 CONVERT = """download it again, or convert it where TensorFlow and "transformers<5" are installed:
     transformers-cli convert --model_type bert --tf_checkpoint bert_model.ckpt
     --config bert_config.json --pytorch_dump_output pytorch_model.bin"""
-
-Fields = dict[int, list[int | bytes]]  # number of a field -> its values
 
 
 def read_index(index: Path) -> list[StoredTensor]:
     """Return the variables of a checkpoint by its .index file. ModelError when it is broken."""
     try:
         entries = dict(_entries(index.read_bytes()))
-        header = _fields(entries.pop(b"", b""))
-        shards = _number(header, 1)
-        if _number(header, 2):
+        header = fields(entries.pop(b"", b""))
+        shards = number(header, 1)
+        if number(header, 2):
             raise ModelError(f"{index}: big-endian numbers are not supported")
         found = [
-            _variable(index, shards, name.decode(), _fields(entry))
+            _variable(index, shards, name.decode(), fields(entry))
             for name, entry in entries.items()
         ]
     except OSError as error:
@@ -59,11 +57,11 @@ class Compressed(Exception):
 
 
 def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTensor:
-    sizes = [_fields(size) for some in _messages(entry, 2) for size in _messages(_fields(some), 2)]
-    shape = tuple(_number(size, 1) for size in sizes)
-    shard, offset, nbytes = (_number(entry, key) for key in (3, 4, 5))
+    sizes = [fields(size) for some in messages(entry, 2) for size in messages(fields(some), 2)]
+    shape = tuple(number(size, 1) for size in sizes)
+    shard, offset, nbytes = (number(entry, key) for key in (3, 4, 5))
     file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shards:05}")
-    kind = _number(entry, 1)
+    kind = number(entry, 1)
     dtype = DTYPES.get(kind)
     if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
         return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
@@ -102,9 +100,9 @@ def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]
     restarts = int.from_bytes(table[start + size - 4 : start + size], "little")
     at, end, key = start, start + size - 4 - 4 * restarts, b""
     while at < end:
-        shared, at = _varint(table, at)
-        own, at = _varint(table, at)
-        length, at = _varint(table, at)
+        shared, at = varint(table, at)
+        own, at = varint(table, at)
+        length, at = varint(table, at)
         key = key[:shared] + table[at : at + own]
         at += own
         yield key, table[at : at + length]
@@ -113,53 +111,6 @@ def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]
 
 def _handle(data: bytes, at: int) -> tuple[int, int, int]:
     """Read where a block starts and its size; then comes the place after the handle."""
-    start, at = _varint(data, at)
-    size, at = _varint(data, at)
+    start, at = varint(data, at)
+    size, at = varint(data, at)
     return start, size, at
-
-
-# --- protocol buffers ---
-
-
-def _fields(message: bytes) -> Fields:
-    found: Fields = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        kind, length = tag & 7, 0
-        value: int | bytes
-        if kind == INTEGER:
-            value, at = _varint(message, at)
-        else:
-            if kind == LENGTH_GIVEN:
-                length, at = _varint(message, at)
-            else:
-                length = {EIGHT: 8, FOUR: 4}[kind]
-            value = message[at : at + length]
-            at += length
-        found.setdefault(tag >> 3, []).append(value)
-    return found
-
-
-def _number(fields: Fields, key: int) -> int:
-    """Give a field that is a number; one that is not there is zero."""
-    value = fields.get(key, [0])[-1]
-    if not isinstance(value, int):
-        raise ValueError("a number is expected")
-    return value
-
-
-def _messages(fields: Fields, key: int) -> list[bytes]:
-    return [value for value in fields.get(key, []) if isinstance(value, bytes)]
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, lowest first; then comes the place after it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, at

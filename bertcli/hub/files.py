@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bertcli.checkpoints.scan import (
     CONFIGS,
+    MERGES,
     MODULES,
     PART,
     SHARDS,
@@ -25,7 +26,12 @@ from bertcli.checkpoints.scan import (
 )
 from bertcli.errors import ModelError
 
-NOT_NAMED = (".index.json", TENSORFLOW)  # in a message about what is missing
+NOT_NAMED = (
+    ".index.json",
+    TENSORFLOW,
+    "vocab.json",
+    ".model",
+)  # in a message about what is missing
 
 
 def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -56,7 +62,7 @@ def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     used = {weights, SHARDS.get(weights)} if weights else {TENSORFLOW, TENSORFLOW_DATA}
     spare = {*WEIGHTS, *SHARDS.values(), TENSORFLOW, TENSORFLOW_DATA} - used
     if TOKENIZERS[0] in found:
-        spare.update(TOKENIZERS[1:])
+        spare.update((*TOKENIZERS[1:], MERGES))
     kept = [name for name in found if not _matches(name, spare)]
     return [name for name in kept if not ("/" in name and _is_spare(name, kept))]
 

@@ -1,7 +1,7 @@
 """The tokenizer files of a model folder, of every age, read into the tokenizers library.
 
-tokenizer.json holds everything; older folders have vocab.txt and, each of them optional,
-tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+tokenizer.json holds everything; older folders have vocab.txt, or what `older_vocabularies` reads,
+and, each of them optional, tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertcli.checkpoints.scan import CONFIGS, SENTENCE_CONFIGS
-from bertcli.errors import ModelError
+from bertcli.checkpoints.scan import CONFIGS, SENTENCE_CONFIGS, TOKENIZERS
+from bertcli.errors import BertcliError, ModelError
 from bertcli.families.registry import FAMILIES
 from bertcli.files.typed_json import (
     LARGEST_NUMBER,
@@ -28,6 +28,7 @@ from bertcli.files.typed_json import (
     read_object,
     whole_number,
 )
+from bertcli.tokenizing.older_vocabularies import byte_pairs, pieces
 from bertcli.tokenizing.tokenizer_classes import (
     AS_IT_IS,
     CLASSES,
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
 
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
+USUAL = {  # file -> the class of tokenizers that mostly has it
+    "vocab.json": "RobertaTokenizer",
+    "sentencepiece.bpe.model": "XLMRobertaTokenizer",
+    "spiece.model": "AlbertTokenizer",
+    "spm.model": "DebertaV2Tokenizer",
+}
 UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
 
 
@@ -113,7 +120,7 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path, settings: JsonObject) -> Loaded:
-    """Return the tokenizer of tokenizer.json, or else of vocab.txt.
+    """Return the tokenizer of tokenizer.json, or else of vocab.txt or of what is older.
 
     Raises ModelError when a file is missing or broken, or a special token is not there.
     """
@@ -122,6 +129,9 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
         return _from_json(folder, settings, config)
     if os.path.lexists(folder / "vocab.txt"):
         return _from_vocabulary(folder, settings, config)
+    for name in TOKENIZERS[2:]:
+        if os.path.lexists(folder / name):
+            return _from_older(folder / name, settings, config)
     raise ModelError(
         f"{folder}: no tokenizer found in this folder",
         "a model folder has tokenizer.json or vocab.txt",
@@ -333,10 +343,32 @@ def _from_vocabulary(folder: Path, settings: JsonObject, config: JsonObject) -> 
     core.normalizer = normalizer(settings, lower=lower)
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     _check_roles(core, roles, kind.needs, folder)
-    _add_tokens(core, folder, settings, roles)
+    _add_tokens(core, folder, settings, roles, kind)
     assert kind.make
     kind.make(core, settings, roles)
     return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
+
+
+def _from_older(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+    """Return the tokenizer of a vocab.json with its merges.txt, or of a SentencePiece model."""
+    folder, model = path.parent, "BPE" if path.suffix == ".json" else "Unigram"
+    kind = class_of(settings, config, model)
+    if kind.make is None:
+        kind = CLASSES[USUAL[path.name]]
+    roles = {**(kind.roles or ROLES), **_named(settings)}
+    try:
+        core = byte_pairs(path) if model == "BPE" else pieces(path, kind, roles)
+    except BertcliError:
+        raise
+    except Exception as broken:  # tokenizers raises no narrower class
+        raise ModelError(f"{path}: not a tokenizer: {broken}") from None
+    _add_tokens(core, folder, settings, roles, kind)
+    if core.token_to_id(mask := roles["mask_token"]) is None:  # DeBERTa's is behind the pieces
+        core.add_special_tokens([mask])
+    _check_roles(core, roles, kind.needs, folder)
+    assert kind.make
+    kind.make(core, settings, roles)
+    return Loaded(core, kind, roles, _check(core, folder))
 
 
 def _check(core: Tokenizer, folder: Path) -> list[str]:
@@ -366,13 +398,26 @@ def normalizer(settings: JsonObject, *, lower: bool) -> Any:
 
 
 def _add_tokens(
-    tokenizer: Tokenizer, folder: Path, settings: JsonObject, roles: Mapping[str, str]
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: JsonObject,
+    roles: Mapping[str, str],
+    kind: TokenizerClass,
 ) -> None:
     """Add the special tokens, and the tokens that were added to the vocabulary later, by id."""
-    more = list(_more_special(settings))
+    unused = (token for token in kind.unused if tokenizer.token_to_id(token) is not None)
+    more = [*_more_special(settings), *unused]
     special = {*roles.values(), *more}
     described = _described(settings)
-    options = {entry["content"]: entry for entry in described.values()}
+    options = (
+        {roles["mask_token"]: JsonObject({"lstrip": kind.wide_mask}, "")}
+        | {
+            name: settings.object(role)
+            for role, name in roles.items()
+            if isinstance(settings.get(role), dict)
+        }
+        | {entry["content"]: entry for entry in described.values()}
+    )
     later = _added_by_id(folder) | {index: one["content"] for index, one in described.items()}
     present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
     whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))

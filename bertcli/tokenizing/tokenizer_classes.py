@@ -52,6 +52,7 @@ class TokenizerClass:
     roles: Mapping[str, str] | None = None  # None: those that the vocabulary has
     make: Make | None = None  # normalizer, pre-tokenizer, decoder and what stands around texts
     token_types: bool = False  # whether a call returns them unasked
+    wide_mask: bool = False  # whether its mask takes in the blank before it, if nothing is said
     unused: tuple[str, ...] = ()  # special tokens beside those that the folder names
 
     @property
@@ -197,7 +198,11 @@ _LISTED = (
     TokenizerClass("ElectraTokenizer", "WordPiece", ROLES, _bert, token_types=True),
     TokenizerClass("DistilBertTokenizer", "WordPiece", ROLES, _bert),
     TokenizerClass(
-        "MPNetTokenizer", "WordPiece", LIKE_ROBERTA | {"unk_token": ROLES["unk_token"]}, _mpnet
+        "MPNetTokenizer",
+        "WordPiece",
+        LIKE_ROBERTA | {"unk_token": ROLES["unk_token"]},
+        _mpnet,
+        wide_mask=True,
     ),
     TokenizerClass("RobertaTokenizer", "BPE", LIKE_ROBERTA, _roberta),
     TokenizerClass("XLMRobertaTokenizer", "Unigram", LIKE_ROBERTA, _xlm_roberta),
@@ -206,6 +211,7 @@ _LISTED = (
         "Unigram",
         LIKE_ROBERTA,
         _xlm_roberta,
+        wide_mask=True,
         unused=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     ),
     TokenizerClass(
