@@ -346,8 +346,13 @@ def numbering(config: BertConfig) -> Numbering:
 
 
 def shared_table(config: BertConfig) -> nn.Module | None:
-    """Return the table of distances that all layers share, if the model has one."""
+    """Return the table of distances that all layers share, if the model has one.
+
+    ModelError for pruned heads, which the table knows nothing of.
+    """
     structure = config.structure
+    if config.pruned_heads and (structure.buckets or structure.disentangled):
+        raise ModelError("heads of a model whose layers share a table cannot be pruned")
     if structure.disentangled:
         return DistanceVectors(config, structure.disentangled)
     return (

@@ -33,6 +33,7 @@ from bertcli.models.cpu_products import (
     side_by_side,
     some_units,
 )
+from bertcli.models.positions import shared_table
 
 Product: TypeAlias = Plain | Prepacked
 
@@ -42,13 +43,15 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
 
     `model.config.pruned_heads` then names all pruned heads, so that the model can be saved and
     built again. ValueError for a layer or head that does not exist, or a layer that would keep
-    none, or one whose weights are those of others.
+    none, or one whose weights are those of others; ModelError where layers share a table with
+    something for each head.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     gone = {layer: set(cut) for layer, cut in model.config.pruned_heads.items()}
     after = {layer: gone.get(layer, set()) | set(cut) for layer, cut in heads.items()}
     for layer, cut in after.items():
         _refuse(model, layer, cut)
+    shared_table(replace(model.config, pruned_heads={0: (0,)}))
     for layer, cut in after.items():
         left = [h for h in range(model.config.num_attention_heads) if h not in gone.get(layer, ())]
         keep = [place for place, head in enumerate(left) if head not in cut]

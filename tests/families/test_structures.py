@@ -1,0 +1,103 @@
+"""Changes to a built model, and other ways to run it, for structures that are not BERT's."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from family_models import ROWS, batch, our_model, their_model
+from front import good
+from model_reference import close, randomise
+from task_models import SIZES, tokenizer
+
+from bertcli.errors import ModelError
+from bertcli.models.bert import BertModel, recomputing
+from bertcli.models.surgery import fuse_qkv, prepare, prune_heads
+
+SHARED = {"mpnet", "deberta-v2"}  # tables with something for each head
+OURS = ("mpnet", "modernbert", "nomic_bert", "gte", "jina_embeddings_v3", "deberta-v2")
+MODELS = [pytest.param(row, id=row.model_type) for row in ROWS if row.model_type in OURS]
+LONG = " ".join(str(number) for number in range(150))
+
+
+def model_of(row):
+    theirs = their_model(row, f"{row.prefix}Model", seed=6, num_attention_heads=2, hidden_size=8)
+    return our_model(theirs), batch(theirs, 6)
+
+
+@pytest.mark.parametrize("row", MODELS)
+@torch.no_grad()
+def test_surgery_changes_no_number(row):
+    model, inputs = model_of(row)
+    wanted = model(*inputs)
+    changed = replace(model.config, chunk_size_feed_forward=4)
+    chunked = BertModel(changed, pooler=hasattr(model.pooler, "dense"))
+    chunked.load_state_dict(model.state_dict())
+    close(chunked.eval()(*inputs), wanted)
+    fuse_qkv(chunked)
+    close(chunked(*inputs), wanted)
+    prepare(model, torch.device("cpu"))
+    close(model(*inputs), wanted)
+
+
+@pytest.mark.parametrize("row", MODELS)
+def test_gradients_are_the_same_without_activations(row):
+    model, inputs = model_of(row)
+    found = []
+    for way in (model.encoder.call, recomputing):
+        model.encoder.call = way
+        model.zero_grad()
+        model(*inputs).square().sum().backward()
+        found.append([one.grad for name, one in model.named_parameters() if "pooler" not in name])
+    for plain, again in zip(*found, strict=True):
+        if plain is not None:  # the vector of a distance that does not occur
+            close(again, plain)
+
+
+@pytest.mark.parametrize("row", MODELS)
+@torch.no_grad()
+def test_heads_are_pruned_or_it_is_said_why_not(row):
+    model, inputs = model_of(row)
+    if row.model_type in SHARED:
+        with pytest.raises(ModelError, match="whose layers share a table cannot be pruned"):
+            prune_heads(model, {0: [1]})
+        assert not model.config.pruned_heads
+        return
+    out = model.encoder.layer[0].attention.output.dense
+    silenced = out.weight.clone()
+    out.weight[:, 4:] = 0
+    wanted = model(*inputs)
+    out.weight.copy_(silenced)
+    prune_heads(model, {0: [1]})
+    close(model(*inputs), wanted)
+    again = BertModel(model.config, pooler=hasattr(model.pooler, "dense"))
+    again.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize(("kind", "more"), [
+    ("ModernBert", {"local_attention": 12, "pad_token_id": 0}),
+    ("MPNet", {}),
+    ("DebertaV2", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"],
+                   "position_buckets": 16, "share_att_key": True, "norm_rel_ebd": "layer_norm"}),
+])  # fmt: skip
+@torch.no_grad()
+def test_long_texts_reach_beyond_windows_and_buckets(kind, more, tmp_path):
+    said = {**SIZES, "max_position_embeddings": 600, **more}
+    config = getattr(transformers, f"{kind}Config")(**said)
+    model = randomise(getattr(transformers, f"{kind}Model")(config)).eval()
+    model.save_pretrained(tmp_path)
+    long = tokenizer()
+    long.model_max_length = 600
+    long.save_pretrained(tmp_path)
+    backends = ["torch", "openvino"] if find_spec("openvino") else ["torch"]
+    ids = tokenizer()(LONG)["input_ids"]
+    assert len(ids) > 150
+    wanted = model(torch.tensor([ids])).last_hidden_state[0]
+    for backend in backends:
+        for pooling, expected in (("mean", wanted.mean(0)), ("cls", wanted[0])):
+            out = tmp_path / f"{backend}-{pooling}.npy"
+            good("embed", "-q", "-m", tmp_path, "--no-normalize", "-o", out, "--backend", backend,
+                 "--pooling", pooling, LONG, "short")  # fmt: skip
+            close(torch.from_numpy(np.load(out)[0]), expected)
