@@ -23,8 +23,8 @@ from bertcli.records.examples import Example, Examples
 from bertcli.records.records import Record
 from bertcli.tasks.answer import AnswerTask
 from bertcli.tasks.classify import LIKELY, ClassifyTask
-from bertcli.tasks.head import Head, Settings
-from bertcli.tasks.pooled_head import CLASSIFIER, is_pooled_head, open_classifier
+from bertcli.tasks.head import Head, Settings, is_pooled_head
+from bertcli.tasks.pooled_head import CLASSIFIER, open_classifier
 from bertcli.tasks.tag import TagTask
 from bertcli.tokenizing.columns import Encoded, Layout
 
@@ -93,6 +93,8 @@ class Judge:
         unknown = sum(not number.keys() >= {*labels} for labels in targets)
         said = f"{unknown:,} of {len(examples):,} examples have a label that the model lacks"
         warnings = [said] if unknown else []
+        if task == "classify" and len({*map(tuple, targets)}) == 1:
+            warnings.append(f"all examples have the label {targets[0][0]!r}: macro F1 says little")
         if task == "multilabel":
             truth = np.zeros(scores.shape, bool)
             for row, labels in enumerate(targets):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, read_config
+from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
 from bertcli.embedding.pooling import split
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
@@ -301,6 +301,13 @@ def refuse_without_head(folder: Path, kind: str) -> None:
     from bertcli.checkpoints.load import examine
     from bertcli.models.heads import ARCHITECTURES
 
+    if is_pooled_head(folder):
+        command, example = TASKS[kind]
+        raise ModelError(
+            f"{folder}: scores labels of texts, and bertcli {command} needs {kind}",
+            f"bertcli classify is for this model; bertcli {command} takes another --model, for "
+            f"example {example}",
+        )
     report = examine(folder, ARCHITECTURES[kind])
     if _lacks_head(report):
         where = report.files[0] if len(report.files) == 1 else folder
@@ -309,6 +316,14 @@ def refuse_without_head(folder: Path, kind: str) -> None:
             f"give --model a checkpoint with that head, for example {TASKS[kind][1]}; this one "
             f"can be loaded as {' or '.join(report.classes)}",
         )
+
+
+def is_pooled_head(folder: Path) -> bool:
+    """Tell whether a sentence model ends in a layer with a score for each label."""
+    modules = read_modules(folder)
+    if not modules or modules[-1].kind != "Dense":
+        return False
+    return bool(read_config(bert_folder(folder)).id2label)
 
 
 def _lacks_head(report: LoadReport) -> bool:

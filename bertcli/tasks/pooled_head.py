@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.hub import ModelFolder
@@ -21,7 +19,7 @@ from bertcli.inference.progress import Ran
 from bertcli.inference.runtime import Runtime
 from bertcli.inference.tell import Tell
 from bertcli.records.records import Record
-from bertcli.tasks.head import Head, Settings
+from bertcli.tasks.head import Head, Settings, is_pooled_head
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -90,11 +88,3 @@ def open_classifier(found: ModelFolder, settings: Settings, tell: Tell) -> Head 
     if is_pooled_head(found.path):
         return PooledHead.open(found, settings, tell)
     return Head.open(found, CLASSIFIER, settings, tell)
-
-
-def is_pooled_head(folder: Path) -> bool:
-    """Tell whether a sentence model ends in a layer with a score for each label."""
-    modules = read_modules(folder)
-    if not modules or modules[-1].kind != "Dense":
-        return False
-    return bool(read_config(bert_folder(folder)).id2label)

@@ -19,6 +19,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.tasks.classify import ClassifyTask
 from bertcli.tasks.head import TASKS, Head, Stream, streamed
+from bertcli.tasks.pooled_head import PooledHead
 from bertcli.tasks.results import Result
 
 BLANK = {"row": 0, "id": 0, "score": 0.0, "text": ""}
@@ -31,7 +32,7 @@ class RerankTask:
     Raises ModelError for a model that gives a pair more than one score, or takes no pairs.
     """
 
-    head: Head
+    head: Head | PooledHead
     query: str
     classify: ClassifyTask = field(init=False)
 
@@ -54,7 +55,7 @@ class RerankTask:
         return replace(streamed(self.head, reader, layout, judge, self._paired), blank=BLANK)
 
     def _paired(self, record: Record) -> Record:
-        return record._replace(text=self.query, pair=record.text)
+        return self.head.prepare(record._replace(text=self.query, pair=record.text))
 
 
 class Ranking:

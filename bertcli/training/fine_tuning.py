@@ -193,7 +193,10 @@ def _with_head(
             initialise_weight(name, weight, there.initializer_range)
             setattr(model.classifier, name.split(".")[1], nn.Parameter(weight))
             fresh.append(name)
-    return model, [f"fresh head: {', '.join(fresh)}"] if fresh else []
+    note = f"fresh head: {', '.join(fresh)}"
+    if kind.__name__ in there.architectures and headed and not same:
+        note += f"; the labels of {base.name} are others: {', '.join(own)[:80]}"
+    return model, [note] if fresh else []
 
 
 def _config(start: HeadedBert, texts: LabelledTexts) -> BertConfig:

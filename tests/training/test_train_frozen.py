@@ -43,6 +43,39 @@ def test_a_rule_is_learnt(whole):
     assert [row["label"] for row in rows] == [row["label"] for row in reviews(6, seed=9)]
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["tag", "a good film"], "scores labels of texts, and bertcli tag needs BertForToken"),
+        (
+            ["answer", "--question", "how", "--context", "good"],
+            "and bertcli answer needs BertForQuestion",
+        ),
+        (["rerank", "a good film", "a bad one"], "gives a pair 2 scores, and rerank needs one"),
+    ],
+)
+def test_other_commands_say_what_the_model_is_for(argv, said, whole):
+    done = bad(*argv, "-m", whole[0])
+    assert said in done.error
+    assert argv[0] == "rerank" or "bertcli classify is for this model" in done.err
+
+
+def test_one_score_of_pairs_ranks_texts(tmp_path):
+    file = written(tmp_path / "pairs.jsonl", scored(60))
+    assert call(*argv(file, tmp_path / "out", "--steps", 20)).code == 0
+    rows = good("rerank", "a good film", "a bad one", "lovely", "-m", tmp_path / "out").rows
+    pair = good("classify", "a good film", "--pair", "lovely", "-m", tmp_path / "out").rows[0]
+    assert len(rows) == 2 and rows[0]["score"] >= rows[1]["score"]
+    (one,) = [row for row in rows if row["text"] == "lovely"]
+    assert one["score"] == pytest.approx(pair["score"], abs=1e-5)
+
+
+def test_an_evaluation_of_one_class_says_so(whole, tmp_path):
+    rows = [row for row in reviews(30) if row["label"] == "good"]
+    done = call("evaluate", written(tmp_path / "e.jsonl", rows), "-m", whole[0])
+    assert done.code == 0 and "all examples have the label 'good'" in done.err
+
+
 def test_vectors_are_kept_for_a_run_that_is_resumed(whole, tmp_path, monkeypatch):
     """They are computed again where the file is damaged, or is of other texts."""
     out, more = tmp_path / "out", ["--steps", 6, "--save-every", 2, "--resume"]

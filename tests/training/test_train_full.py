@@ -240,6 +240,13 @@ def test_equal_texts_are_on_one_side(base, tmp_path):
 # --- what goes wrong, and what is said ---
 
 
+def test_a_head_for_other_labels_is_made_anew_and_said(file, models, tmp_path):
+    other = models("BertForSequenceClassification", **STILL)
+    done = call(*argv(file, tmp_path / "out", other, "--steps", 1))
+    assert done.code == 0
+    assert "fresh head: classifier.weight, classifier.bias; the labels of " in done.err
+
+
 def with_rows(*rows):
     return [*reviews(20), *rows]
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertcli.cli.commands.task_run import open_head, report
+from bertcli.cli.commands.task_run import open_labels, report
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
@@ -57,7 +57,7 @@ def rerank(
     console = messages.console()
     form = output.form(ROWS)
     reader = asked.reader(files, console)
-    head = open_head("BertForSequenceClassification", model, length, compute, console)
+    head = open_labels(model, length, compute, console)
     from bertcli.tasks.rerank import BLANK, Ranking, RerankTask, ranked_row
 
     stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
