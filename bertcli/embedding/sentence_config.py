@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.checkpoints.scan import (
+    TERM_TABLE,
     SentenceModule,
     is_model2vec,
     is_static,
     read_modules,
+    read_routes,
     transformer_path,
 )
 from bertcli.errors import ModelError, UsageError
@@ -242,15 +244,26 @@ def _other_tasks(raw: JsonObject) -> Iterator[str]:
 
 def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -> None:
     hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
-    if "SpladePooling" in untaught:
-        hint = "--sparse writes the weights of terms that this model makes"
-    elif any(name == "MultiVectorMask" or name.startswith("pylate.") for name in untaught):
-        hint = "--token-vectors gives the vectors of tokens that this model makes (ColBERT)"
+    match option_for(folder):
+        case "--sparse":
+            hint = "--sparse writes the weights of terms that this model makes"
+        case "--token-vectors":
+            hint = "--token-vectors gives the vectors of tokens that this model makes (ColBERT)"
     if untaught:
         names = ", ".join(untaught)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)
     if not poolings:
         raise ModelError(f"{folder / 'modules.json'}: has no Pooling module", hint)
+
+
+def option_for(folder: Path) -> str:
+    """Return the option that a model's modules are for, where they make no vectors of texts."""
+    routes = read_routes(folder).values()
+    kinds = {one.kind for modules in (read_modules(folder), *routes) for one in modules}
+    if kinds & {"SpladePooling", TERM_TABLE}:
+        return "--sparse"
+    late = any(kind == "MultiVectorMask" or kind.startswith("pylate.") for kind in kinds)
+    return "--token-vectors" if late else ""
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:

@@ -20,7 +20,7 @@ from bertcli.checkpoints.comparison import Fit, fit, grouped, parts
 from bertcli.checkpoints.scan import WeightFiles, bert_folder, find_config, find_weights
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.embedding.sentence_config import Sentence, read_sentence
+from bertcli.embedding.sentence_config import Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer, tokenizer_details
@@ -185,7 +185,10 @@ def _concerns(report: FolderReport) -> Iterator[str]:
     pooled = report.sentence.dimension
     if pooled not in (None, width) and not report.sentence.of_tokens:
         yield f"pooling expects {pooled} dimensions per token, the model has {width}"
-    for name in report.sentence.unknown:
+    option = option_for(report.folder.path)
+    if option:
+        yield f"its modules make no vector of a text: embed requires {option}"
+    for name in () if option else report.sentence.unknown:
         yield f"sentence module {name} is unknown: embed requires --pooling"
     limit, fits = report.sentence.max_length, report.config.most_tokens
     if limit is not None and limit > fits:

@@ -94,6 +94,11 @@ def test_an_empty_query_has_no_term(folder):
     assert row == {"id": 0, "terms": {}, "n_tokens": 0}
 
 
+def test_it_is_said_what_the_modules_are_for(folder):
+    assert "--sparse" in bad("embed", "-m", folder, "a").hint
+    assert "requires --sparse" in " ".join(good("inspect", folder).out.split())
+
+
 def test_what_is_broken_is_one_line(folder, weights, tmp_path):
     other = tmp_path / "broken"
     shutil.copytree(folder, other)

@@ -53,7 +53,12 @@ class VectorOptions:
     pooling: PoolingMode = "auto"
     token_vectors: Annotated[
         bool,
-        flag("--token-vectors", "One vector per token, special tokens included."),
+        flag(
+            "--token-vectors",
+            "One vector per token, special tokens included. Of models for late interaction "
+            "(ColBERT), those that are matched: of documents, or with --prompt-name query of "
+            "queries.",
+        ),
     ] = False
     word_vectors: Annotated[
         Literal["first", "last", "mean", "max"] | None,
@@ -66,8 +71,9 @@ class VectorOptions:
         bool,
         flag(
             "--sparse",
-            "Weights of terms instead (SPLADE), by a masked language model. Pooled by max (or "
-            "sum), as the model says; written as jsonl, npz (as of scipy.sparse) or parquet.",
+            "Weights of terms instead (SPLADE, BGE-M3), as jsonl, npz (a matrix of scipy.sparse) "
+            "or parquet. --pooling max or sum (auto: the model's). Torch runs masked language "
+            "models. --prompt-name query: for models that weigh queries by a table.",
         ),
     ] = False
     top_terms: Annotated[
