@@ -205,6 +205,8 @@ def prepare(model: BertModel, device: torch.device) -> str:
     made = Plain if reason or device.type != "cpu" else Prepacked
     if isinstance(model.pooler, BertPooler):
         model.pooler = PreparedPooler(made(model.pooler.dense))
+    if isinstance(project := model.embeddings.project, nn.Linear):
+        model.embeddings.project = made(project)
     fuse_qkv(model)
     for layer in model.encoder.layer:
         layer.attention.self.distance_embedding.prepare()
