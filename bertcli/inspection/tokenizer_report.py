@@ -11,7 +11,7 @@ from bertcli.errors import ModelError
 from bertcli.files.digests import sha256
 from bertcli.tokenizing.model_files import read_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.tokenizing.tokenizer_classes import PREFIX
+from bertcli.tokenizing.tokenizer_classes import goes_on
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,20 @@ def tokenizer_details(folder: Path) -> dict[str, Any]:
     """Return the details of a tokenizer; ModelError when it is missing or broken."""
     found = Tokenizer.load(folder)
     core, vocabulary = found.core, found.core.get_vocab()
-    file = tokenizer_files(bert_folder(folder))[0]
+    file, continues = tokenizer_files(bert_folder(folder))[0], goes_on(core)
+    added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
+    marked = type(core.model).__name__ == "WordPiece"
+    continuations = sum(continues(token) and (marked or token not in added) for token in vocabulary)
     return {
         "file": file.name,
         "sha256": sha256(file),
         "model": type(core.model).__name__,
-        "normalizer": type(core.normalizer).__name__,
+        "normalizer": type(core.normalizer).__name__ if core.normalizer else None,
         "vocabulary_size": len(vocabulary),
-        "words": sum(not token.startswith(PREFIX) for token in vocabulary),
-        "continuations": sum(token.startswith(PREFIX) for token in vocabulary),
+        "words": len(vocabulary) - continuations,
+        "continuations": continuations,
         "unused": sum(token.startswith("[unused") for token in vocabulary),
-        "added_tokens": {
-            token.content: index for index, token in core.get_added_tokens_decoder().items()
-        },
+        "added_tokens": added,
         "roles": found.roles,
         "special_tokens": found.special_ids(),
         "lower_case": getattr(core.normalizer, "lowercase", None),

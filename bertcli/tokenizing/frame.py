@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
 
 
+EXAMPLES = ("a", "0", ".", "的", "а", "ا", "अ")  # one of which has a token
+
+
 class Frame(NamedTuple):
     """The special tokens of a text or a pair, and the token type of each of the seven parts."""
 
@@ -20,7 +23,8 @@ class Frame(NamedTuple):
 
 def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
     """Return what a tokenizer puts around texts; None where no such frame tells it all."""
-    made = core.encode("a", "a" if pair else None, add_special_tokens=special)
+    text = next((text for text in EXAMPLES if core.encode(text, add_special_tokens=False).ids), "")
+    made = core.encode(text, text if pair else None, add_special_tokens=special)
     which, ids, types = made.sequence_ids, made.ids, made.type_ids
     if 0 not in which or (pair and 1 not in which):
         return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from copy import copy
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 from bertcli.records.records import Record
 from bertcli.tokenizing.run import Batch, RaggedBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.tokenizing.tokenizer_classes import PREFIX
+from bertcli.tokenizing.tokenizer_classes import goes_on
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12
@@ -24,9 +24,12 @@ class CorpusStats:
         self.cut_at = cut_at if cut_at is not None else tokenizer.limit
         self._begin()
         core = tokenizer.core
-        vocabulary = core.get_vocab()
-        self.continuing = {i for token, i in vocabulary.items() if token.startswith(PREFIX)}
-        self.outside = {i for i, token in core.get_added_tokens_decoder().items() if token.special}
+        added, continues = core.get_added_tokens_decoder(), goes_on(core)
+        found = {i for token, i in core.get_vocab().items() if continues(token)}
+        self.outside = {i for i, token in added.items() if token.special}
+        # Elsewhere a text begins with a word, though its first token may have no mark of one.
+        self.is_marked = type(core.model).__name__ == "WordPiece"
+        self.continuing = found if self.is_marked else found - added.keys()
         self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], -1)
         self.outside.discard(self.unk)
 
@@ -51,6 +54,9 @@ class CorpusStats:
             self.lengths[len(ids)] += 1
             self.special += sum(map(self.outside.__contains__, ids))
             self.pieces += sum(map(self.continuing.__contains__, ids))
+            if not self.is_marked:
+                after = [True, *map(self.outside.__contains__, ids)]
+                self.pieces -= sum(map(self.continuing.__contains__, compress(ids, after)))
             unknown = ids.count(self.unk)
             if unknown:
                 self.unknown += unknown
@@ -88,9 +94,15 @@ class CorpusStats:
         tokens = batch.tokens
         self.lengths.update(tokens.lengths.tolist())
         times = np.bincount(tokens.ids)
-        for count, wanted in (("special", self.outside), ("pieces", self.continuing)):
-            there = [index for index in wanted if index < len(times)]
-            setattr(self, count, getattr(self, count) + int(times[there].sum()))
+        special = [index for index in self.outside if index < len(times)]
+        self.special += int(times[special].sum())
+        there = [index for index in self.continuing if index < len(times)]
+        self.pieces += int(times[there].sum())
+        if not self.is_marked:
+            after = np.insert(np.isin(tokens.ids, list(self.outside)), 0, True)
+            after[tokens.offsets] = True
+            first = tokens.ids[after[:-1]]
+            self.pieces -= int(np.isin(first, list(self.continuing)).sum())
         unknown = np.flatnonzero(tokens.ids == self.unk)
         self.unknown += len(unknown)
         for at in np.unique(np.searchsorted(tokens.offsets, unknown, "right") - 1).tolist():

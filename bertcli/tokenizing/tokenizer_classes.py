@@ -40,6 +40,7 @@ LIKE_ROBERTA = {
 }
 ENDS = ("cls_token", "sep_token")  # around texts
 PREFIX = "##"  # of a token that continues a word
+BYTE_SPACE = "Ġ"  # what GPT-2 writes for the byte of a blank
 SPACE = "▁"  # what SentencePiece writes for a blank
 
 
@@ -95,6 +96,20 @@ def _steps(part: Any) -> list[Any]:
 
 def _step(part: Any, name: str) -> Any:
     return next((step for step in _steps(part) if type(step).__name__ == name), None)
+
+
+def goes_on(core: Tokenizer) -> Callable[[str], bool]:
+    """Return what tells of a token whether it goes on with a word that another one began.
+
+    With WordPiece such a token is marked; with most others the one that begins a word is.
+    """
+    if type(core.model).__name__ == "WordPiece":
+        return lambda token: token.startswith(PREFIX)
+    if _step(core.pre_tokenizer, "ByteLevel"):
+        return lambda token: not token.startswith(BYTE_SPACE)
+    if _step(core.pre_tokenizer, "Metaspace"):
+        return lambda token: not token.startswith(SPACE)
+    return lambda token: False
 
 
 def _switch(settings: JsonObject, key: str, otherwise: bool) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from front import PACKAGE, bad, call, good, ids_of
 from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
+from tokenizers_made import MADE
 
 A, B = [101, 1037, 102], [101, 1038, 102]  # the texts "a" and "b"
 TEXTS = ["I love NLP!", "a, b", "Zürich: 東京", ""]
@@ -247,6 +248,42 @@ def test_stats_against_a_plain_computation():
     for bar in bars:
         assert bar["texts"] == sum(bar["from"] <= length <= bar["to"] for length in lengths)
     assert sum(bar["texts"] for bar in bars) == 61
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta", "deberta", "metaspace", "modernbert"])
+def test_stats_of_other_tokenizers(tmp_path, family):
+    """Words are what stands between blanks, one by one and as arrays."""
+    folder = MADE[family](tmp_path / "m")
+    texts = ["I love language", "Paris  the capital of France", "", "x"]
+    many = "\n".join(texts * 100)
+    few = good("tokenize", "-m", folder, "--stats", "--", *texts).rows[0]
+    found = good("tokenize", "-m", folder, "--stats", stdin=many).rows[0]
+    extra = family in ("roberta", "metaspace")  # a blank that is a token of its own
+    assert few["words"] == 9 + extra
+    assert found["words"] == 100 * few["words"]
+    assert few["tokens"] == sum(len(ids) for ids in good("tokenize", "-m", folder, *texts).ids)
+    assert few["unknown"] == 0 and few["pieces_per_word"] >= 1
+
+
+@pytest.mark.parametrize("family", MADE)
+def test_every_family_there_and_back(tmp_path, family):
+    folder = MADE[family](tmp_path / "m")
+    text = "the capital of france is paris"
+    (row,) = good("tokenize", "-m", folder, "--tokens", "--special-tokens-mask", text).rows
+    assert set(row["token_type_ids"]) == {0} and row["special_tokens_mask"][0] == 1
+    lines = json.dumps(row)
+    for options in ((), ("--pair", text), ("--no-special-tokens",)):
+        ids = good("tokenize", "-m", folder, *options, text).out
+        back = good("decode", "-m", folder, "--skip-special-tokens", stdin=ids).out
+        assert " ".join(back.split()).startswith(text)
+    decoded = good("decode", "-m", folder, "--as", "tokens", "-f", "jsonl", stdin=lines)
+    named = decoded.rows[0]["tokens"]
+    assert named == row["tokens"]
+    assert good("tokenize", "-m", folder, "--from-tokens", "--", *named).ids == [row["input_ids"]]
+    padded = good(
+        *("tokenize", "-m", folder, "--padding", "longest", "--padding-side", "left"), text, "the"
+    )
+    assert len({len(ids) for ids in padded.ids}) == 1
 
 
 def test_stats_for_people():

@@ -1,0 +1,19 @@
+"""What `inspect --tokenizer` says of tokenizers of every kind."""
+
+import pytest
+from tokenizers_made import MADE
+
+from bertcli.inspection.tokenizer_report import tokenizer_details
+
+KINDS = {"roberta": "BPE", "metaspace": "BPE", "xlm_roberta": "Unigram", "mpnet": "WordPiece"}
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_any_kind_of_tokenizer(tmp_path, family):
+    found = tokenizer_details(MADE[family](tmp_path / "m", model_max_length=512))
+    assert found["model"] == KINDS[family]
+    assert found["words"] + found["continuations"] == found["vocabulary_size"]
+    assert found["words"] > 40 and found["continuations"] > 40
+    assert found["roles"]["mask_token"] == "<mask>" and found["roles"]["cls_token"] == "<s>"
+    assert found["special_tokens"].items() >= {"<s>": 0, "<pad>": 1, "</s>": 2}.items()
+    assert found["limit"] == 512
