@@ -27,6 +27,7 @@ class Dense:
     bias: np.ndarray | None = None  # [out]
     activation: str = "Identity"
     residual: np.ndarray | None = None  # [out, in], added behind the activation
+    kind = "Dense"
 
     @property
     def takes(self) -> int:

@@ -31,6 +31,10 @@ class VectorModule(Protocol):
     """A step of a sentence model."""
 
     @property
+    def kind(self) -> str:
+        """What sentence-transformers calls it."""
+
+    @property
     def takes(self) -> int | None:
         """The number of dimensions that it takes; None is any, and as many come out."""
 
@@ -50,6 +54,7 @@ class VectorModule(Protocol):
 class UnitLength:
     """Normalize: each vector gets length 1."""
 
+    kind = "Normalize"
     takes = width = None
 
     @property
@@ -68,6 +73,7 @@ class VectorNorm:
 
     weight: np.ndarray  # [D]
     bias: np.ndarray  # [D]
+    kind = "LayerNorm"
 
     @property
     def takes(self) -> int:
@@ -95,6 +101,7 @@ class WeightedLayers:
 
     start: int  # the first layer; 0 is the embedding output
     weights: np.ndarray  # [k], one for each layer from there to the last
+    kind = "WeightedLayerPooling"
     takes = width = None
 
     @property
@@ -132,7 +139,7 @@ def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
     for module in chain:
         if module.takes not in (None, width):
             raise ModelError(
-                f"{where}: {type(module).__name__} takes vectors of {module.takes} dimensions, "
+                f"{where}: {module.kind} takes vectors of {module.takes} dimensions, "
                 f"and those before it have {width}",
                 "give --pooling (mean, cls, ...) to take the vectors of the encoder inside",
             )
@@ -142,7 +149,7 @@ def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
 
 def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
     """Return the kinds of modules and the sha256 of their numbers, for manifests."""
-    return [{"kind": type(one).__name__, "sha256": _digest(one)} for one in chain]
+    return [{"kind": one.kind, "sha256": _digest(one)} for one in chain]
 
 
 def _digest(module: VectorModule) -> str:

@@ -181,6 +181,16 @@ def test_inspect_shows_the_modules(tmp_path):
     assert "also: Dense, LayerNorm, Dense" in good("inspect", folder).out
 
 
+def test_what_is_said_of_the_modules(tmp_path):
+    folder = saved(sentence_model(pooling(), shaken(st.LayerNorm(32))), tmp_path / "m")
+    said = call("embed", "-v", "-m", folder, "a").err
+    assert "pooling: mean (1_Pooling/config.json); modules: LayerNorm\n" in said
+    assert "sha256" not in said
+    shutil.rmtree(folder)
+    folder = saved(sentence_model(pooling("cls"), shaken(st.LayerNorm(31))), tmp_path / "m")
+    assert "LayerNorm takes vectors of 31 dim" in bad("embed", "-m", folder, "a").error
+
+
 def test_a_frozen_head_keeps_the_modules_of_its_base(tmp_path):
     folder = saved(sentence_model(*CHAINS["all"]), tmp_path / "m")
     data = tmp_path / "data.jsonl"

@@ -63,7 +63,8 @@ def pooling(embedder: Embedder) -> str:
         special = "included" if options.special_tokens else "left out"
         return f"one vector per token, special tokens {special}"
     where = embedder.sentence.found_in or "not specified by the model"
-    return f"pooling: {options.pooling} ({where})"
+    modules = ", ".join(module.kind for module in embedder.modules)
+    return f"pooling: {options.pooling} ({where}){f'; modules: {modules}' if modules else ''}"
 
 
 def computing(embedder: Embedder) -> str:
@@ -73,7 +74,7 @@ def computing(embedder: Embedder) -> str:
     settled = ", ".join(
         f"{name} {value}"
         for name, value in embedder.chosen().items()
-        if value not in (None, "") and name not in ("device", "threads")
+        if value not in (None, "") and name not in ("device", "threads", "modules")
     )
     return f"runs on {where}, threads {runtime.threads}; {settled}"
 
