@@ -97,7 +97,10 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
         )
     for key in ("is_decoder", "add_cross_attention", "extra_embeddings"):
         if getattr(config, key):
-            raise ModelError(f"{source}: {key} is not supported in pretraining", "remove it")
+            hint = "remove it"
+            if key == "extra_embeddings":
+                hint += "; bertcli train --extra NAME=FIELD adds them to the pretrained model"
+            raise ModelError(f"{source}: {key} is not supported in pretraining", hint)
     if config.hidden_size % config.num_attention_heads:
         raise ModelError(
             f"{source}: hidden_size {config.hidden_size} is not a multiple of "

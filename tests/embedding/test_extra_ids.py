@@ -101,6 +101,13 @@ def test_parquet_and_other_orders_give_the_same_bits(folder, file, tmp_path):
     assert np.array_equal(np.load(tmp_path / "b.npy"), found)
 
 
+def test_processes_are_given_the_ids_as_well(folder, file, tmp_path):
+    one = ["-o", tmp_path / "one.npy", "--backend", "torch"]
+    two = ["-o", tmp_path / "two.npy", "--device", "cpu,cpu", "--threads", 2]
+    assert call(*argv(file, folder, *one)).code == call(*argv(file, folder, *two)).code == 0
+    assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"))
+
+
 def test_ids_are_not_written_unless_they_are_asked_for(folder, file):
     rows = good(*argv(file, folder)).rows
     assert {*rows[0]} == {"id", "n_tokens", "embedding"}

@@ -113,6 +113,16 @@ def test_vectors_of_parts_are_computed_twice_with_the_same_dropout(models, tmp_p
         assert torch.equal(first, again)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_of_full_precision_where_the_model_computes_in_half(kind, base, tmp_path):
+    objective = pair_task(KINDS[kind][0](24), base, tmp_path).objective
+    one, other = torch.nn.functional.normalize(torch.randn(2, 9, 32), dim=-1)
+    scores = None if objective.scores is None else objective.scores[:9]
+    expected = objective.loss(one, other, other[:3], scores)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(objective.loss(one, other, other[:3], scores), expected)
+
+
 def test_pairs_that_belong_together_come_near(base, tmp_path):
     file = written(tmp_path / "pairs.jsonl", belonging(200))
     more = ["--steps", 60, "--eval-every", 20, "--batch-size", 12]
