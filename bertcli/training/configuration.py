@@ -65,6 +65,13 @@ def read(name: str, data: Instances) -> BertConfig:
     return config
 
 
+UNSUPPORTED = {  # keys of a config, and what to do about them
+    "is_decoder": "remove it",
+    "add_cross_attention": "remove it",
+    "extra_embeddings": "remove it; bertcli train --extra NAME=FIELD adds them afterwards",
+}
+
+
 def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> None:
     """Raise ModelError when a config cannot be trained on these instances.
 
@@ -95,11 +102,8 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
         raise ModelError(
             f"{source}: type_vocab_size {config.type_vocab_size}, but sentence pairs need 2", FIX
         )
-    for key in ("is_decoder", "add_cross_attention", "extra_embeddings"):
+    for key, hint in UNSUPPORTED.items():
         if getattr(config, key):
-            hint = "remove it"
-            if key == "extra_embeddings":
-                hint += "; bertcli train --extra NAME=FIELD adds them to the pretrained model"
             raise ModelError(f"{source}: {key} is not supported in pretraining", hint)
     if config.hidden_size % config.num_attention_heads:
         raise ModelError(
