@@ -163,9 +163,9 @@ FULL = Usual(epochs=3, batch_size=32, learning_rate=5e-5, log_every=10)
 FROZEN = Usual(epochs=30, batch_size=64, learning_rate=1e-3, log_every=100)
 LEAST_STEPS = 1000  # of a head alone, however few the examples
 MOST_EVALUATIONS = 50  # unless asked for
-# Labelled examples up to which a head alone is trained, unless --full says otherwise. A guess for
-# the time that full training takes on a CPU, not yet measured: see benchmarks/README.md.
-FEW = 5000
+# Labelled examples up to which a head alone is trained, unless --full says otherwise: the most at
+# which full training was not measurably better. See benchmarks/README.md.
+FEW = 1000
 
 
 @dataclass(frozen=True)

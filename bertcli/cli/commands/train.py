@@ -114,10 +114,10 @@ def _opened(
         _tell(pairs.tally, console)
         return pairs
     frozen = wanted.frozen
-    if frozen is None:
-        frozen = (
-            not wanted.extra and len(texts.train) <= FEW and texts.task not in ("tag", "answer")
-        )
+    if frozen is None and not wanted.extra and texts.task not in ("tag", "answer"):
+        frozen = len(texts.train) <= FEW
+        if not frozen:
+            console.note("all weights are trained; --frozen trains a head alone, in far less time")
     if not frozen:
         task = HeadTask.open(wanted, options, texts, folder.path)
         _tell(task.tally, console)
