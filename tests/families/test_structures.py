@@ -10,7 +10,7 @@ import transformers
 from family_models import ROWS, batch, our_model, their_model
 from front import good
 from model_reference import close, randomise
-from task_models import SIZES, tokenizer
+from task_models import SIZES, labels, tokenizer
 
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel, recomputing
@@ -101,3 +101,30 @@ def test_long_texts_reach_beyond_windows_and_buckets(kind, more, tmp_path):
             good("embed", "-q", "-m", tmp_path, "--no-normalize", "-o", out, "--backend", backend,
                  "--pooling", pooling, LONG, "short")  # fmt: skip
             close(torch.from_numpy(np.load(out)[0]), expected)
+
+
+def test_a_head_of_the_mean_of_all_tokens(tmp_path):
+    """classify, by both engines, alone and in a batch; and what train makes of such a model."""
+    said = {**SIZES, **labels("B-LOC", "O", "B-PER"), "pad_token_id": 0, "local_attention": 4}
+    config = transformers.ModernBertConfig(**said, classifier_pooling="mean")
+    model = randomise(transformers.ModernBertForSequenceClassification(config)).eval()
+    folder, out, file = tmp_path / "model", tmp_path / "out", tmp_path / "texts.jsonl"
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    texts = ["no", "the bank of the river", "a long and winding road", "no"]
+    file.write_text("".join(f'{{"text": "{one}", "label": "{len(one) % 2}"}}\n' for one in texts))
+    good("train", file, "-m", folder, "-o", out, "--full", "--epochs", 1, "-q",
+         "--eval-fraction", 0)  # fmt: skip
+    trained = transformers.ModernBertForSequenceClassification.from_pretrained(out).eval()
+    assert trained.config.classifier_pooling == "mean"
+    backends = ["torch", "openvino"] if find_spec("openvino") else ["torch"]
+    for path, theirs in ((folder, model), (out, trained)):
+        ids = [torch.tensor([tokenizer()(text)["input_ids"]]) for text in texts]
+        with torch.no_grad():
+            wanted = torch.cat([theirs(one).logits.softmax(-1).max(-1).values for one in ids])
+        for backend in backends:
+            more = ("-q", "-m", path, "-f", "jsonl", "--backend", backend)
+            rows = good("classify", *texts, *more).rows
+            close(torch.tensor([row["score"] for row in rows]), wanted)
+            (alone,) = good("classify", texts[1], *more).rows
+            assert alone["score"] == rows[1]["score"]
