@@ -176,7 +176,7 @@ class Embedder:
         kind = STATIC if sentence.static else sparse.kind if sparse else "BertModel"
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = open_tokenizer(spec, tell)
-        late = None if sentence.static else _late(folder.path, options, tokenizer)
+        late = None if sentence.static else late_of(folder.path, options, tokenizer)
         if late:
             options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
         options = settled(options, sentence)
@@ -568,7 +568,7 @@ def _pooler(options: EmbedOptions, kind: str) -> bool | None:
     return None if kind == "BertForMaskedLM" else options.pooling == "pooler"
 
 
-def _late(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:
+def late_of(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:
     """Return how tokens are matched one by one, where that is asked for and the model is for it."""
     late = read_late(folder, tokenizer) if options.per_token and options.words is None else None
     return late and replace(late, is_query=options.prompt_name == QUERY)

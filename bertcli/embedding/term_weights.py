@@ -190,7 +190,7 @@ def merged(windows: Sequence[np.ndarray], how: str) -> np.ndarray:
     weights = np.zeros(len(ids), np.float32)
     add: Any = np.maximum if how == "max" else np.add
     add.at(weights, places, np.concatenate(windows)[:, 1])
-    return np.stack([ids, weights], 1)
+    return np.stack([ids, weights], 1).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import Embedder, late_of
 from bertcli.embedding.options import EmbedOptions, reads_first, settled
 from bertcli.embedding.pooling import check_dim
 from bertcli.errors import ModelError, UsageError
@@ -149,16 +149,24 @@ class TextEmbedder(Embedder):
         """Return an embedder with other options, of the same open model where that can be."""
         asked = {**self.asked, **options}
         wanted = embed_options(asked)
+        if wanted.sparse or self.terms or self._matched(wanted):
+            return replace(self.open(self.folder, wanted, InLog(LOG), extra=True), asked=asked)
         other = settled(wanted, self.sentence)
         own = embed_options(self.asked).own_modules != wanted.own_modules
         own = own and bool({*self.sentence.modules} - PLAIN)
-        own = own or wanted.sparse or self.terms is not None
         if own or self._computes(other) != self._computes(self.options):
             return replace(self.open(self.folder, wanted, InLog(LOG), extra=True), asked=asked)
         made = replace(self, options=other, asked=asked)
         if other.dim is not None:
             check_dim(other.dim, made.width)
         return made
+
+    def _matched(self, wanted: EmbedOptions) -> bool:
+        """Tell whether tokens are matched one by one, or were: their role and length differ."""
+        if self.sentence.static:
+            return False
+        there = late_of(self.folder.path, wanted, self.runtime.tokenizer)
+        return self.late is not None or there is not None
 
     def _computes(self, options: EmbedOptions) -> tuple[Any, ...]:
         """Return all that a model is opened for."""

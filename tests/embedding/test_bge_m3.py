@@ -59,8 +59,11 @@ def test_terms_are_the_largest_weights_of_a_texts_own_tokens(folder, states, tmp
     np.testing.assert_allclose(ours, right, atol=1e-5)
     assert (right > 0).any(1).sum() > len(TEXTS) / 2
     windows = ("--on-truncate", "window", "--max-length", 9)
-    rows = good(*EMBED, "--sparse", "-m", folder, *windows, *TEXTS).rows
-    assert any(row["terms"] for row in rows)
+    for more in ((), windows):
+        streamed = good(*EMBED, "--sparse", "-m", folder, *more, *TEXTS)
+        assert any(row["terms"] for row in streamed.rows)
+        good(*EMBED, "--sparse", "-m", folder, *more, *TEXTS, "-o", tmp_path / f"{len(more)}.jsonl")
+        assert (tmp_path / f"{len(more)}.jsonl").read_bytes() == streamed.stdout
 
 
 def test_tokens_but_the_first_are_projected(folder, states):

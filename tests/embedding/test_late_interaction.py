@@ -9,6 +9,8 @@ from sentence_transformers import MultiVectorEncoder
 from task_models import texts
 from term_models import colbert, encoder, native, pylate
 
+from bertcli import Embedder
+
 pytestmark = pytest.mark.parity
 TEXTS = [*texts(6, 30), "Hello, world! (really)...", "a"]
 EMBED = ("embed", "-q", "--token-vectors", "--threads", 1)
@@ -104,6 +106,18 @@ def test_tokens_say_whose_vectors_there_are(root, base):
     (row,) = good(*EMBED, "-m", folder, "Is it?", "--prompt-name", "query").rows
     assert len(row["tokens"]) == len(row["vectors"]) == row["n_tokens"] == 20
     assert "?" in row["tokens"] and row["tokens"][-1] == "[MASK]"
+
+
+def test_python_has_both_kinds_of_texts(root, base):
+    folder = pylate(base, root / "python")
+    plain = Embedder.load(folder, pooling="mean", backend="torch", threads=1)
+    model = Embedder.load(folder, token_vectors=True, backend="torch", threads=1)
+    for one in (plain, model):
+        asked = {} if one is model else {"pooling": "auto", "token_vectors": True}
+        close(one.encode(TEXTS, **asked), vectors("-m", folder, *TEXTS))
+        asked["prompt_name"] = "query"
+        right = vectors("-m", folder, "--prompt-name", "query", *TEXTS)
+        close(one.encode(TEXTS, **asked), right)
 
 
 def test_what_does_not_fit(root, base):
