@@ -64,9 +64,10 @@ CPU = (
         for precision in ("float32", "int8")
     ),
     *(
-        Contestant(f"OpenVINO {precision}", "openvino", precision, ("openvino", *ONNX))
+        Contestant(f"OpenVINO {precision}", "openvino", precision, ("openvino", "transformers"))
         for precision in ("float32", "bfloat16")
     ),
+    Contestant("OpenVINO int8", "openvino", "int8", ("openvino", "nncf", "transformers")),
     *(products(precision) for precision in ("float32", "bfloat16", "int8")),
 )
 

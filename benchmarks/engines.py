@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from contestants import Contestant
-from exported import ctranslate2_folder, fused_file, onnx_file
+from exported import ctranslate2_folder, fused_file, openvino_file
 
 BUDGETS = (1024, 2048, 4096, 8192)  # tokens of a batch
 ROWS = (16, 32, 64, 128)  # texts of a batch, where the peer counts those
@@ -88,15 +88,15 @@ def openvino(contestant: Contestant, place: Place) -> Loaded:
     from openvino import Core
 
     core = Core()
-    asked = {"float32": "f32", "bfloat16": "bf16"}[contestant.precision]
+    asked = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}[contestant.precision]
     settings = {"INFERENCE_PRECISION_HINT": asked, "INFERENCE_NUM_THREADS": place.threads}
-    file = onnx_file(place.model, place.work)
+    file = openvino_file(place.model, place.work, quantized=contestant.precision == "int8")
     compiled = core.compile_model(file, "CPU", settings | {"NUM_STREAMS": 1})
     got = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if got != asked:
         raise RuntimeError(f"OpenVINO computes in {got} here")
     request = compiled.create_infer_request()
-    return batched(place, lambda ids, keep: request.infer({"ids": ids, "keep": keep})[0])
+    return batched(place, lambda ids, keep: request.infer([ids, keep])[0])
 
 
 def ctranslate2(contestant: Contestant, place: Place) -> Loaded:
