@@ -46,3 +46,10 @@ def test_a_page_speaks_of_classes_that_there_are(family):
     assert all(family.our_class(family.their_class(name)) == name for name in ours)
     for theirs, mine in family.tensors:
         assert len(re.findall("#", theirs)) == len(re.findall("#", mine)), theirs
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
+def test_an_unknown_part_of_an_encoder_stays_one(family):
+    """It is refused as a tensor that the config does not have, and not passed over as a head's."""
+    assert family.ours(f"{family.base}.memory.weight") == ("bert.memory.weight",)
+    assert family.ours("memory.weight") == ("memory.weight",)

@@ -139,7 +139,7 @@ def tensors(output):
 
 @pytest.mark.parametrize(("row", "name"), CASES)
 def test_shapes_are_told_without_the_model(row, name):
-    for seed in seeds(row):
+    for seed in seeds(row)[:6]:
         theirs = their_model(row, name, seed)
         ours = our_model(theirs)
         config, kind = ours.config, type(ours).__name__
