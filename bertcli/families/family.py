@@ -81,8 +81,8 @@ class Family:
             found = tuple(_replaced(theirs, part, body) for part in parts)
             if found[0] is not None:
                 return tuple(_with_base(one) for one in found if one is not None)
-        found = _with_base(_first(self._pairs(kind), body))
-        return (BASE + body if found == body != name else found,)
+        one = _with_base(_first(self._pairs(kind), body))
+        return (BASE + body if one == body != name else one,)
 
     def theirs(self, name: str, kind: str = "") -> str:
         """Return the name under which transformers saves our tensor, in the file of this class.
