@@ -280,8 +280,10 @@ def is_static(folder: Path) -> bool:
 
 def is_model2vec(folder: Path) -> bool:
     """Tell whether a folder is one that model2vec wrote, in whose ways its texts are read."""
-    path = find_config(folder)
-    return path is not None and read_object(path).get("model_type") == "model2vec"
+    try:
+        return read_object(folder / CONFIGS[0]).get("model_type") == "model2vec"
+    except ModelError:  # whoever needs the config says what is wrong with it
+        return False
 
 
 def bert_folder(folder: Path) -> Path:
