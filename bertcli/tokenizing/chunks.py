@@ -116,7 +116,7 @@ class TokenCounter:
         self.pattern = _BREAK if self.is_exact else _BEFORE_WHITE
         added = tokenizer.core.get_added_tokens_decoder().values()
         self.inside: dict[str, list[tuple[str, int]]] = {}  # two letters -> a token, place between
-        for name in (token.content for token in added):
+        for name in (token.content for token in added if not token.content.isspace()):
             for at, (before, after) in enumerate(pairwise(name), 1):
                 self.inside.setdefault(before + after, []).append((name, at))
         self.remembered = lru_cache(WORDS)(self._starts)
@@ -169,15 +169,17 @@ class TokenCounter:
         return found
 
     def _starts(self, word: str) -> list[int]:
-        found, end = [], 0
+        found, end, last = [], 0, 0
         for start, stop in self.tokenizer.core.encode(word, add_special_tokens=False).offsets:
             if (
                 not self.is_exact and word[start : start + 1].isspace()
             ):  # a blank in a token belongs to the piece before
                 after = _after_white(word, start)
                 start = after if after <= stop and after < len(word) else start
-            found.append(start if start >= end else -1)
-            end = max(end, stop)
+            # Bytes of two characters may be one token: the second begins within it.
+            begins = start >= end or (start > last and not self.is_exact)
+            found.append(start if begins else -1)
+            end, last = max(end, stop), start
         return found
 
 

@@ -298,6 +298,23 @@ def test_time_grows_with_the_text_and_not_with_its_square(default, monkeypatch, 
     assert sum(looked_at) < 4 * len(text)
 
 
+@pytest.mark.parametrize("piece", ["word ", "中", "x", "👍", " ", "The cat sat there. "])
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta", "modernbert"])
+def test_pieces_are_nearly_full_with_any_tokenizer(tmp_path, monkeypatch, family, piece):
+    """Where sums of tokens are a guess, no more of the text is looked at than a few times."""
+    tokenizer, looked_at = Tokenizer.load(MADE[family](tmp_path)), []
+    text, starts = piece * (6_000 // len(piece)), module.TokenCounter.starts
+
+    def counting(counter, text, start, end):
+        looked_at.append(end - start)
+        return starts(counter, text, start, end)
+
+    monkeypatch.setattr(module.TokenCounter, "starts", counting)
+    found = checked(tokenizer, text, 64)
+    assert sum(looked_at) < 8 * len(text)
+    assert all(one.n_tokens >= 55 for one in found[:-1])
+
+
 def test_a_prompt_counts(default):
     prompt = "a prompt of tokens: "  # six
     chunker = Chunker(default, ChunkSettings(10), lambda texts: [prompt + text for text in texts])

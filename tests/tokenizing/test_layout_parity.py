@@ -1,11 +1,12 @@
 """Padding, truncation and windows against transformers, for every combination of their values."""
 
-from itertools import product
+from itertools import chain, product
 
 import hostile
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tokenizers_made import MADE
 
 from bertcli.errors import InputError, UsageError
 from bertcli.records.records import Record
@@ -31,10 +32,12 @@ class Pair:
     """The same vocabulary in both libraries."""
 
     def __init__(self, folder):
-        from transformers import BertTokenizerFast
+        from transformers import AutoTokenizer, BertTokenizerFast
 
         self.ours = Tokenizer.load(folder)
-        self.theirs = BertTokenizerFast.from_pretrained(folder, do_lower_case=True)
+        kind = AutoTokenizer if "tokenizer_class" in self.ours.settings else BertTokenizerFast
+        lower = {} if kind is AutoTokenizer else {"do_lower_case": True}
+        self.theirs = kind.from_pretrained(folder, **lower)
 
     def found(self, records, layout):
         """Return our rows; None when truncation cannot be done."""
@@ -66,6 +69,7 @@ class Pair:
                 return_overflowing_tokens=layout.overflowing,
                 return_offsets_mapping=True,
                 return_special_tokens_mask=True,
+                return_token_type_ids=True,
                 verbose=False,
             )
         except BaseException as refused:  # a stride that does not fit a pair is a panic there
@@ -132,6 +136,25 @@ def test_every_layout(pair, padding, truncation, pairs):
             done, refused = done + (right is not None), refused + (right is None)
     assert done or (truncation == "only_second" and not pairs)
     assert not refused or pairs or truncation == "only_second"
+
+
+@pytest.mark.parametrize("family", MADE)
+def test_layouts_of_every_family(tmp_path, family):
+    """A share of all layouts: one of 21, and each family begins with another."""
+    pair = Pair(MADE[family](tmp_path / "m"))
+    first = list(MADE).index(family) % 7
+    every = (layouts(fill, cut) for fill, cut in product(("longest", "max_length"), CUTS))
+    for layout in list(chain.from_iterable(every))[first::21]:
+        records = [Record(*both) for both in zip(TEXTS, PAIRS, strict=True)]
+        for at, record in enumerate(records):
+            right = pair.right(TEXTS[at : at + 1], PAIRS[at : at + 1], layout)
+            found = pair.found([record], layout)
+            for row in (*(found or ()), *(right or ())):
+                if layout.overflowing:  # of a pair's windows there, some have its types, some not
+                    row.pop("token_type_ids")
+                if family == "roberta_prefix":  # the blank of a first token that is left is in it
+                    row.pop("offset_mapping")
+            assert found == right, (layout, record)
 
 
 @pytest.mark.parametrize("padding", ["do_not_pad", "longest", "max_length"])
