@@ -53,7 +53,7 @@ def scaled(said: JsonObject, theta: float) -> Rotary:
             f"known: {', '.join(KNOWN)}",
         )
     if said.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise ModelError(f"{said.source}: rotary positions of a part of each head (unsupported)")
+        raise ModelError(f"{said.source}: rotary positions of a part of heads are not supported")
     base: float = said.checked("rope_theta", *POSITIVE) or theta
     scaling: float = said.needed("factor", *POSITIVE) if kind == "linear" else 1.0
     return Rotary(base, scaling)

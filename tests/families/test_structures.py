@@ -79,6 +79,9 @@ def test_heads_are_pruned_or_it_is_said_why_not(row):
 @pytest.mark.parametrize(("kind", "more"), [
     ("ModernBert", {"local_attention": 12, "pad_token_id": 0}),
     ("MPNet", {}),
+    ("JinaEmbeddingsV3", {"rope_parameters": {"rope_type": "linear", "factor": 3.0,
+                                              "rope_theta": 500.0}}),
+    ("Gte", {}),
     ("DebertaV2", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"],
                    "position_buckets": 16, "share_att_key": True, "norm_rel_ebd": "layer_norm"}),
 ])  # fmt: skip
