@@ -30,7 +30,7 @@ from bertcli.checkpoints.stored_numbers import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.dense import Dense
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.sentence_config import CONFIG, Sentence
+from bertcli.embedding.sentence_config import COLBERT, CONFIG, Sentence
 from bertcli.embedding.sentence_modules import VectorModule, read_chain
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
@@ -221,7 +221,7 @@ def _files(folder: Path) -> LateFiles | None:
         return LateFiles((linear(folder / BGE),), first=False)
     if modules:
         return None
-    if "HF_ColBERT" in read_config(folder).architectures:
+    if COLBERT in read_config(folder).architectures:
         return _of_colbert(folder)
     return None
 

@@ -42,6 +42,7 @@ MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}  # thei
 
 CONFIG = "config_sentence_transformers.json"
 MODEL2VEC_TOKENS = 512  # of a text, where a model2vec folder names no limit
+COLBERT = "HF_ColBERT"  # the architecture of ColBERT's own folders
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
 
 
@@ -103,6 +104,12 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     unknown = [*chain.unknown, *_other_tasks(inner)] if modules else []
     if modules and pooling == "auto":
         _refuse(unknown, poolings, folder)
+    elif pooling == "auto" and option_for(folder):
+        raise ModelError(
+            f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
+            "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
+            "vectors of the encoder inside",
+        )
     modes, include_prompt, dimension, found_in = None, True, None, ""
     if poolings:  # as in sentence-transformers, the last one decides
         found_in = f"{poolings[-1].path}/config.json"
@@ -257,11 +264,14 @@ def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -
 
 
 def option_for(folder: Path) -> str:
-    """Return the option that a model's modules are for, where they make no vectors of texts."""
+    """Return the option that a model is for, where it makes no vectors of texts; "" else."""
     routes = read_routes(folder).values()
     kinds = {one.kind for modules in (read_modules(folder), *routes) for one in modules}
     if kinds & {"SpladePooling", TERM_TABLE}:
         return "--sparse"
+    named = read_object(folder / "config.json").get("architectures") if not kinds else None
+    if isinstance(named, list) and COLBERT in named:
+        return "--token-vectors"
     late = any(kind == "MultiVectorMask" or kind.startswith("pylate.") for kind in kinds)
     return "--token-vectors" if late else ""
 

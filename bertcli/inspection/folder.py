@@ -187,7 +187,7 @@ def _concerns(report: FolderReport) -> Iterator[str]:
         yield f"pooling expects {pooled} dimensions per token, the model has {width}"
     option = option_for(report.folder.path)
     if option:
-        yield f"its modules make no vector of a text: embed requires {option}"
+        yield f"the model makes no vector of a text: embed requires {option}"
     for name in () if option else report.sentence.unknown:
         yield f"sentence module {name} is unknown: embed requires --pooling"
     limit, fits = report.sentence.max_length, report.config.most_tokens

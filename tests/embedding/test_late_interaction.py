@@ -124,5 +124,9 @@ def test_what_does_not_fit(root, base):
     folder = pylate(base, root / "refused")
     assert "window" in bad(*EMBED, "-m", folder, "a", "--on-truncate", "window", code=2).error
     assert "--token-vectors" in bad("embed", "-m", folder, "a").hint
+    other = colbert(base, root / "refused too")
+    assert "--token-vectors" in bad("embed", "-m", other, "a").hint
+    assert good("embed", "-q", "-m", other, "--pooling", "mean", "a").rows
+    assert "requires --token-vectors" in " ".join(good("inspect", other).out.split())
     argv = (*EMBED, "-m", folder, "a", "--backend", "openvino")
     assert "expansion" in bad(*argv, code=2).error
