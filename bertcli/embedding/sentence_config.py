@@ -102,14 +102,8 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
         return _static(folder, modules)
     chain = _chain(folder, modules, _gives_layers(folder / transformer, inner))
     unknown = [*chain.unknown, *_other_tasks(inner)] if modules else []
-    if modules and pooling == "auto":
-        _refuse(unknown, poolings, folder)
-    elif pooling == "auto" and option_for(folder):
-        raise ModelError(
-            f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
-            "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
-            "vectors of the encoder inside",
-        )
+    if pooling == "auto":
+        _refuse(unknown, modules, folder)
     modes, include_prompt, dimension, found_in = None, True, None, ""
     if poolings:  # as in sentence-transformers, the last one decides
         found_in = f"{poolings[-1].path}/config.json"
@@ -249,7 +243,10 @@ def _other_tasks(raw: JsonObject) -> Iterator[str]:
         yield f"Transformer that gives {output}"
 
 
-def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -> None:
+def _refuse(untaught: list[str], modules: list[SentenceModule], folder: Path) -> None:
+    if not modules:
+        _refuse_colbert(folder)
+        return
     hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
     match option_for(folder):
         case "--sparse":
@@ -259,8 +256,17 @@ def _refuse(untaught: list[str], poolings: list[SentenceModule], folder: Path) -
     if untaught:
         names = ", ".join(untaught)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)
-    if not poolings:
+    if "Pooling" not in {module.kind for module in modules}:
         raise ModelError(f"{folder / 'modules.json'}: has no Pooling module", hint)
+
+
+def _refuse_colbert(folder: Path) -> None:
+    if option_for(folder):
+        raise ModelError(
+            f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
+            "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
+            "vectors of the encoder inside",
+        )
 
 
 def option_for(folder: Path) -> str:
