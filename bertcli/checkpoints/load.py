@@ -130,6 +130,9 @@ def _plan(
     made = architecture(config) if cls is None else cls
     if pooler is not None and not issubclass(made, BertModel):
         raise ValueError(f"{made.__name__} has a fixed choice of pooler")
+    if pooler and not config.structure.pooler:
+        title = config.family.title
+        raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
     tensors = read_tensors(require_weights(folder))
     found, twice = by_canonical_name(tensors, config.family, made.__name__)
     if twice:

@@ -3,6 +3,7 @@
 Their tokenizer is the default model's; what families have of their own is tested in tokenizing/.
 """
 
+import inspect
 import json
 from importlib.util import find_spec
 
@@ -222,3 +223,35 @@ def test_a_vector_has_the_same_bits_in_any_batch(row, family, tmp_path):
             good("embed", *fixed, *batch, "--threads", 1)
             found.append(np.load(out))
         assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2]), pooling
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_a_pooler_is_used_or_said_not_to_be_there(row, family, tmp_path):
+    folder, out = family(row), tmp_path / "out.npy"
+    argv = ("embed", "-q", "-m", folder, "--pooling", "pooler", "--no-normalize", "-o", out, "a")
+    model = family.models[folder]
+    if getattr(model, "pooler", None) is None:
+        page = FAMILIES[row.model_type]
+        told = (f"family {page.title} have no pooler", f"{row.prefix}Model needs pooler.dense")
+        assert any(words in bad(*argv).error for words in told)
+        return
+    good(*argv)
+    with torch.no_grad():
+        close(torch.from_numpy(np.load(out)), model(ids_of("a")).pooler_output)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
+def test_pairs_are_judged_as_by_transformers(row, family):
+    if f"{row.prefix}ForSequenceClassification" not in FAMILIES[row.model_type].classes:
+        return
+    folder = family(row, "ForSequenceClassification")
+    model = family.models[folder]
+    given = tokenizer()("who is it", "the river", return_tensors="pt")
+    types = given.pop("token_type_ids")
+    if "token_type_ids" in inspect.signature(type(model).forward).parameters:
+        given["token_type_ids"] = types
+    line = json.dumps({"text": "who is it", "pair": "the river"})
+    (found,) = good("classify", "-m", folder, "--input-format", "jsonl", "--pair-field", "pair",
+                    "-f", "jsonl", stdin=line).rows  # fmt: skip
+    with torch.no_grad():
+        close(torch.tensor(found["score"]), model(**given).logits[0].softmax(-1).max())
