@@ -227,9 +227,11 @@ def resized(parts: Iterator[Array], size: int) -> Iterator[Array]:
         held.append(part)
         if sum(map(len, held)) >= size:
             joined = np.concatenate(held)
+            del part  # or all of it would be in memory twice while shards are written
             whole = len(joined) - len(joined) % size
+            held = [joined[whole:].copy()]
             yield from (joined[at : at + size] for at in range(0, whole, size))
-            held = [joined[whole:]]
+            del joined
     if any(map(len, held)):
         yield np.concatenate(held)
 
@@ -270,11 +272,14 @@ class Shuffle:
 
     def __iter__(self) -> Iterator[Array]:
         """Yield all rows in random order, in arrays of no fixed length; the files are removed."""
-        import numpy as np
-
         for path in self.files:
             if path.exists():
-                rows = np.fromfile(path, self.kind)
-                path.unlink()
-                order = [self.rng.random() for _ in range(len(rows))]
-                yield rows[np.argsort(order, kind="stable")]
+                yield self._shuffled(path)
+
+    def _shuffled(self, path: Path) -> Array:
+        import numpy as np
+
+        rows: Array = np.fromfile(path, self.kind)
+        path.unlink()
+        order = np.fromiter((self.rng.random() for _ in range(len(rows))), float, len(rows))
+        return rows[np.argsort(order, kind="stable")]
