@@ -21,7 +21,7 @@ TYPES = 256  # no token type makes a difference
 
 
 @dataclass(frozen=True)
-class TokenCounter:
+class NoModelRunner:
     """Runs nothing."""
 
     busy = True
@@ -48,7 +48,7 @@ class NoModelRuntime(Runtime):
             max_position_embeddings=UNLIMITED,
             type_vocab_size=TYPES,
         )
-        return cls(spec, tokenizer, config, TokenCounter(), ("cpu",), 1)
+        return cls(spec, tokenizer, config, NoModelRunner(), ("cpu",), 1)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -265,7 +265,7 @@ def _rows(said: Disentangled) -> Tensor:
     return (apart + said.span).clamp(0, 2 * said.span - 1)
 
 
-class Window(NoDistance):
+class SlidingWindow(NoDistance):
     """Tokens see so many neighbours on each side, whose places are known in some other way.
 
     Source: Longformer, section 3.1.
@@ -374,7 +374,7 @@ def distances(config: BertConfig, layer: int, table: nn.Module | None = None) ->
     if structure.rotary and (rotary := structure.rotary[layer]):
         within = RotaryPositions(config.head_size, rotary)
     reach = structure.windows[layer] if structure.windows else None
-    return within if reach is None else Window(reach, within)
+    return within if reach is None else SlidingWindow(reach, within)
 
 
 def _distances(config: BertConfig) -> NoDistance:
