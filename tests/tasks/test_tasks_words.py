@@ -6,7 +6,9 @@ import pytest
 import torch
 import transformers
 from front import bad, call, good
+from model_reference import randomise
 from task_models import LENGTH, agree, texts, tokenizer
+from tokenizers_made import MADE
 
 from bertcli.models.heads import BertForMaskedLM
 from bertcli.tasks import scores
@@ -136,3 +138,23 @@ def test_targets_that_are_not_words(models):
 def test_batches_do_not_matter(models):
     argv = ["fill-mask", *MASKED, "-m", models("BertForMaskedLM")]
     agree(good(*argv, "--batch-tokens", 16, "--window", 3).rows, good(*argv).rows)
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta", "mpnet"])
+def test_masks_of_other_tokenizers(tmp_path, family):
+    """A mask takes in the blank before it, and words come with theirs."""
+    made, kind = MADE[family](tmp_path / "m"), {"xlm_roberta": "XLMRoberta", "mpnet": "MPNet"}
+    name = kind.get(family, "Roberta")
+    words = transformers.AutoTokenizer.from_pretrained(made)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = getattr(transformers, f"{name}Config")(
+        **sizes, vocab_size=len(words), intermediate_size=16, pad_token_id=1
+    )
+    model = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
+    randomise(model, seed=3)
+    model.save_pretrained(made)
+    theirs = transformers.pipeline("fill-mask", model=model, tokenizer=words)
+    masked = ["Paris is the <mask> of France.", "a<mask> b <mask>", "<mask>"]
+    done = good("fill-mask", *masked, "-m", made)
+    for text, row in zip(masked, done.rows, strict=True):
+        agree(nested(row), theirs(text), text)
