@@ -8,6 +8,7 @@ import signal
 import hostile
 import pytest
 from front import bad, good
+from tokenizers_made import folder_of
 
 from bertcli.errors import ModelError
 from bertcli.records.records import Record
@@ -716,3 +717,78 @@ def test_thousands_of_added_tokens_take_no_minutes(tmp_path, impatient):
     folder = write(tmp_path, [*ROLES, "a"], added_tokens=added)
     (ids,) = good("tokenize", "-m", folder, "word11999 a").ids
     assert ids[1:-1] == [added["word11999"], len(ROLES)]
+
+
+# --- tokenizers of other classes: roles, and what is not there ---
+
+
+def as_it_is(folder, **change):
+    """Write a tokenizer of the class that takes tokenizer.json as it is, with a change."""
+    made = folder_of("roberta", folder, tokenizer_class="PreTrainedTokenizerFast")
+    stored = json.loads((made / "tokenizer.json").read_text("utf-8")) | change
+    (made / "tokenizer.json").write_text(json.dumps(stored), "utf-8")
+    return made
+
+
+def test_a_tokenizer_without_padding(tmp_path):
+    added = [{"content": "<|end|>", "id": 700, "special": True, "normalized": False}]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False}
+    made = folder_of("roberta", tmp_path / "m", tokenizer_class="PreTrainedTokenizerFast")
+    stored = json.loads((made / "tokenizer.json").read_text("utf-8"))
+    stored["added_tokens"] = [one | flags for one in added]
+    stored["post_processor"] = None
+    words = stored["model"]["vocab"]
+    stored["model"]["vocab"] = {f"x{token}" if at < 4 else token: at for token, at in words.items()}
+    (made / "tokenizer.json").write_text(json.dumps(stored), "utf-8")
+    assert Tokenizer.load(made).special_ids() == {}
+    many = "a b\nc\n" * 200
+    assert len(good("tokenize", "-m", made, stdin=many).ids) == 400
+    for text in ("a b\nc\n", many):
+        done = bad("tokenize", "-m", made, "--padding", "longest", stdin=text)
+        assert done.error == "this tokenizer has no padding token"
+    assert (
+        "no token for what is unknown" in bad("tokenize", "-m", made, "--from-tokens", "zz").error
+    )
+    assert good("tokenize", "-m", made, "--stats", "a b").rows[0]["unknown"] == 0
+
+
+def test_roles_are_those_of_the_vocabulary_where_nothing_names_them(tmp_path):
+    ours = Tokenizer.load(as_it_is(tmp_path / "m"))
+    assert (ours.roles["mask_token"], ours.roles["pad_token"]) == ("<mask>", "<pad>")
+    named = {"mask_token": "the"}
+    (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(named))
+    assert Tokenizer.load(tmp_path / "m").roles["mask_token"] == "the"
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"model_type": "roberta"}, "RobertaTokenizer"),
+        ({"model_type": "modernbert"}, "PreTrainedTokenizerFast"),
+        ({"model_type": "bert"}, "PreTrainedTokenizerFast"),
+        ({"model_type": "other", "tokenizer_class": "RobertaTokenizerFast"}, "RobertaTokenizer"),
+    ],
+)
+def test_the_class_of_a_folder_that_names_none_is_that_of_its_model(tmp_path, config, kind):
+    made = folder_of("roberta", tmp_path / "m")
+    (made / "config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(made).kind.name == kind
+
+
+def test_a_tokenizer_without_ends_of_texts(tmp_path):
+    """As model2vec writes them: words, [PAD] and [UNK]."""
+    stored = json.loads(Tokenizer.load(write(tmp_path / "old", [*ROLES, "a"])).core.to_str())
+    stored["model"]["vocab"] = {"[PAD]": 0, "[UNK]": 1, "a": 2}
+    stored |= {"added_tokens": [], "post_processor": None}
+    folder = write(tmp_path / "new", None, tokenizer=stored)
+    assert good("tokenize", "-m", folder, "a b").ids == [[2, 1]]
+
+
+def test_chance_has_no_part_in_byte_pairs(tmp_path):
+    made = folder_of("roberta", tmp_path / "m", tokenizer_class="RobertaTokenizer")
+    stored = json.loads((made / "tokenizer.json").read_text("utf-8"))
+    stored["model"]["dropout"] = 0.9
+    (made / "tokenizer.json").write_text(json.dumps(stored), "utf-8")
+    ours = Tokenizer.load(made)
+    found = ours(["the capital of France"] * 20)["input_ids"]
+    assert all(ids == found[0] for ids in found)
