@@ -11,7 +11,7 @@ from typing import Any
 from bertcli.errors import ModelError
 from bertcli.families.family import Family
 from bertcli.families.structure import Disentangled, Structure, TextHead
-from bertcli.files.typed_json import TEXT, JsonObject
+from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
@@ -32,11 +32,11 @@ def structure(values: JsonObject) -> Structure:
             raise ModelError(f"{values.source}: {key} {values[key]} is not supported")
     if values.get("pos_att_type") and not values.switch("relative_attention"):
         raise ModelError(f"{values.source}: pos_att_type needs relative_attention")
-    last = values.get("cls_dropout")
+    last = values.checked("cls_dropout", *PROBABILITY)
     text = TextHead(
         pooler=False,
         activation=values.needed("pooler_hidden_act", *TEXT),
-        drop_first=values["pooler_dropout"],
+        drop_first=values.needed("pooler_dropout", *PROBABILITY),
         dropout=values["hidden_dropout_prob"] if last is None else last,
     )
     return Structure(
@@ -53,9 +53,9 @@ def _disentangled(values: JsonObject) -> Disentangled:
     said = values.get("pos_att_type") or []
     kinds = said.lower().split("|") if isinstance(said, str) else values.texts("pos_att_type") or []
     met = {kind.strip() for kind in kinds}
-    longest = values.get("max_relative_positions") or -1
+    longest = values.whole("max_relative_positions", -1) or -1
     longest = longest if longest > 0 else values["max_position_embeddings"]
-    buckets = values.get("position_buckets") or -1
+    buckets = values.whole("position_buckets", -1) or -1
     norms = (values.text("norm_rel_ebd") or "none").lower().split("|")
     return Disentangled(
         span=buckets if buckets > 0 else longest,

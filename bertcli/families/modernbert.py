@@ -10,7 +10,7 @@ from dataclasses import replace
 from bertcli.families.family import Family
 from bertcli.families.rope import POSITIVE, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
-from bertcli.files.typed_json import SWITCH, TEXT, Check, JsonObject, whole_number
+from bertcli.files.typed_json import PROBABILITY, SWITCH, TEXT, Check, JsonObject, whole_number
 
 # Kind of a layer -> the key of its base of rotary positions, and the base.
 KINDS = {
@@ -18,9 +18,6 @@ KINDS = {
     "sliding_attention": ("local_rope_theta", 10_000.0),
 }
 ITS_KIND = Check(lambda value: value in KINDS, f"one of {', '.join(KINDS)}")
-PROBABILITY = Check(
-    lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number from 0 to 1"
-)
 
 
 def structure(values: JsonObject) -> Structure:

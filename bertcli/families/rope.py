@@ -39,8 +39,8 @@ def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
 
 def refuse_odd_heads(values: JsonObject) -> None:
     """Raise ModelError for heads that are not as wide as the hidden size divided by them."""
-    size, heads = (values.get(key) for key in ("head_dim", "num_attention_heads"))
-    if size is not None and size * (heads or 1) != values.get("hidden_size", 768):
+    size, heads = values.whole("head_dim", 1), values["num_attention_heads"]
+    if size is not None and size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")
 
 

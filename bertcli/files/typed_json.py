@@ -242,6 +242,9 @@ def is_text(value: Any) -> bool:
 
 TEXT = Check(is_text, "a string")
 SWITCH = Check(lambda value: isinstance(value, bool), "true or false")
+PROBABILITY = Check(
+    lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number from 0 to 1"
+)
 OBJECT = Check(lambda value: isinstance(value, Mapping), "an object")
 
 

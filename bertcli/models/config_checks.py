@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import SWITCH, TEXT, Check, is_text, whole_number
+from bertcli.files.typed_json import PROBABILITY, SWITCH, TEXT, Check, is_text, whole_number
 
 DEEPEST = 1000  # layers; a file of settings alone would ask for the memory and time of more
 
@@ -90,7 +90,6 @@ def _is_index(value: Any) -> bool:
 SIZE, COUNT = whole_number(1), whole_number()
 POSITIVE = _number(lambda value: 0 < value < 1e30, "a number above 0")
 NOT_NEGATIVE = _number(lambda value: 0 <= value < 1e30, "a number, 0 or more")
-PROBABILITY = _number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 # null is the default for all but the sizes.
 CHECKS: Mapping[str, Check] = {

@@ -109,3 +109,28 @@ def test_the_head_for_words_of_deberta_v3(tmp_path):
     for bad in ({}, {"relative_attention": True, "conv_kernel_size": 3}):
         with pytest.raises(ModelError, match=r"needs relative_attention|conv_kernel_size 3 is"):
             BertConfig.from_dict({**said, **bad})
+
+
+KEYS = {
+    "modernbert": "layer_types rope_parameters rope_scaling global_rope_theta local_attention "
+    "norm_bias mlp_dropout classifier_pooling classifier_activation global_attn_every_n_layers",
+    "deberta-v2": "pos_att_type position_buckets max_relative_positions norm_rel_ebd cls_dropout "
+    "share_att_key position_biased_input pooler_dropout pooler_hidden_act conv_kernel_size",
+    "nomic_bert": "rope_parameters head_dim n_embd activation_function prenorm rope_theta",
+    "gte": "rope_parameters rope_theta type_vocab_size head_dim hidden_dropout_prob",
+    "new": "rope_scaling position_embedding_type logn_attention_scale rope_theta",
+    "mpnet": "relative_attention_num_buckets max_position_embeddings",
+}
+
+
+@pytest.mark.parametrize(("kind", "key"), [(k, key) for k in KEYS for key in KEYS[k].split()])
+def test_a_value_of_another_type_is_one_line(kind, key):
+    """No value is worked with unseen: each is refused, or is nothing that matters."""
+    said = {"model_type": kind, "relative_attention": True, "num_hidden_layers": 2}
+    refused = 0
+    for value in ("x", [3], {"factor": []}, -2, 0.5, True):
+        try:
+            BertConfig.from_dict({**said, key: value})
+        except ModelError:
+            refused += 1
+    assert refused >= 2
