@@ -7,7 +7,6 @@ treats each token alone, so only the kernel and the positions need to know where
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,11 +15,6 @@ from torch import Tensor
 from bertcli.errors import ModelError
 from bertcli.models.attention import packed, recording
 from bertcli.models.bert import BertModel
-
-
-def starts(lengths: Sequence[int]) -> list[int]:
-    """Return where each text starts: `hidden[starts(lengths)]` are the first tokens."""
-    return [0, *accumulate(lengths)][: len(lengths)]
 
 
 def positions(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:

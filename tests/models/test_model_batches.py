@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_reference import close, randomise, texts, tiny
 
+from bertcli.inference.runner import first_tokens
 from bertcli.models.attention import packed, padded, recording
 from bertcli.models.bert import BertModel
-from bertcli.models.forward_passes import encode, positions, starts
+from bertcli.models.forward_passes import encode, positions
 from bertcli.models.heads import ARCHITECTURES
 
 SCHEMES = ["absolute", "relative_key", "relative_key_query", "sinusoidal"]
@@ -43,12 +44,12 @@ def test_packed_texts_of_any_lengths_are_the_texts_alone(lengths):
     got = encode(model, torch.cat(rows), lengths)
     for row, hidden in zip(rows, got.split(lengths), strict=True):
         close(hidden, model(row[None])[0], 1e-10)
-    close(got[starts(lengths)], torch.stack([model(row[None])[0, 0] for row in rows]), 1e-10)
+    close(first_tokens(got, lengths), torch.stack([model(row[None])[0, 0] for row in rows]), 1e-10)
 
 
-def test_positions_and_starts():
+def test_positions_and_first_tokens():
     assert positions([3, 1, 2]).tolist() == [0, 1, 2, 0, 0, 1]
-    assert starts([3, 1, 2]) == [0, 3, 4]
+    assert first_tokens(torch.arange(6), [3, 1, 2]).tolist() == [0, 3, 4]
 
 
 def test_lengths_that_do_not_add_up_are_refused():
@@ -63,7 +64,7 @@ def test_packed_heads():
     ids, keep, types = texts()
     lengths = keep.sum(1).tolist()
     hidden = encode(model.bert, ids[keep.bool()], lengths, types[keep.bool()])
-    close(model.logits(hidden[starts(lengths)][:, None]), model(ids, keep, types), 1e-10)
+    close(model.logits(first_tokens(hidden, lengths)[:, None]), model(ids, keep, types), 1e-10)
 
 
 @torch.no_grad()
