@@ -187,6 +187,8 @@ def disk_problems(
     allowed = made if not done.code else {f"{one}{end}" for one in outs for end in KEPT}
     if done.code and ("--on-error" in command.argv or "--tolerance" in command.argv):
         allowed |= made  # exit code 1 when any was skipped
+    if command.argv[0] == "train":
+        allowed |= {out}  # a run that began is there to be resumed
     long = out[:150] if len(out) > 200 else None  # names beside it are cut
     left = [path for path in new if path.split("/")[0] not in allowed]
     left = [path for path in left if long is None or not path.startswith(long)]
