@@ -125,7 +125,11 @@ def test_a_model_is_inspected_and_its_attention_drawn(row, family, tmp_path):
     model = family.models[folder]
     assert said["parameters"]["total"] == sum(one.numel() for one in model.parameters())
     assert said["parameters"]["in_file"] == said["parameters"]["total"]
-    assert row.prefix + "Model" in good("inspect", folder).out
+    shown = good("inspect", folder).out
+    assert f"{row.prefix}Model, {said['family']} encoder" in shown
+    assert ("rotary" in shown) == (
+        row.prefix in ("ModernBert", "NomicBert", "Gte", "JinaEmbeddingsV3")
+    )
     assert good("inspect", folder, "--tree").out
     assert good("inspect", folder, "--verify").code == 0
     maps = json.loads(good("inspect", folder, "--attention", TEXTS[1], "--json").out)

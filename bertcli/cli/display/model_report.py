@@ -11,6 +11,7 @@ from rich.text import Text
 
 from bertcli.cli.display.screen import plain, screen_of_stdout
 from bertcli.cli.display.tables import pairs
+from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FolderReport, tokenizer_details
 from bertcli.inspection.folder import tensor_row
@@ -94,9 +95,10 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     heads = config.num_attention_heads
     kind = "decoder" if config.is_decoder else "encoder"
     name = config.family.their_class(report.architecture)
+    family = "" if config.family is BERT else f"{config.family.title} "
     yield (
         "architecture",
-        Text.assemble((printable(name), "bold"), f", {kind}"),
+        Text.assemble((printable(name), "bold"), f", {family}{kind}"),
     )
     yield (
         "",
@@ -106,8 +108,7 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
             f"({config.hidden_act})"
         ),
     )
-    scheme = config.position_embedding_type
-    yield "", f"{config.most_tokens} positions ({scheme}), {_types(report)}"
+    yield "", f"{config.most_tokens} positions ({_positions(config)}), {_types(report)}"
     if fit.heads:
         yield "heads", ", ".join(fit.heads)
     elif report.tensors:
@@ -122,6 +123,15 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
 def _layers(config: BertConfig) -> str:
     shared = config.distinct_layers < config.depth
     return f"{config.depth} layers" + f" with {config.distinct_layers} sets of weights" * shared
+
+
+def _positions(config: BertConfig) -> str:
+    structure = config.structure
+    named = {"rotary": structure.rotary, "disentangled": structure.disentangled}
+    found = [name for name, there in named.items() if there]
+    if structure.absolute_positions:
+        found.insert(0, config.position_embedding_type)
+    return " and ".join([*found, *["bucketed"] * bool(structure.buckets)]) or "none"
 
 
 def _types(report: FolderReport) -> str:
@@ -169,9 +179,9 @@ def tokenizer_facts(found: TokenizerInfo | None) -> Iterator[tuple[str, Any]]:
     if found is None:
         yield "tokenizer", "none"
         return
-    case = {True: "lower-cases", False: "keeps case", None: "case: unknown"}[found.lower_case]
+    case = {True: ", lower-cases", False: ", keeps case", None: ""}[found.lower_case]
     limit = f", at most {found.limit} tokens" if found.limit else ""
-    yield "tokenizer", f"{found.vocabulary_size:,} tokens, {case}{limit} ({found.file})"
+    yield "tokenizer", f"{found.vocabulary_size:,} tokens{case}{limit} ({found.file})"
     yield (
         "",
         Text("  ").join(
