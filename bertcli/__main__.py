@@ -73,6 +73,10 @@ def run() -> NoReturn:
         if not caught:
             raise  # else it is what C code made of the interrupt, as torch's does
     undo()  # there is nothing left to tidy up
+    if caught:
+        # `python -m bertcli` would end by SIGINT, whatever its code, when the last code that stood
+        # in a string, such as dataclasses are made by, ended by an interrupt. Now it has not.
+        exec("")
     sys.exit(128 + caught[0] if caught else code)
 
 

@@ -357,6 +357,32 @@ def test_a_signal_where_python_ignores_exceptions(name, code, dying):
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
 
+INSIDE = """
+import bertcli.cli.app
+from bertcli.__main__ import run
+
+def main():
+    exec("import signal; signal.raise_signal(signal.{name})")
+
+bertcli.cli.app.main = main
+run()
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), SIGNALS)
+def test_a_signal_in_code_that_stood_in_a_string(tmp_path, name, code):
+    """A dataclass is made by such code; after it, `python -m` would end by SIGINT, not a code."""
+    (tmp_path / "inside.py").write_text(INSIDE.format(name=name))
+    done = subprocess.run(
+        [sys.executable, "-m", "inside"],
+        capture_output=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=DEADLINE / 2,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
 TURNED = """
 import signal
 import bertcli.cli.app
