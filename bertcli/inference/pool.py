@@ -73,6 +73,7 @@ class ProcessPool:
         self.waiting: deque[PendingBatch] = deque()
         self.steps: deque[Ran] = deque()  # not yet reported
         self.workers: list[PoolProcess] = []
+        self.failure: BaseException | None = None  # which ended all processes
         self.close = weakref.finalize(self, _stop, self.workers)
         spawn = multiprocessing.get_context("spawn")
         try:
@@ -114,6 +115,8 @@ class ProcessPool:
         return pending.texts.kept
 
     def _hand_out(self) -> None:
+        if self.failure:
+            raise self.failure
         while self.waiting:
             free = [one for one in self.workers if one.ready and len(one.held) < DEPTH]
             if not free:
@@ -127,6 +130,8 @@ class ProcessPool:
 
     def _listen(self, timeout: float | None) -> None:
         """Take in what the processes have to say."""
+        if self.failure:  # of one window, and this is asked for another
+            raise self.failure
         lines = {worker.line: worker for worker in self.workers}
         for line in wait(list(lines), timeout):
             worker = lines[line]  # type: ignore[index]
@@ -143,16 +148,20 @@ class ProcessPool:
                 case "warning":
                     self.steps.append(Ran(warning=value))
                 case _:
-                    self.close()
-                    raise value
+                    self._fail(value)
 
     def _lost(self, worker: PoolProcess) -> NoReturn:
-        ended = worker.ended
-        self.close()
-        raise BertcliError(
-            f"the process for {worker.name} {ended}",
+        lost = BertcliError(
+            f"the process for {worker.name} {worker.ended}",
             "it may have run out of memory; with -o FILE, --resume continues the run",
-        ) from None
+        )
+        self._fail(lost)
+
+    def _fail(self, failure: BaseException) -> NoReturn:
+        """End all processes and raise what went wrong, now and whenever they are asked again."""
+        self.failure = failure
+        self.close()
+        raise failure from None
 
 
 def _stop(workers: list[PoolProcess]) -> None:

@@ -19,7 +19,7 @@ from front import DEADLINE, environment, good, on_torch, process, start
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import Pooling
-from bertcli.errors import UsageError
+from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
 from bertcli.inference.encoder import Encoder
@@ -358,6 +358,16 @@ def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
     with pytest.raises(UsageError, match="layer 9 not found"):
         Embedder.open(folder, on_torch(device="cpu,cpu", layers=(9,)))
     assert set(multiprocessing.active_children()) == before
+
+
+def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
+    spec = ModelSpec(folder.path)
+    pool = ProcessPool(["cpu"], [partial(open_encoder, spec)], 1, 100)
+    windows = [pool.run(Tokens.listed([[1]]), Pooling(("mean",))) for _ in range(2)]
+    pool.workers[0].process.kill()
+    for window in windows:
+        with pytest.raises(BertcliError, match="the process for cpu was killed by SIGKILL"):
+            result_of(window)
 
 
 def test_what_is_available_ends_with_the_cpu():
