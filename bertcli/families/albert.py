@@ -7,7 +7,7 @@ the classes of this name in transformers.
 from __future__ import annotations
 
 from bertcli.errors import ModelError
-from bertcli.families.family import Family
+from bertcli.families.family import Family, classes
 from bertcli.families.structure import Dropouts, Structure
 from bertcli.files.typed_json import JsonObject, whole_number
 
@@ -30,15 +30,7 @@ def structure(values: JsonObject) -> Structure:
 ALBERT = Family(
     model_type="albert",
     title="ALBERT",
-    classes={
-        "AlbertModel": "BertModel",
-        "AlbertForPreTraining": "BertForPreTraining",
-        "AlbertForMaskedLM": "BertForMaskedLM",
-        "AlbertForSequenceClassification": "BertForSequenceClassification",
-        "AlbertForMultipleChoice": "BertForMultipleChoice",
-        "AlbertForTokenClassification": "BertForTokenClassification",
-        "AlbertForQuestionAnswering": "BertForQuestionAnswering",
-    },
+    classes=classes("Albert", ForPreTraining="BertForPreTraining"),
     base="albert",
     keys={"classifier_dropout": "classifier_dropout_prob"},
     defaults={

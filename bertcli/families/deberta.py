@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.families.family import Family
+from bertcli.families.family import Family, classes
 from bertcli.families.structure import Disentangled, Structure, TextHead
 from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject
 
@@ -73,14 +73,7 @@ TEXT_HEAD = (("pooler.dense", "classifier_head.dense"),)
 DEBERTA_V2 = Family(
     model_type="deberta-v2",
     title="DeBERTa v2 and v3",
-    classes={
-        "DebertaV2Model": "BertModel",
-        "DebertaV2ForMaskedLM": "BertForMaskedLM",
-        "DebertaV2ForSequenceClassification": "BertForSequenceClassification",
-        "DebertaV2ForMultipleChoice": "BertForMultipleChoice",
-        "DebertaV2ForTokenClassification": "BertForTokenClassification",
-        "DebertaV2ForQuestionAnswering": "BertForQuestionAnswering",
-    },
+    classes=classes("DebertaV2"),
     base="deberta",
     lacks=frozenset(
         {"position_embedding_type", "classifier_dropout", "is_decoder", "add_cross_attention"}

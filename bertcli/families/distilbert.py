@@ -6,7 +6,7 @@ transformers.
 
 from __future__ import annotations
 
-from bertcli.families.family import Family
+from bertcli.families.family import Family, classes
 from bertcli.families.structure import Dropouts, Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject
 
@@ -28,14 +28,7 @@ def structure(values: JsonObject) -> Structure:
 DISTILBERT = Family(
     model_type="distilbert",
     title="DistilBERT",
-    classes={
-        "DistilBertModel": "BertModel",
-        "DistilBertForMaskedLM": "BertForMaskedLM",
-        "DistilBertForSequenceClassification": "BertForSequenceClassification",
-        "DistilBertForMultipleChoice": "BertForMultipleChoice",
-        "DistilBertForTokenClassification": "BertForTokenClassification",
-        "DistilBertForQuestionAnswering": "BertForQuestionAnswering",
-    },
+    classes=classes("DistilBert"),
     base="distilbert",
     keys={
         "hidden_size": "dim",

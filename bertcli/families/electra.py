@@ -8,7 +8,7 @@ transformers.
 from __future__ import annotations
 
 from bertcli.errors import ModelError
-from bertcli.families.family import Family
+from bertcli.families.family import TEXT_HEAD, Family, classes
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject, whole_number
 
@@ -36,16 +36,9 @@ def structure(values: JsonObject) -> Structure:
 ELECTRA = Family(
     model_type="electra",
     title="ELECTRA",
-    classes={
-        "ElectraModel": "BertModel",
-        "ElectraForPreTraining": "BertForReplacedTokens",
-        "ElectraForMaskedLM": "BertForMaskedLM",
-        "ElectraForCausalLM": "BertLMHeadModel",
-        "ElectraForSequenceClassification": "BertForSequenceClassification",
-        "ElectraForMultipleChoice": "BertForMultipleChoice",
-        "ElectraForTokenClassification": "BertForTokenClassification",
-        "ElectraForQuestionAnswering": "BertForQuestionAnswering",
-    },
+    classes=classes(
+        "Electra", ForPreTraining="BertForReplacedTokens", ForCausalLM="BertLMHeadModel"
+    ),
     base="electra",
     defaults={
         "embedding_size": 128,
@@ -65,10 +58,7 @@ ELECTRA = Family(
         ("generator_lm_head", "cls.predictions.decoder"),
     ),
     heads={
-        "BertForSequenceClassification": (
-            ("classifier.dense", "classifier_head.dense"),
-            ("classifier.out_proj", "classifier"),
-        ),
+        **TEXT_HEAD,
         "BertForMultipleChoice": (("sequence_summary.summary", "classifier_head.dense"),),
     },
 )

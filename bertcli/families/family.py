@@ -22,6 +22,37 @@ PARTS = ("embeddings.", "encoder.", "pooler.")  # what BASE is the prefix of, an
 
 Names: TypeAlias = tuple[tuple[str, str], ...]  # (template of the family, ours)
 
+# --- what pages have in common ---
+
+# Class of transformers, behind a family's name -> ours; "" for one that few families have.
+HEADS: Mapping[str, str] = {
+    "Model": "BertModel",
+    "ForPreTraining": "",
+    "ForMaskedLM": "BertForMaskedLM",
+    "ForCausalLM": "",
+    "ForSequenceClassification": "BertForSequenceClassification",
+    "ForMultipleChoice": "BertForMultipleChoice",
+    "ForTokenClassification": "BertForTokenClassification",
+    "ForQuestionAnswering": "BertForQuestionAnswering",
+}
+QKV = tuple(f"encoder.layer.#.attention.self.{part}" for part in ("query", "key", "value"))
+WORD_HEAD: Names = (
+    ("lm_head.dense", "cls.predictions.transform.dense"),
+    ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
+    ("lm_head", "cls.predictions"),
+)
+TEXT_HEAD: Mapping[str, Names] = {
+    "BertForSequenceClassification": (
+        ("classifier.dense", "classifier_head.dense"),
+        ("classifier.out_proj", "classifier"),
+    )
+}
+
+
+def classes(prefix: str, **others: str) -> dict[str, str]:
+    """Return the classes of transformers that begin so, and ours: as in HEADS, but for `others`."""
+    return {prefix + theirs: ours for theirs, ours in {**HEADS, **others}.items() if ours}
+
 
 def like_bert(values: JsonObject) -> Structure:
     """Return BERT's structure, whatever config.json says."""
@@ -38,9 +69,7 @@ class Family:
     base: str = "bert"  # what precedes the names of an encoder with a head
     keys: Mapping[str, str] = field(default_factory=dict)  # field of BertConfig -> its key here
     lacks: frozenset[str] = frozenset()  # fields of BertConfig that have no key here
-    defaults: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # key -> value, where it is not BERT's
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # key -> value that is not BERT's
     structure: Callable[[JsonObject], Structure] = like_bert  # of config.json, defaults filled in
     tensors: Names = ()
     heads: Mapping[str, Names] = field(default_factory=dict)  # our class -> of its head alone

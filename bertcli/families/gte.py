@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bertcli.errors import ModelError
-from bertcli.families.family import Family
-from bertcli.families.rope import LAYERS, POSITIVE, QKV, rotary
+from bertcli.families.family import QKV, Family, classes
+from bertcli.families.rope import LAYERS, POSITIVE, rotary
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
 from bertcli.files.typed_json import JsonObject
 
@@ -52,12 +52,6 @@ def new_structure(values: JsonObject) -> Structure:
     return replace(structure(plain), rotary=(turned,) * values["num_hidden_layers"])
 
 
-CLASSES = {
-    "Model": "BertModel",
-    "ForMaskedLM": "BertForMaskedLM",
-    "ForSequenceClassification": "BertForSequenceClassification",
-    "ForTokenClassification": "BertForTokenClassification",
-}
 DEFAULTS = {
     "vocab_size": 250048,
     "hidden_size": 768,
@@ -90,7 +84,7 @@ STACKED = {
 GTE = Family(
     model_type="gte",
     title="GTE",
-    classes={f"Gte{name}": ours for name, ours in CLASSES.items()},
+    classes=classes("Gte", ForMultipleChoice="", ForQuestionAnswering=""),
     base="gte",
     lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
     defaults=DEFAULTS,
@@ -109,7 +103,7 @@ NEW = replace(
     GTE,
     model_type="new",
     title="GTE as Alibaba has it",
-    classes={f"New{name}": ours for name, ours in CLASSES.items()},
+    classes=classes("New", ForMultipleChoice="", ForQuestionAnswering=""),
     base="new",
     defaults={**DEFAULTS, "vocab_size": 30528, "pad_token_id": 0, "rope_theta": 10_000.0},
     structure=new_structure,

@@ -6,8 +6,8 @@ transformers, whose checkpoints have the adapters merged or left out.
 
 from __future__ import annotations
 
-from bertcli.families.family import Family
-from bertcli.families.rope import LAYERS, QKV, rotary
+from bertcli.families.family import QKV, TEXT_HEAD, WORD_HEAD, Family, classes
+from bertcli.families.rope import LAYERS, OLDER_NORMS, rotary
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject
 
@@ -25,13 +25,7 @@ def structure(values: JsonObject) -> Structure:
 JINA_V3 = Family(
     model_type="jina_embeddings_v3",
     title="Jina v3",
-    classes={
-        "JinaEmbeddingsV3Model": "BertModel",
-        "JinaEmbeddingsV3ForMaskedLM": "BertForMaskedLM",
-        "JinaEmbeddingsV3ForSequenceClassification": "BertForSequenceClassification",
-        "JinaEmbeddingsV3ForTokenClassification": "BertForTokenClassification",
-        "JinaEmbeddingsV3ForQuestionAnswering": "BertForQuestionAnswering",
-    },
+    classes=classes("JinaEmbeddingsV3", ForMultipleChoice=""),
     base="roberta",
     lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention"}),
     defaults={
@@ -50,23 +44,14 @@ JINA_V3 = Family(
         *LAYERS,
         ("layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
         ("layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
-        ("lm_head.dense", "cls.predictions.transform.dense"),
-        ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
-        ("lm_head", "cls.predictions"),
+        *WORD_HEAD,
     ),
     older=(
-        ("emb_ln", "embeddings.LayerNorm"),
+        *OLDER_NORMS,
         ("encoder.layers.#.mixer.out_proj", "encoder.layer.#.attention.output.dense"),
         ("encoder.layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
         ("encoder.layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
-        ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
-        ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
     ),
-    heads={
-        "BertForSequenceClassification": (
-            ("classifier.dense", "classifier_head.dense"),
-            ("classifier.out_proj", "classifier"),
-        )
-    },
+    heads=TEXT_HEAD,
     once_fused={"encoder.layers.#.mixer.Wqkv": QKV},
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertcli.families.family import Family
+from bertcli.families.family import QKV, Family, classes
 from bertcli.families.rope import POSITIVE, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
 from bertcli.files.typed_json import PROBABILITY, SWITCH, TEXT, Check, JsonObject, whole_number
@@ -73,18 +73,13 @@ def _rotary(values: JsonObject) -> dict[str, Rotary]:
     return found
 
 
-CLASSES = ("MaskedLM", "SequenceClassification", "MultipleChoice", "TokenClassification")
 HEAD = (("head.dense", "classifier_head.dense"), ("head.norm", "classifier_head.LayerNorm"))
 JUDGE = (*HEAD, ("classifier", "classifier"))
 
 MODERNBERT = Family(
     model_type="modernbert",
     title="ModernBERT",
-    classes={
-        "ModernBertModel": "BertModel",
-        **{f"ModernBertFor{name}": f"BertFor{name}" for name in CLASSES},
-        "ModernBertForQuestionAnswering": "BertForQuestionAnswering",
-    },
+    classes=classes("ModernBert"),
     base="model",
     keys={
         "hidden_act": "hidden_activation",
@@ -136,11 +131,10 @@ MODERNBERT = Family(
         "BertForQuestionAnswering": (*HEAD, ("classifier", "qa_outputs")),
     },
     fused={
-        "layers.#.attn.Wqkv": tuple(
-            f"encoder.layer.#.attention.self.{part}" for part in ("query", "key", "value")
-        ),
-        "layers.#.mlp.Wi": tuple(
-            f"encoder.layer.#.intermediate.{part}" for part in ("gate", "dense")
+        "layers.#.attn.Wqkv": QKV,
+        "layers.#.mlp.Wi": (
+            "encoder.layer.#.intermediate.gate",
+            "encoder.layer.#.intermediate.dense",
         ),
     },
 )

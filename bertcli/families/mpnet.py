@@ -7,7 +7,7 @@ Pre-training for Language Understanding; the classes of this name in transformer
 from __future__ import annotations
 
 from bertcli.errors import ModelError
-from bertcli.families.family import Family
+from bertcli.families.family import TEXT_HEAD, WORD_HEAD, Family, classes
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject, whole_number
 
@@ -33,14 +33,7 @@ def structure(values: JsonObject) -> Structure:
 MPNET = Family(
     model_type="mpnet",
     title="MPNet",
-    classes={
-        "MPNetModel": "BertModel",
-        "MPNetForMaskedLM": "BertForMaskedLM",
-        "MPNetForSequenceClassification": "BertForSequenceClassification",
-        "MPNetForMultipleChoice": "BertForMultipleChoice",
-        "MPNetForTokenClassification": "BertForTokenClassification",
-        "MPNetForQuestionAnswering": "BertForQuestionAnswering",
-    },
+    classes=classes("MPNet"),
     base="mpnet",
     lacks=frozenset({"type_vocab_size", "classifier_dropout", "position_embedding_type"}),
     defaults={"vocab_size": 30527, "pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},
@@ -51,14 +44,7 @@ MPNET = Family(
         ("encoder.layer.#.attention.attn.v", "encoder.layer.#.attention.self.value"),
         ("encoder.layer.#.attention.attn.o", "encoder.layer.#.attention.output.dense"),
         ("encoder.layer.#.attention.LayerNorm", "encoder.layer.#.attention.output.LayerNorm"),
-        ("lm_head.dense", "cls.predictions.transform.dense"),
-        ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
-        ("lm_head", "cls.predictions"),
+        *WORD_HEAD,
     ),
-    heads={
-        "BertForSequenceClassification": (
-            ("classifier.dense", "classifier_head.dense"),
-            ("classifier.out_proj", "classifier"),
-        )
-    },
+    heads=TEXT_HEAD,
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertcli.families.family import Family
-from bertcli.families.rope import LAYERS, QKV, rotary
+from bertcli.families.family import QKV, Family, classes
+from bertcli.families.rope import LAYERS, OLDER_NORMS, rotary
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject
 
@@ -73,12 +73,7 @@ def structure(values: JsonObject) -> Structure:
 NOMIC_BERT = Family(
     model_type="nomic_bert",
     title="NomicBERT",
-    classes={
-        "NomicBertModel": "BertModel",
-        "NomicBertForMaskedLM": "BertForMaskedLM",
-        "NomicBertForSequenceClassification": "BertForSequenceClassification",
-        "NomicBertForTokenClassification": "BertForTokenClassification",
-    },
+    classes=classes("NomicBert", ForMultipleChoice="", ForQuestionAnswering=""),
     base="nomic_bert",
     lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
     defaults={
@@ -100,13 +95,11 @@ NOMIC_BERT = Family(
         ("cls.predictions.transform.layer_norm", "cls.predictions.transform.LayerNorm"),
     ),
     older=(
-        ("emb_ln", "embeddings.LayerNorm"),
+        *OLDER_NORMS,
         ("encoder.layers.#.attn.out_proj", "encoder.layer.#.attention.output.dense"),
         ("encoder.layers.#.mlp.fc12", "encoder.layer.#.intermediate.gate"),
         ("encoder.layers.#.mlp.fc11", "encoder.layer.#.intermediate.dense"),
         ("encoder.layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
-        ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
-        ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
     ),
     once_fused={"encoder.layers.#.attn.Wqkv": QKV},
 )

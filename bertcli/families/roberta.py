@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertcli.families.family import Family
+from bertcli.families.family import TEXT_HEAD, WORD_HEAD, Family, classes
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject, whole_number
 
@@ -25,45 +25,26 @@ def structure(values: JsonObject) -> Structure:
     )
 
 
-def classes(prefix: str) -> dict[str, str]:
-    """Return the classes of transformers that begin so, and ours."""
-    return {
-        f"{prefix}Model": "BertModel",
-        f"{prefix}ForMaskedLM": "BertForMaskedLM",
-        f"{prefix}ForCausalLM": "BertLMHeadModel",
-        f"{prefix}ForSequenceClassification": "BertForSequenceClassification",
-        f"{prefix}ForMultipleChoice": "BertForMultipleChoice",
-        f"{prefix}ForTokenClassification": "BertForTokenClassification",
-        f"{prefix}ForQuestionAnswering": "BertForQuestionAnswering",
-    }
-
-
 ROBERTA = Family(
     model_type="roberta",
     title="RoBERTa",
-    classes=classes("Roberta"),
+    classes=classes("Roberta", ForCausalLM="BertLMHeadModel"),
     base="roberta",
     defaults={"vocab_size": 50265, "pad_token_id": 1},
     structure=structure,
-    tensors=(
-        ("lm_head.dense", "cls.predictions.transform.dense"),
-        ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
-        ("lm_head", "cls.predictions"),
-    ),
-    heads={
-        "BertForSequenceClassification": (
-            ("classifier.dense", "classifier_head.dense"),
-            ("classifier.out_proj", "classifier"),
-        )
-    },
+    tensors=WORD_HEAD,
+    heads=TEXT_HEAD,
 )
 XLM_ROBERTA = replace(
     ROBERTA,
     model_type="xlm-roberta",
     title="XLM-RoBERTa",
-    classes=classes("XLMRoberta"),
+    classes=classes("XLMRoberta", ForCausalLM="BertLMHeadModel"),
     defaults={"pad_token_id": 1},
 )
 CAMEMBERT = replace(
-    XLM_ROBERTA, model_type="camembert", title="CamemBERT", classes=classes("Camembert")
+    XLM_ROBERTA,
+    model_type="camembert",
+    title="CamemBERT",
+    classes=classes("Camembert", ForCausalLM="BertLMHeadModel"),
 )

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from bertcli.errors import ModelError
+from bertcli.families.family import QKV
 from bertcli.families.structure import Rotary
 from bertcli.files.typed_json import Check, JsonObject
 
 KNOWN = ("default", "linear")
 # Tensors of a layer as newer models of transformers call them.
 LAYERS = (
-    *(
-        (f"layers.#.self_attn.{theirs}_proj", f"encoder.layer.#.attention.self.{ours}")
-        for theirs, ours in (("q", "query"), ("k", "key"), ("v", "value"))
-    ),
+    *((f"layers.#.self_attn.{theirs}_proj", ours) for theirs, ours in zip("qkv", QKV, strict=True)),
     ("layers.#.self_attn.o_proj", "encoder.layer.#.attention.output.dense"),
     ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),
     ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),
 )
-QKV = tuple(f"encoder.layer.#.attention.self.{part}" for part in ("query", "key", "value"))
+# As their files called them before.
+OLDER_NORMS = (
+    ("emb_ln", "embeddings.LayerNorm"),
+    ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
+    ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
+)
 POSITIVE = Check(
     lambda value: (
         isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < 1e30
