@@ -1,17 +1,22 @@
-"""What a process of a pool does: batches in, vectors out, until its parent ends."""
+"""What a process of a pool does: batches in, vectors out, until its parent ends.
+
+A batch is begun as soon as it is there, before the vectors of the one before it are waited for: a
+GPU has work then while those come back. A runner that has no queue begins when it is waited for.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import Queue
-from typing import Any
+from typing import Any, NoReturn
 
 from bertcli.errors import BertcliError
 from bertcli.files.system_calls import ignore_terminal
-from bertcli.inference.runner import Finish, Runner, Tokens, result_of
+from bertcli.inference.runner import Finish, Runner, Tokens, Work, result_of
 
 Job = tuple[Tokens, Finish]
 Open = Callable[[], Runner]  # is sent to the process
@@ -27,14 +32,20 @@ def work(line: Connection, opener: Open) -> None:
     try:
         runner = opener()
         answers.put(("ready", None))
-        while True:
-            found = result_of(
-                runner.run(*jobs.get()), lambda message: answers.put(("warning", message))
-            )
-            answers.put(("vectors", found))
+        serve(runner, jobs, answers)
     except BertcliError as error:
         answers.put(("error", error))
         threading.Event().wait()  # the parent reads it, and ends this process
+
+
+def serve(runner: Runner, jobs: Queue[Job], answers: Queue[tuple[str, Any]]) -> NoReturn:
+    """Answer jobs in their order; those that are there are begun before the first is waited for."""
+    begun: deque[Work] = deque()
+    while True:
+        while not (begun and jobs.empty()):
+            begun.append(runner.run(*jobs.get()))
+        found = result_of(begun.popleft(), lambda message: answers.put(("warning", message)))
+        answers.put(("vectors", found))
 
 
 def _receive(line: Connection, jobs: Queue[Job]) -> None:

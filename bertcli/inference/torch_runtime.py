@@ -26,6 +26,7 @@ from bertcli.inference.devices import (
 from bertcli.inference.encoder import Encoder
 from bertcli.inference.options import Compute
 from bertcli.inference.pool import ProcessPool
+from bertcli.inference.runner import Runner
 from bertcli.inference.runtime import ModelSpec, Runtime
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.inference.varlen import varlen_kernel
@@ -67,8 +68,9 @@ class TorchRuntime(Runtime):
                 pool.close()
             raise
         names, config = tuple(map(str, places)), encoder.bert.config
-        runner = pool or (DeviceQueue(encoder) if places[0].type == "cuda" else encoder)
-        return cls(spec, tokenizer, config, runner, names, threads, encoder, report)
+        return cls(
+            spec, tokenizer, config, pool or _runner(encoder), names, threads, encoder, report
+        )
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -96,10 +98,14 @@ class TorchRuntime(Runtime):
             self.runner.close()
 
 
-def open_encoder(spec: ModelSpec) -> Encoder:
+def open_runner(spec: ModelSpec) -> Runner:
     """Load a model in a process of a pool, whose parent has checked it and says what is wrong."""
     use_threads(spec.compute.threads)
-    return _loaded(spec, devices(spec.compute.device)[0])[0]
+    return _runner(_loaded(spec, devices(spec.compute.device)[0])[0])
+
+
+def _runner(encoder: Encoder) -> Runner:
+    return DeviceQueue(encoder) if encoder.device.type == "cuda" else encoder
 
 
 def _loaded(
@@ -123,7 +129,7 @@ def _loaded(
 def _pool(spec: ModelSpec, places: Sequence[torch.device], threads: int) -> ProcessPool:
     """Start a process per device, each with so many threads."""
     computes = [replace(spec.compute, device=str(place), threads=threads) for place in places]
-    openers = [partial(open_encoder, replace(spec, compute=compute)) for compute in computes]
+    openers = [partial(open_runner, replace(spec, compute=compute)) for compute in computes]
     names = [compute.device for compute in computes]
     return ProcessPool(names, openers, threads, budget_of(spec.compute, places[0]))
 

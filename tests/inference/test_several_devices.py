@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from queue import Queue
 
 import numpy as np
 import pytest
@@ -24,10 +25,11 @@ from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
 from bertcli.inference.encoder import Encoder
 from bertcli.inference.pool import ProcessPool
+from bertcli.inference.pool_worker import serve
 from bertcli.inference.progress import Progress, Ran
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
-from bertcli.inference.torch_runtime import open_encoder
+from bertcli.inference.torch_runtime import open_runner
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
@@ -259,7 +261,7 @@ def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(folder, mo
 def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     """A model that changes between the look of the parent and that of the processes."""
     spec = ModelSpec(folder.path, reading=Reading((7,)))
-    pool = ProcessPool(["cpu"], [partial(open_encoder, spec)], 1, 100)
+    pool = ProcessPool(["cpu"], [partial(open_runner, spec)], 1, 100)
     work = pool.run(Tokens.listed([[1]]), Pooling(("mean",)))
     with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)
@@ -362,12 +364,40 @@ def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
 
 def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
     spec = ModelSpec(folder.path)
-    pool = ProcessPool(["cpu"], [partial(open_encoder, spec)], 1, 100)
+    pool = ProcessPool(["cpu"], [partial(open_runner, spec)], 1, 100)
     windows = [pool.run(Tokens.listed([[1]]), Pooling(("mean",))) for _ in range(2)]
     pool.workers[0].process.kill()
     for window in windows:
         with pytest.raises(BertcliError, match="the process for cpu was killed by SIGKILL"):
             result_of(window)
+
+
+def test_a_process_begins_what_has_arrived_before_it_waits_for_vectors():
+    """So a GPU has its next batch while the vectors of one come back."""
+    said: list[str] = []
+
+    class Eager:
+        def run(self, name, ends):
+            said.append(f"begin {name}")
+            return self.finish(name, ends)
+
+        def finish(self, name, ends):
+            said.append(f"wait for {name}")
+            if ends:
+                raise BertcliError("the end")
+            yield from ()
+            return name
+
+    jobs: Queue = Queue()
+    answers: Queue = Queue()
+    for job in (("one", False), ("two", False), ("three", True)):
+        jobs.put(job)
+    with pytest.raises(BertcliError, match="the end"):
+        serve(Eager(), jobs, answers)
+    names = ("one", "two", "three")
+    assert said == [*(f"begin {name}" for name in names), *(f"wait for {name}" for name in names)]
+    assert [answers.get(block=False) for _ in "12"] == [("vectors", "one"), ("vectors", "two")]
+    assert answers.empty()
 
 
 def test_what_is_available_ends_with_the_cpu():
