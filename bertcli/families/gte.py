@@ -49,7 +49,7 @@ def new_structure(values: JsonObject) -> Structure:
     head_size = values["hidden_size"] // values["num_attention_heads"]
     turned = Rotary(theta * factor, factor ** (2 / head_size))
     plain = JsonObject({**values, "rope_scaling": None}, values.source)
-    return replace(structure(plain), rotary=(turned,) * values["num_hidden_layers"])
+    return structure(plain)._replace(rotary=(turned,) * values["num_hidden_layers"])
 
 
 DEFAULTS = {

@@ -5,8 +5,6 @@ Source: Smarter, Better, Faster, Longer; the classes of this name in transformer
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bertcli.families.family import QKV, Family, classes
 from bertcli.families.rope import POSITIVE, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
@@ -47,8 +45,8 @@ def structure(values: JsonObject) -> Structure:
         rotary=tuple(rotary[kind] for kind in kinds),
         windows=tuple(reach if kind == "sliding_attention" else None for kind in kinds),
         word_head=WordHead(act, dense_bias=dense, bias=decoder, bias_twice=False),
-        text_head=replace(head, mean=mean),
-        choice_head=replace(head, mean=mean),
+        text_head=head._replace(mean=mean),
+        choice_head=head._replace(mean=mean),
         token_head=head,
     )
 

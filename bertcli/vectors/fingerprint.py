@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,14 @@ def tokenizer_of(folder: Path) -> dict[str, str]:
 def numbers_of(config: BertConfig) -> dict[str, Any]:
     """Return what the config says that changes the numbers of the same weights."""
     said = {name: getattr(config, name) for name in NUMBERS}
-    ours, usual = asdict(config.structure), asdict(BERT)
+    ours, usual = _by_name(config.structure), _by_name(BERT)
     if other := {name: value for name, value in ours.items() if value != usual[name]}:
         said["structure"] = json.dumps(other, sort_keys=True)  # a manifest has no tuples
     return said
+
+
+def _by_name(part: Any) -> Any:
+    """Return a part of a structure with the values of its fields, and of parts in it, by name."""
+    if hasattr(part, "_asdict"):
+        return {name: _by_name(value) for name, value in part._asdict().items()}
+    return [_by_name(one) for one in part] if isinstance(part, tuple) else part

@@ -1,7 +1,6 @@
 """Checkpoints as their makers wrote them, before transformers had these models."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -83,7 +82,7 @@ def test_a_page_says_what_it_does_not_have():
         BertConfig.from_dict({"model_type": "nomic_bert", "head_dim": 8})
     with pytest.raises(ModelError, match="relative_attention_num_buckets is 8: MPNet needs 32"):
         BertConfig.from_dict({"model_type": "mpnet", "relative_attention_num_buckets": 8})
-    assert replace(BertConfig.from_dict(said).structure, rotary=()).windows[:4] == (
+    assert BertConfig.from_dict(said).structure._replace(rotary=()).windows[:4] == (
         None,
         64,
         64,

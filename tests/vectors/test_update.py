@@ -8,6 +8,8 @@ import pytest
 from front import bad, call, good, left_in
 
 from bertcli.embedding.embedder import Embedder
+from bertcli.models.config import BertConfig
+from bertcli.vectors.fingerprint import numbers_of
 
 TINY = str(Path(__file__).parents[2] / "samples" / "tiny-bert")
 OLD = ["one", "two", "The cat sat.", "", "one", "three " * 9]
@@ -157,3 +159,16 @@ def test_what_cannot_be_updated(tmp_path, more, message):
 
 def test_a_stream_cannot_be_updated():
     assert bad(*SET, "--update", "one", code=2).error == "--update requires -o FILE"
+
+
+def test_a_manifest_names_what_a_family_has_unlike_bert():
+    said = json.loads(numbers_of(BertConfig.from_dict({"model_type": "distilbert"}))["structure"])
+    assert said["text_head"] == {
+        "activation": "relu",
+        "bias": True,
+        "drop_first": False,
+        "dropout": 0.2,
+        "mean": False,
+        "norm": False,
+        "pooler": False,
+    }
