@@ -1,17 +1,15 @@
 """`bertcli answer`: the answer to a question in a context."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import flag, number
+from bertcli.cli.options.groups import OptionGroup, flag, number
 from bertcli.cli.options.task import QuestionOptions, StrideOptions, TaskFileOptions, TopK
 
 
-@dataclass(frozen=True)
-class AnswerOptions:
+class AnswerOptions(OptionGroup):
     """The answers returned."""
 
     top_k: TopK = 1

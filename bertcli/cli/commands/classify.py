@@ -1,6 +1,5 @@
 """`bertcli classify`: texts and pairs to classes, or to one score."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import typer
@@ -8,14 +7,13 @@ import typer
 from bertcli.cli.commands.task_run import open_labels, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import flag, number
+from bertcli.cli.options.groups import OptionGroup, flag, number
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import CutOptions
 from bertcli.errors import UsageError
 
 
-@dataclass(frozen=True)
-class LabelOptions:
+class LabelOptions(OptionGroup):
     """The labels returned, and their scores."""
 
     PANEL: ClassVar = "Labels"

@@ -1,16 +1,14 @@
 """`bertcli compare`: the differences between two files of vectors."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ReportOutput
-from bertcli.cli.options.groups import number
+from bertcli.cli.options.groups import OptionGroup, number
 
 
-@dataclass(frozen=True)
-class PairOptions:
+class PairOptions(OptionGroup):
     """The two files, and the tolerance."""
 
     a: Annotated[

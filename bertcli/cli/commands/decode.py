@@ -1,12 +1,12 @@
 """`bertcli decode`: token ids back to text."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, TextOutput
-from bertcli.cli.options.groups import INPUT, flag, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
 from bertcli.cli.options.inputs import (
     Files,
     FilesFrom,
@@ -26,8 +26,7 @@ TABULAR = ("csv", "tsv", "parquet")
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
 
-@dataclass(frozen=True)
-class IdOptions:
+class IdOptions(OptionGroup):
     """Where ids are read from."""
 
     PANEL: ClassVar = INPUT
@@ -65,8 +64,7 @@ class IdOptions:
         )
 
 
-@dataclass(frozen=True)
-class DecodeOptions:
+class DecodeOptions(OptionGroup):
     """How ids are decoded."""
 
     as_: Annotated[Literal["text", "tokens"], flag("--as", "What to convert ids to.")] = "text"

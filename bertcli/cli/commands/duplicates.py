@@ -1,6 +1,5 @@
 """`bertcli duplicates`: texts that say nearly the same."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -11,7 +10,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, record
 from bertcli.cli.options.inputs import IdField, InputFormat, MaxRecordBytes, TextField
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from bertcli.vectors.duplicates import Duplicates
 
 
-@dataclass(frozen=True)
-class AlikeOptions:
+class AlikeOptions(OptionGroup):
     """Which texts are duplicates, and which of them is kept."""
 
     threshold: Annotated[
@@ -43,8 +41,7 @@ class AlikeOptions:
             )
 
 
-@dataclass(frozen=True)
-class FileOptions:
+class FileOptions(OptionGroup):
     """The texts to compare."""
 
     PANEL: ClassVar = INPUT

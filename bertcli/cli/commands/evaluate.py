@@ -1,6 +1,5 @@
 """`bertcli evaluate`: how good a model is on examples."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bertcli.cli.display.console import Console
@@ -48,7 +47,7 @@ def evaluate(
         def embedder(folder: ModelFolder) -> "Embedder":
             return Embedder.open(folder, record(EmbedOptions, length, compute), console)
 
-        folder = replace(model, model=name).folder(MODEL_FILES)
+        folder = model.changed(model=name).folder(MODEL_FILES)
         return Judge(folder, record(Settings, length, compute), embedder, console)
 
     names = [model.model, *([judged.compare] if judged.compare else [])]

@@ -1,6 +1,5 @@
 """`bertcli fill-mask`: predictions for masked words."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -8,13 +7,13 @@ import typer
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.groups import OptionGroup
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import MaskOptions, TopK
 from bertcli.errors import UsageError
 
 
-@dataclass(frozen=True)
-class WordOptions:
+class WordOptions(OptionGroup):
     """The words predicted."""
 
     top_k: TopK = 5

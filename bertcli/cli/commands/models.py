@@ -1,7 +1,7 @@
 """`bertcli models`: what is installed, cached or compiled on this machine."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from os.path import isdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from bertcli.cli.options.embed import (
     PoolingMode,
     layers_in,
 )
-from bertcli.cli.options.groups import MODEL
+from bertcli.cli.options.groups import MODEL, OptionGroup
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 USES = ("embed", "fill-mask", "next-sentence", "classify", "tag", "answer", "choose")
 
 
-@dataclass(frozen=True)
-class StoreOptions:
+class StoreOptions(OptionGroup):
     """What to do, and with which model."""
 
     PANEL: ClassVar = MODEL
@@ -50,8 +49,7 @@ class StoreOptions:
     offline: Offline = False
 
 
-@dataclass(frozen=True)
-class UseOptions:
+class UseOptions(OptionGroup):
     """For which use a model is compiled."""
 
     PANEL: ClassVar = "Use (prepare)"

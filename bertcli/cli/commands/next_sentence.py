@@ -1,7 +1,5 @@
 """`bertcli next-sentence`: whether one sentence follows another."""
 
-from dataclasses import replace
-
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
@@ -37,7 +35,7 @@ def paired(source: InputOptions) -> InputOptions:
     named = (*texts, *pair, source.input, source.pairs, source.files_from)
     if source.input_format == "auto" and not any(named):
         (stdin,) = source_paths(None, given=False)
-        return replace(source, pairs=stdin)
+        return source.changed(pairs=stdin)
     if not texts or pair:
         return source
     if len(texts) != 2:
@@ -45,4 +43,4 @@ def paired(source: InputOptions) -> InputOptions:
             f"next-sentence takes two sentences, not {len(texts)}",
             "quote each of them; a file of pairs goes to --pairs",
         )
-    return replace(source, texts=texts[:1], pair=texts[1:])
+    return source.changed(texts=texts[:1], pair=texts[1:])

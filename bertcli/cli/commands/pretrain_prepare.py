@@ -1,20 +1,18 @@
 """`bertcli pretrain prepare`: instances of masked words and next sentences, from text."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
-from bertcli.cli.options.groups import OUTPUT, flag, number, record
+from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
     from bertcli.training.instances import PrepareOptions
 
 
-@dataclass(frozen=True)
-class InstanceOptions:
+class InstanceOptions(OptionGroup):
     """How instances are made; the defaults are those of the BERT paper."""
 
     PANEL: ClassVar = "Instances"
@@ -61,8 +59,7 @@ class InstanceOptions:
         return record(PrepareOptions, self)
 
 
-@dataclass(frozen=True)
-class ShardOptions:
+class ShardOptions(OptionGroup):
     """How the instances are stored."""
 
     PANEL: ClassVar = OUTPUT

@@ -1,18 +1,16 @@
 """`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from bertcli.cli.options.common import ConsoleOptions
-from bertcli.cli.options.groups import flag, number, record
+from bertcli.cli.options.groups import OptionGroup, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
 if TYPE_CHECKING:
     from bertcli.training.vocabulary import WordPieceOptions
 
 
-@dataclass(frozen=True)
-class VocabularyOptions:
+class VocabularyOptions(OptionGroup):
     """Size and contents of the vocabulary."""
 
     size: Annotated[

@@ -1,6 +1,6 @@
 """`bertcli rerank`: texts sorted by how relevant they are to a query."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -9,15 +9,14 @@ from bertcli.cli.commands.task_run import open_labels, report
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import number
+from bertcli.cli.options.groups import OptionGroup, number
 from bertcli.cli.options.inputs import TextField, fields_asked, note_files
 from bertcli.cli.options.task import CutOptions, TaskFileOptions
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
 
 
-@dataclass(frozen=True)
-class RankedOptions:
+class RankedOptions(OptionGroup):
     """A query, and texts to sort."""
 
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Text to search for.")]

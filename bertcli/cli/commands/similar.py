@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,7 +12,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import counted, truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, flag, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
 from bertcli.cli.options.inputs import (
     Files,
     IdField,
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 TAKEN = frozenset({"query", "rank", "score", "row", "id", "text"})  # fields of a hit
 
 
-@dataclass(frozen=True)
-class QueryOptions:
+class QueryOptions(OptionGroup):
     """The queries."""
 
     queries: Annotated[
@@ -125,8 +123,7 @@ class QueryOptions:
         return Reader(source, console.warn, console.note)
 
 
-@dataclass(frozen=True)
-class CorpusOptions:
+class CorpusOptions(OptionGroup):
     """The corpus to search."""
 
     PANEL: ClassVar = INPUT
@@ -186,8 +183,7 @@ class CorpusOptions:
         return Reader(source, console.warn, console.note)
 
 
-@dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(OptionGroup):
     """How texts are compared, where it is not by the cosine of their vectors."""
 
     PANEL: ClassVar = "Scores"

@@ -1,6 +1,5 @@
 """`bertcli tag`: entities in texts, such as names and places."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
@@ -8,12 +7,12 @@ import typer
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.groups import OptionGroup
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import StrideOptions
 
 
-@dataclass(frozen=True)
-class EntityOptions:
+class EntityOptions(OptionGroup):
     """How entities are found."""
 
     aggregation: Annotated[

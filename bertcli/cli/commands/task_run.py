@@ -12,14 +12,14 @@ from bertcli.cli.options.groups import record
 from bertcli.hub import MODEL_FILES
 
 if TYPE_CHECKING:
-    from bertcli.cli.options.groups import Group
+    from bertcli.cli.options.groups import OptionGroup
     from bertcli.hub import ModelFolder
     from bertcli.tasks.head import Head, Stream
     from bertcli.tasks.pooled_head import PooledHead
 
 
 def open_head(
-    kind: str, model: ModelOptions, length: Group, compute: ComputeOptions, console: Console
+    kind: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
 ) -> Head:
     """Return the model with the head of this class; its backend is imported here."""
     folder = model.folder(MODEL_FILES)
@@ -32,7 +32,7 @@ def open_head(
 
 
 def open_labels(
-    model: ModelOptions, length: Group, compute: ComputeOptions, console: Console
+    model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
 ) -> Head | PooledHead:
     """Return a model that has a score for each label of a text."""
     folder = model.folder(MODEL_FILES)

@@ -1,1 +1,1 @@
-"""Groups of options: frozen dataclasses, each with its panel; `groups` passes them to Typer."""
+"""Groups of options: records, each with its panel; `groups` passes them to Typer."""

@@ -1,33 +1,18 @@
-"""The options of `bertcli chunk`; those of the pieces are `embed --on-truncate chunk`'s as well."""
+"""The options of `bertcli chunk`."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import typer
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.common import ParseSpecial, SpecialTokens
-from bertcli.cli.options.groups import INPUT, LAYOUT, flag, number
+from bertcli.cli.options.common import At, Overlap, ParseSpecial, SpecialTokens
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number
 from bertcli.cli.options.inputs import TextField, fields_asked, note_files
 from bertcli.cli.options.task import TaskFileOptions
 from bertcli.records.reader import Reader
 
-Overlap = Annotated[
-    int,
-    number("Tokens, at most, that a chunk repeats of the one before.", low=0),
-]
-At = Annotated[
-    Literal["token", "word", "sentence", "paragraph"],
-    typer.Option(
-        help="Where chunks end. What is too long for one chunk is divided between sentences, "
-        "then words, then tokens.",
-        envvar="BERTCLI_AT",
-    ),
-]
 
-
-@dataclass(frozen=True)
-class ChunkTextOptions:
+class ChunkTextOptions(OptionGroup):
     """The texts to divide."""
 
     PANEL: ClassVar = INPUT
@@ -54,8 +39,7 @@ class ChunkTextOptions:
         return Reader(source, console.warn, console.note)
 
 
-@dataclass(frozen=True)
-class ChunkOptions:
+class ChunkOptions(OptionGroup):
     """How texts are divided."""
 
     PANEL: ClassVar = LAYOUT

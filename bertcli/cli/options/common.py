@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -11,7 +10,7 @@ import typer
 from bertcli.cli.display.console import Console, stdout_is_terminal
 from bertcli.cli.display.help import MESSAGES
 from bertcli.cli.options.completion import complete_model
-from bertcli.cli.options.groups import MODEL, OUTPUT, flag
+from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, flag, number
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -31,6 +30,19 @@ ParseSpecial = Annotated[
     ),
 ]
 
+Overlap = Annotated[
+    int,
+    number("Tokens, at most, that a chunk repeats of the one before.", low=0),
+]
+At = Annotated[
+    Literal["token", "word", "sentence", "paragraph"],
+    typer.Option(
+        help="Where chunks end. What is too long for one chunk is divided between sentences, "
+        "then words, then tokens.",
+        envvar="BERTCLI_AT",
+    ),
+]
+
 Revision = Annotated[
     str | None,
     typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION"),
@@ -40,8 +52,7 @@ Offline = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(OptionGroup):
     """Which model, and where to find it."""
 
     PANEL: ClassVar = MODEL
@@ -81,8 +92,7 @@ _FORMAT = typer.Option(
 )
 
 
-@dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(OptionGroup):
     """Where the result is written, and how; commands of fewer formats have a kind of their own."""
 
     PANEL: ClassVar = OUTPUT
@@ -112,7 +122,7 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         if self.output == Path("-"):
-            object.__setattr__(self, "output", None)  # stdout, as `-i -` is stdin
+            self.output = None  # stdout, as `-i -` is stdin
 
     def form(self, allowed: Sequence[str], *, piped: str = "jsonl", terminal: str = "table") -> str:
         """Return the format to write: --format, else by the suffix, else by the kind of stdout.
@@ -146,14 +156,12 @@ class OutputOptions:
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 
 
-@dataclass(frozen=True)
 class RowOutput(OutputOptions):
     """The output of commands that write rows."""
 
     format: Annotated[Literal["auto", "table", "jsonl", "csv", "tsv", "parquet"], _FORMAT] = "auto"
 
 
-@dataclass(frozen=True)
 class LineOutput(OutputOptions):
     """The output of commands that write rows, or their text alone."""
 
@@ -162,14 +170,12 @@ class LineOutput(OutputOptions):
     ] = "auto"
 
 
-@dataclass(frozen=True)
 class TextOutput(OutputOptions):
     """The output of commands that write texts, and rows of them."""
 
     format: Annotated[Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"], _FORMAT] = "auto"
 
 
-@dataclass(frozen=True)
 class VectorOutput(OutputOptions):
     """The output of commands that write vectors."""
 
@@ -178,7 +184,6 @@ class VectorOutput(OutputOptions):
     ] = "auto"
 
 
-@dataclass(frozen=True)
 class ReportOutput(OutputOptions):
     """The output of commands that write one report."""
 
@@ -194,8 +199,7 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
     return form
 
 
-@dataclass(frozen=True)
-class ConsoleOptions:
+class ConsoleOptions(OptionGroup):
     """Messages on stderr."""
 
     PANEL: ClassVar = MESSAGES
@@ -226,8 +230,7 @@ def _show_versions(wanted: bool) -> None:
     raise typer.Exit
 
 
-@dataclass(frozen=True)
-class VersionOptions:
+class VersionOptions(OptionGroup):
     """The versions."""
 
     version: Annotated[

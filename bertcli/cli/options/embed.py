@@ -1,14 +1,12 @@
 """The options of `bertcli embed`: vectors, lengths, devices and files."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options.chunk import At, Overlap
-from bertcli.cli.options.common import ParseSpecial, SpecialTokens
+from bertcli.cli.options.common import At, Overlap, ParseSpecial, SpecialTokens
 from bertcli.cli.options.completion import complete_device
-from bertcli.cli.options.groups import COMPUTE, LAYOUT, OUTPUT, flag, number, record
+from bertcli.cli.options.groups import COMPUTE, LAYOUT, OUTPUT, OptionGroup, flag, number, record
 from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
 from bertcli.errors import UsageError
 
@@ -44,8 +42,7 @@ LayerCombine = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class VectorOptions:
+class VectorOptions(OptionGroup):
     """How vectors are computed from hidden states."""
 
     PANEL: ClassVar = "Vectors"
@@ -119,8 +116,7 @@ class VectorOptions:
         return "none"
 
 
-@dataclass(frozen=True)
-class LengthOptions:
+class LengthOptions(OptionGroup):
     """How long texts are handled."""
 
     PANEL: ClassVar = LAYOUT
@@ -158,8 +154,7 @@ ComputeType = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class ComputeOptions:
+class ComputeOptions(OptionGroup):
     """Backend, device, precision and memory."""
 
     PANEL: ClassVar = COMPUTE
@@ -194,8 +189,7 @@ class ComputeOptions:
     window: Annotated[int, number("Records that are sorted by length together.")] = 4096
 
 
-@dataclass(frozen=True)
-class VectorFileOptions:
+class VectorFileOptions(OptionGroup):
     """How files of vectors are written."""
 
     PANEL: ClassVar = OUTPUT

@@ -1,19 +1,17 @@
 """The options of engines: this machine, or a Ray cluster."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options.groups import number
+from bertcli.cli.options.groups import OptionGroup, number
 from bertcli.errors import UsageError
 
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
 
 
-@dataclass(frozen=True)
-class EngineOptions:
+class EngineOptions(OptionGroup):
     """The engine: this machine, or the workers of a cluster."""
 
     PANEL: ClassVar = "Engine"
@@ -56,7 +54,6 @@ class EngineOptions:
     LOCAL: ClassVar[tuple[str, ...]] = ()  # options that the local engine has as well
 
 
-@dataclass(frozen=True)
 class EmbedEngineOptions(EngineOptions):
     """The engine of commands with a model."""
 
@@ -72,7 +69,6 @@ class EmbedEngineOptions(EngineOptions):
         return Pool(self.workers, self.cpus_per_worker, self.gpus_per_worker)
 
 
-@dataclass(frozen=True)
 class TokenizeEngineOptions(EngineOptions):
     """The engine of commands with a tokenizer only."""
 

@@ -1,16 +1,14 @@
 """The options of `bertcli evaluate`."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import typer
 
-from bertcli.cli.options.groups import INPUT, flag
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag
 from bertcli.errors import UsageError
 
 
-@dataclass(frozen=True)
-class JudgedOptions:
+class JudgedOptions(OptionGroup):
     """The examples, or a search with its judgements."""
 
     PANEL: ClassVar = INPUT

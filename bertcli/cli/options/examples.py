@@ -1,12 +1,11 @@
 """The options of files of examples, which `train` and `evaluate` read."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import typer
 
 from bertcli.cli.options.completion import complete_field
-from bertcli.cli.options.groups import INPUT
+from bertcli.cli.options.groups import INPUT, OptionGroup
 from bertcli.cli.options.inputs import Encoding, EncodingErrors, InputFormat, OnError
 from bertcli.errors import UsageError
 from bertcli.records.example_forms import TASKS, FieldNames
@@ -14,8 +13,7 @@ from bertcli.records.examples import examples_source
 from bertcli.records.source import Source
 
 
-@dataclass(frozen=True)
-class ExampleOptions:
+class ExampleOptions(OptionGroup):
     """What examples are for, and how they are read."""
 
     PANEL: ClassVar = INPUT

@@ -1,7 +1,6 @@
-"""Groups of options: frozen dataclasses, whose fields are the options of a command.
+"""Groups of options: records whose fields are the options of a command.
 
-    @dataclass(frozen=True)
-    class CutOptions:
+    class CutOptions(OptionGroup):
         PANEL: ClassVar = LAYOUT         # the heading above these options in --help
         max_length: Annotated[int | None, typer.Option(help="Tokens of a text.")] = None
 
@@ -15,9 +14,9 @@ import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -26,14 +25,37 @@ from bertcli.cli.display.help import HELP
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from typing_extensions import Self
 
-    Group = DataclassInstance
-
-R = TypeVar("R", bound="Group")
+R = TypeVar("R", bound="DataclassInstance")
 
 # Panels that several groups share.
 MODEL, INPUT, OUTPUT = "Model", "Input", "Output"
 LAYOUT, COMPUTE = "Length and special tokens", "Computation"
+
+
+@dataclass(init=False, repr=False, eq=False)
+class OptionGroup:
+    """Options that belong together: a dataclass, with the methods below alone.
+
+    To make methods for the fields of each of them would take ten times as long, at every start.
+    """
+
+    PANEL: ClassVar[str | None] = None  # the heading above them in --help
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+        self.__post_init__()
+
+    def changed(self, **values: Any) -> "Self":
+        """Return this group with other values."""
+        return type(self)(**{**vars(self), **values})
+
+    def __post_init__(self) -> None:
+        """Raise UsageError where options contradict each other."""
 
 
 def number(
@@ -86,14 +108,13 @@ def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
     )
 
 
-def _parameters(group: Any) -> Iterator[inspect.Parameter]:
-    panel = getattr(group, "PANEL", None)
+def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
     for field in fields(group):
         yield inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=_in_panel(field.type, panel),
+            annotation=_in_panel(field.type, group.PANEL),
         )
 
 
@@ -107,7 +128,7 @@ def _in_panel(annotation: Any, panel: str | None) -> Any:
     return Annotated[annotation.__origin__, placed]
 
 
-def record(kind: type[R], *groups: "Group", **values: Any) -> R:
+def record(kind: type[R], *groups: "DataclassInstance", **values: Any) -> R:
     """Return a record of the library: each field has the value of the option of its name.
 
     ``values`` are the fields that no option has the name of, or that have another form there.

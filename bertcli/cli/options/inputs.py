@@ -3,14 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.completion import complete_field
-from bertcli.cli.options.groups import INPUT, flag, number, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.writers import TENSORS
@@ -140,8 +139,7 @@ def fields_asked(options: Any, *names: str) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class InputOptions:
+class InputOptions(OptionGroup):
     """Where records are read from."""
 
     PANEL: ClassVar = INPUT

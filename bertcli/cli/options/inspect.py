@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -10,7 +9,7 @@ import typer
 
 from bertcli.cli.options.common import ModelOptions
 from bertcli.cli.options.completion import complete_model
-from bertcli.cli.options.groups import flag
+from bertcli.cli.options.groups import OptionGroup, flag
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES
@@ -20,8 +19,7 @@ from bertcli.plots.picture import DRAWN, PICTURES
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
 
 
-@dataclass(frozen=True)
-class TargetOptions:
+class TargetOptions(OptionGroup):
     """The model or file to inspect."""
 
     target: Annotated[
@@ -51,11 +49,10 @@ class TargetOptions:
         place = os.path.expanduser(name)
         if os.path.islink(place) and not os.path.exists(place):
             raise ModelError(f"{name}: broken or circular symlink")
-        return replace(model, model=name).folder(() if os.path.isdir(place) else FILES)
+        return model.changed(model=name).folder(() if os.path.isdir(place) else FILES)
 
 
-@dataclass(frozen=True)
-class ViewOptions:
+class ViewOptions(OptionGroup):
     """The parts to show."""
 
     PANEL: ClassVar = "Other views"
@@ -76,8 +73,7 @@ class ViewOptions:
         return self.tree or self.tensors or self.config or self.tokenizer or self.verify
 
 
-@dataclass(frozen=True)
-class AttentionOptions:
+class AttentionOptions(OptionGroup):
     """The attention maps to show, and where."""
 
     PANEL: ClassVar = "Attention"

@@ -1,13 +1,12 @@
 """The options that the commands of `bertcli pretrain` share."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.groups import INPUT, OUTPUT, flag, record
+from bertcli.cli.options.groups import INPUT, OUTPUT, OptionGroup, flag, record
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -25,8 +24,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 
-@dataclass(frozen=True)
-class PretrainCorpusOptions:
+class PretrainCorpusOptions(OptionGroup):
     """The corpus: files, format and encoding."""
 
     PANEL: ClassVar = INPUT
@@ -67,8 +65,7 @@ class PretrainCorpusOptions:
         return Reader(source, console.warn, console.note)
 
 
-@dataclass(frozen=True)
-class FolderOptions:
+class FolderOptions(OptionGroup):
     """The output folder."""
 
     PANEL: ClassVar = OUTPUT

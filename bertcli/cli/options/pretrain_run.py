@@ -1,20 +1,18 @@
 """The options of `bertcli pretrain run`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 
-from bertcli.cli.options.groups import MODEL, OUTPUT, number
+from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, number
 from bertcli.cli.options.training import MaxGradNorm, WeightDecay
 from bertcli.errors import UsageError
 
 Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, metavar="X")]
 
 
-@dataclass(frozen=True)
-class JobOptions:
+class JobOptions(OptionGroup):
     """The instances and the output folder."""
 
     PANEL: ClassVar = OUTPUT
@@ -33,8 +31,7 @@ class JobOptions:
     ]
 
 
-@dataclass(frozen=True)
-class StartOptions:
+class StartOptions(OptionGroup):
     """The initial weights."""
 
     PANEL: ClassVar = MODEL
@@ -63,8 +60,7 @@ class StartOptions:
             )
 
 
-@dataclass(frozen=True)
-class OptimizerOptions:
+class OptimizerOptions(OptionGroup):
     """The optimizer and its schedule."""
 
     PANEL: ClassVar = "Training"
@@ -106,8 +102,7 @@ class OptimizerOptions:
     ] = 0
 
 
-@dataclass(frozen=True)
-class EvaluationOptions:
+class EvaluationOptions(OptionGroup):
     """Evaluation and logging."""
 
     PANEL: ClassVar = "Evaluation"

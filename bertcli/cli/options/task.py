@@ -1,13 +1,12 @@
 """The options of the commands for task heads: lengths, and inputs that are not texts or pairs."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import typer
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ParseSpecial
-from bertcli.cli.options.groups import INPUT, LAYOUT, number, record
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, number, record
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -39,8 +38,7 @@ MaxLength = Annotated[
 TopK = Annotated[int, number("Number of results, best first.", "--top-k", "-k")]
 
 
-@dataclass(frozen=True)
-class MaskOptions:
+class MaskOptions(OptionGroup):
     """How long texts with masks are."""
 
     PANEL: ClassVar = LAYOUT
@@ -48,8 +46,7 @@ class MaskOptions:
     max_length: MaxLength = None
 
 
-@dataclass(frozen=True)
-class CutOptions:
+class CutOptions(OptionGroup):
     """How long texts are."""
 
     PANEL: ClassVar = LAYOUT
@@ -58,8 +55,7 @@ class CutOptions:
     parse_special: ParseSpecial = True
 
 
-@dataclass(frozen=True)
-class StrideOptions:
+class StrideOptions(OptionGroup):
     """How long texts or their windows are."""
 
     PANEL: ClassVar = LAYOUT
@@ -72,8 +68,7 @@ class StrideOptions:
     parse_special: ParseSpecial = True
 
 
-@dataclass(frozen=True)
-class TaskFileOptions:
+class TaskFileOptions(OptionGroup):
     """Where records with other fields than text and pair are read from."""
 
     PANEL: ClassVar = INPUT
@@ -107,8 +102,7 @@ class TaskFileOptions:
         return record(Source, self, **(asked | changes))
 
 
-@dataclass(frozen=True)
-class QuestionOptions:
+class QuestionOptions(OptionGroup):
     """Questions and contexts."""
 
     question: Annotated[
@@ -159,8 +153,7 @@ class QuestionOptions:
         return Reader(source, console.warn, console.note)
 
 
-@dataclass(frozen=True)
-class ChoiceOptions:
+class ChoiceOptions(OptionGroup):
     """Prompts and choices."""
 
     PANEL: ClassVar = INPUT

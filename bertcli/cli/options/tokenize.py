@@ -1,12 +1,11 @@
 """The options of `bertcli tokenize` alone."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.options.common import ParseSpecial, SpecialTokens
-from bertcli.cli.options.groups import LAYOUT, flag, number, record
+from bertcli.cli.options.groups import LAYOUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.tokenizing.columns import Layout, strategies
 
@@ -17,8 +16,7 @@ Truncation = Literal[
 Side = Literal["left", "right"]
 
 
-@dataclass(frozen=True)
-class FieldOptions:
+class FieldOptions(OptionGroup):
     """The fields of a record."""
 
     PANEL: ClassVar = "Fields"
@@ -74,8 +72,7 @@ class FieldOptions:
         return tuple(name for name, wanted in chosen.items() if wanted)
 
 
-@dataclass(frozen=True)
-class LayoutOptions:
+class LayoutOptions(OptionGroup):
     """Truncation, padding and special tokens."""
 
     PANEL: ClassVar = LAYOUT
@@ -128,8 +125,7 @@ class LayoutOptions:
         return record(Layout, self, fields, columns=columns, padding=padding, truncation=truncation)
 
 
-@dataclass(frozen=True)
-class ModeOptions:
+class ModeOptions(OptionGroup):
     """Output other than token ids."""
 
     PANEL: ClassVar = "Other output"

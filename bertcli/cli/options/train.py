@@ -1,12 +1,11 @@
 """The options of `bertcli train`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, flag, number
+from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, OptionGroup, flag, number
 from bertcli.cli.options.training import MaxGradNorm, WeightDecay
 from bertcli.errors import UsageError
 from bertcli.training.options import FEW
@@ -20,8 +19,7 @@ ExampleFile = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class TrainJobOptions:
+class TrainJobOptions(OptionGroup):
     """The file of examples and the output folder."""
 
     PANEL: ClassVar = INPUT
@@ -39,8 +37,7 @@ class TrainJobOptions:
     ]
 
 
-@dataclass(frozen=True)
-class MethodOptions:
+class MethodOptions(OptionGroup):
     """Which weights are trained, and on what loss."""
 
     PANEL: ClassVar = "Training"
@@ -103,8 +100,7 @@ class MethodOptions:
         return found
 
 
-@dataclass(frozen=True)
-class StepOptions:
+class StepOptions(OptionGroup):
     """The optimizer and its schedule."""
 
     PANEL: ClassVar = "Training"
@@ -145,8 +141,7 @@ class StepOptions:
     ] = 0
 
 
-@dataclass(frozen=True)
-class HeldOutOptions:
+class HeldOutOptions(OptionGroup):
     """Evaluation, and the choice of the weights to keep."""
 
     PANEL: ClassVar = "Evaluation"

@@ -1,12 +1,11 @@
 """The options of all commands that train: checkpoints, device, precision, the optimizer's."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from bertcli.cli.options.completion import complete_device
-from bertcli.cli.options.groups import COMPUTE, OUTPUT, flag, number
+from bertcli.cli.options.groups import COMPUTE, OUTPUT, OptionGroup, flag, number
 from bertcli.errors import UsageError
 
 WeightDecay = Annotated[
@@ -15,8 +14,7 @@ WeightDecay = Annotated[
 MaxGradNorm = Annotated[float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")]
 
 
-@dataclass(frozen=True)
-class SavingOptions:
+class SavingOptions(OptionGroup):
     """Checkpoints and existing runs."""
 
     PANEL: ClassVar = OUTPUT
@@ -33,8 +31,7 @@ class SavingOptions:
             raise UsageError("--resume cannot be combined with --overwrite")
 
 
-@dataclass(frozen=True)
-class DeviceOptions:
+class DeviceOptions(OptionGroup):
     """Device, precision and memory."""
 
     PANEL: ClassVar = COMPUTE
