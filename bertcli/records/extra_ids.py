@@ -3,12 +3,14 @@
     extra_ids(Record("a b", extra={"emotion_ids": [0, 2]}), "emotion_ids", 3)     # [0, 2]
 
 A field holds an id for each word, or one number for all. Words stand between white space, or are
-the items of a text that is split; those of a pair follow those of the text.
+the items of a text that is split; those of a pair follow those of the text. A document of sentences
+has an id for each word of them all, or for each sentence a list or a number.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertcli.errors import SKIP, InputError
@@ -57,6 +59,30 @@ def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
         )
     found: int | list[int] = value
     return found
+
+
+def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterator[int | list[int]]:
+    """Yield the ids of the words of each sentence of a document, as `extra_ids` does.
+
+    Raises InputError, naming the field, unless the document has ids for its sentences.
+    """
+    given = (record.extra or {}).get(field)
+    if isinstance(given, list) and any(isinstance(one, list) for one in given):
+        if len(given) != len(sentences):
+            raise InputError(
+                f"{record.where}: field {field!r} has {len(given)} lists of ids, but the document "
+                f"has {len(sentences)} sentences",
+                "give a list for each sentence, or one for the whole document",
+            )
+        for sentence, ids in zip(sentences, given, strict=True):
+            yield extra_ids(record._replace(text=sentence, extra={field: ids}), field)
+        return
+    found = extra_ids(record._replace(text="\n".join(sentences)), field)
+    at = 0
+    for sentence in sentences:
+        count = len(word_starts(sentence))
+        yield found if isinstance(found, int) else found[at : at + count]
+        at += count
 
 
 def _listed(text: str, field: str, where: str) -> object:

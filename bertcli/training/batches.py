@@ -78,14 +78,17 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
 
 
 def read(data: Instances, rows: Any) -> Columns:
-    """Read rows; InputError when an id is not in the vocabulary."""
+    """Read rows; InputError when an id is not in the vocabulary, or in an extra embedding."""
     found: Columns = data.rows(rows)
-    for name in ("input_ids", "masked_lm_ids"):
+    sizes = dict.fromkeys(("input_ids", "masked_lm_ids"), data.vocab_size)
+    extra = {EXTRA + name: size for name, size in data.extra_embeddings.items()}
+    for name, size in (sizes | extra).items():
         for worst in (int(found[name].max(initial=0)), int(found[name].min(initial=0))):
-            if not 0 <= worst < data.vocab_size:
+            if not 0 <= worst < size:
+                of = "its embedding" if name in extra else "the vocabulary"
                 raise InputError(
-                    f"{data.folder}: {name} contains {worst}, but the vocabulary has "
-                    f"{data.vocab_size} tokens",
+                    f"{data.folder}: {name} contains {worst}, but {of} has {size} "
+                    f"{'ids' if name in extra else 'tokens'}",
                     "prepare the instances again",
                 )
     return found

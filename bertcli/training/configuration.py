@@ -68,7 +68,6 @@ def read(name: str, data: Instances) -> BertConfig:
 UNSUPPORTED = {  # keys of a config, and what to do about them
     "is_decoder": "remove it",
     "add_cross_attention": "remove it",
-    "extra_embeddings": "remove it; bertcli train --extra NAME=FIELD adds them afterwards",
 }
 
 
@@ -113,6 +112,32 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
         )
 
 
+def with_extra(config: BertConfig, data: Instances, other: Instances, source: str) -> BertConfig:
+    """Return the config with the extra embeddings of instances, and of others held out.
+
+    Sizes are those of the config, else what the ids need. ModelError for an embedding that the
+    instances have no ids for, or more than it has.
+    """
+    held = other.extra_embeddings
+    sizes = {name: max(size, held[name]) for name, size in data.extra_embeddings.items()}
+    for name, size in config.extra_embeddings.items():
+        if name not in sizes:
+            raise ModelError(
+                f"{source}: the model has an extra embedding {name}, but the instances have no "
+                "ids for it",
+                f"prepare the instances with --extra {name}=FIELD",
+            )
+        if sizes[name] > size:
+            raise ModelError(
+                f"{source}: the extra embedding {name} has {size} ids, but the instances have "
+                f"ids up to {sizes[name] - 1}",
+                f"correct the ids in the field {data.extra_fields[name]}, or raise the size in "
+                "extra_embeddings",
+            )
+    embeddings = {**sizes, **config.extra_embeddings}
+    return replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
+
+
 def refuse_too_large(config: BertConfig, source: str, numbers: int) -> None:
     """Raise ModelError when so many numbers a weight are more than all memory of this machine.
 
@@ -133,7 +158,7 @@ def refuse_too_large(config: BertConfig, source: str, numbers: int) -> None:
 
 
 def refuse_other(data: Instances, other: Instances) -> None:
-    """Raise InputError when held-out instances are not of the same tokenizer."""
+    """Raise InputError when held-out instances are not of the same kind."""
     if data.vocab_size != other.vocab_size:
         raise InputError(
             f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "

@@ -1,47 +1,71 @@
 """A corpus as documents of tokenized sentences, in a file; memory is that of the longest document.
 
 A text file has one sentence per line and blank lines between documents. In other formats a record
-is a document: text with one sentence per line, or a list of sentences.
+is a document: text with one sentence per line, or a list of sentences; and fields with ids of extra
+embeddings for its words.
 
-The file holds int32: for each document the number of its sentences, their lengths, their ids. The
-offset of each document is kept in memory, 8 bytes.
+The file holds int32: for each document the number of its sentences, their lengths, their tokens. A
+token is its id, followed by its id of each extra embedding. The offset of each document is kept in
+memory, 8 bytes.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
+from bertcli.errors import UsageError
+from bertcli.records.extra_ids import MOST, sentence_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text
 from bertcli.records.windows import ahead, windows
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.training.instances import Token
 
 END = Record("")  # between documents
 WINDOW = 4096  # sentences tokenized together
 ITEM = array("i").itemsize
 
 
-def sentences(reader: Reader) -> Iterator[list[Record]]:
-    """Yield the sentences of a corpus as they are read; a blank one ends a document."""
+def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Record]]:
+    """Yield the sentences of a corpus as they are read; a blank one ends a document.
+
+    Each has its part of the ids in these fields of its document. Raises UsageError for a text
+    file, which has no fields.
+    """
+
+    def split(_: int, record: Record) -> list[Record]:
+        return [*_split(record, fields), END]
+
     paths = {"stdin" if path == "-" else path: path for path in reader.source.paths}
     file = ""
     for block in filter(None, reader.blocks()):
         found = [] if block[0].file == file else [END]
         file = block[0].file
-        if reader.format_of(paths[file]) == "txt":
+        if reader.format_of(paths[file]) != "txt":
+            documents = reader.collect(enumerate(block), split)
+            yield [*found, *chain.from_iterable(documents)]
+        elif not fields:
             yield [*found, *block]
         else:
-            yield found + [sentence for record in block for sentence in (*_split(record), END)]
+            raise UsageError(
+                f"--extra: {file} is read as txt, which has no fields",
+                "--input-format csv, tsv or jsonl reads fields",
+            )
     yield [END]
 
 
-def _split(record: Record) -> Iterator[Record]:
-    for line in lines_of(record.text):
+def _split(record: Record, fields: Sequence[str]) -> Iterator[Record]:
+    lines = lines_of(record.text)
+    ids = [sentence_ids(record, lines, field) for field in fields]
+    for line, *given in zip(lines, *ids, strict=True):
         if line.strip():
-            yield record._replace(text=line)
+            extra = dict(zip(fields, given, strict=True))
+            yield record._replace(text=line, extra=extra)
 
 
 def lines_of(text: Text) -> Sequence[str]:
@@ -49,26 +73,39 @@ def lines_of(text: Text) -> Sequence[str]:
     return text if isinstance(text, list) else text.split("\n")
 
 
-def tokenized(reader: Reader, tokenizer: Tokenizer) -> Iterator[list[Sequence[int] | None]]:
-    """Yield windows of sentences as ids, without special tokens; None ends a document."""
-    layout = Layout(columns=("input_ids",), special_tokens=False)
+def tokenized(
+    reader: Reader, tokenizer: Tokenizer, extra: Mapping[str, str]
+) -> Iterator[list[Sequence[int] | None]]:
+    """Yield windows of sentences as ids, without special tokens; None ends a document.
+
+    The id of a token is followed by its id of each ``extra`` embedding, read from these fields.
+    """
+    fields = tuple(dict.fromkeys(extra.values()))
+    columns = ExtraColumns(extra, dict.fromkeys(extra, MOST))
+    layout = Layout(columns=("input_ids", *columns.needed), special_tokens=False)
+
+    def ids(item: Encoded) -> Sequence[int] | None:
+        if not str(item.record.text).strip():
+            return None
+        (item,) = columns.added([item])
+        each = [item.columns["input_ids"], *(item.columns[EXTRA + name] for name in extra)]
+        return [*chain.from_iterable(zip(*each, strict=True))]
 
     def run(records: Sequence[Record]) -> list[Sequence[int] | None]:
-        found = tokenizer.encode(records, layout)
-        return [_ids(encoded) if str(encoded.record.text).strip() else None for encoded in found]
+        return [*map(ids, tokenizer.encode(records, layout))]
 
-    return ahead(run(records) for records in windows(sentences(reader), WINDOW))
-
-
-def _ids(encoded: Encoded) -> list[int]:
-    return list(encoded.columns["input_ids"])
+    return ahead(run(records) for records in windows(sentences(reader, fields), WINDOW))
 
 
 class Documents:
-    """Tokenized documents in a file. Written once, then read in any order."""
+    """Tokenized documents in a file. Written once, then read in any order.
 
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("x+b", buffering=0)
+    Tokens have ``width`` ids: their own, and one of each extra embedding.
+    """
+
+    def __init__(self, path: Path, width: int = 1) -> None:
+        self.file, self.width = path.open("x+b", buffering=0), width
+        self.largest = [0] * (width - 1)  # id of each extra embedding
         self.starts = array("q", [0])  # in items, of each document and of the end
         self.tokens = self.sentences = 0
         self.lengths = array("i")  # of the sentences of the document being written
@@ -79,13 +116,13 @@ class Documents:
         return len(self.starts) - 1
 
     def fill(self, batches: Iterable[Sequence[Sequence[int] | None]]) -> Iterator[int]:
-        """Add sentences, None ends a document; yield the number of sentences after each batch."""
+        """Add sentences, flat, None ends a document; yield their number after each batch."""
         for batch in batches:
             for ids in batch:
                 if ids is None:
                     self._end()
                 elif ids:
-                    self.lengths.append(len(ids))
+                    self.lengths.append(len(ids) // self.width)
                     self.ids.extend(ids)
             yield self.sentences
         self._flush()
@@ -94,7 +131,9 @@ class Documents:
         count = len(self.lengths)
         if not count:
             return
-        self.tokens += len(self.ids)
+        self.tokens += len(self.ids) // self.width
+        for at, largest in enumerate(self.largest):
+            self.largest[at] = max(largest, *self.ids[at + 1 :: self.width])
         self.sentences += count
         self.starts.append(self.starts[-1] + 1 + count + len(self.ids))
         for part in (array("i", [count]), self.lengths, self.ids):
@@ -111,18 +150,24 @@ class Documents:
         left.release()
         self.waiting = bytearray()
 
-    def __getitem__(self, number: int) -> list[list[int]]:
+    def __getitem__(self, number: int) -> list[list[Token]]:
         """Return the sentences of a document."""
         start, end = self.starts[number], self.starts[number + 1]
         items = self._read(start, end - start)
         at, found = 1 + items[0], []
         for length in items[1:at]:
-            found.append(items[at : at + length].tolist())
-            at += length
+            end = at + length * self.width
+            found.append(self._tokens(items[at:end]))
+            at = end
         return found
 
-    def stretch(self, number: int, tokens: int, choose: Callable[[int], int]) -> list[int]:
-        """Return the ids of consecutive sentences: at least one, up to about ``tokens`` ids.
+    def _tokens(self, ids: array[int]) -> list[Token]:
+        if self.width == 1:
+            return [*ids]
+        return [*zip(*(ids[at :: self.width] for at in range(self.width)), strict=True)]
+
+    def stretch(self, number: int, tokens: int, choose: Callable[[int], int]) -> list[Token]:
+        """Return the tokens of consecutive sentences: at least one, up to about ``tokens`` tokens.
 
         ``choose`` selects the first sentence, given their number. Only these are read.
         """
@@ -134,7 +179,8 @@ class Documents:
         while size < tokens and last < count:
             size += lengths[last]
             last += 1
-        return self._read(start + 1 + count + sum(lengths[:first]), size).tolist()
+        start += 1 + count + sum(lengths[:first]) * self.width
+        return self._tokens(self._read(start, size * self.width))
 
     def close(self) -> None:
         """Close the file."""

@@ -9,17 +9,19 @@ Letters: `n` rows, `L` the length, `P` the most predictions. A row is one instan
     masked_lm_ids         int32 [n, P]  the original tokens, then 0
     masked_lm_counts      int32 [n]     number of positions in use
     next_sentence_labels  uint8 [n]     0: B follows A, 1: B is from another document
+    extra.NAME            int32 [n, L]  ids of an extra embedding, 0 for special tokens and padding
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
 from bertcli.files.safetensors import read_header
+from bertcli.tokenizing.columns import EXTRA
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,8 +33,8 @@ GROUP = 4096  # rows of a Parquet file that are unpacked together
 AGAIN = "run bertcli pretrain prepare again"
 
 
-def row_type(length: int, predictions: int) -> np.dtype[Any]:
-    """Return the type of a row of these sizes."""
+def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
+    """Return the type of a row of these sizes, with these extra embeddings."""
     import numpy as np
 
     return np.dtype(
@@ -44,6 +46,7 @@ def row_type(length: int, predictions: int) -> np.dtype[Any]:
             ("masked_lm_ids", "<i4", (predictions,)),
             ("masked_lm_counts", "<i4"),
             ("next_sentence_labels", "u1"),
+            *((EXTRA + name, "<i4", (length,)) for name in extra),
         ]
     )
 

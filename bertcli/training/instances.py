@@ -23,6 +23,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import PREFIX
 
 T = TypeVar("T")
+Token = int | tuple[int, ...]  # its id; with extra embeddings, and its id of each
 
 
 def below(rng: Random, count: int) -> int:
@@ -135,7 +136,7 @@ class Masker:
 
 SPECIAL = 3  # [CLS] A [SEP] B [SEP]
 
-Other = Callable[[int, Random], Sequence[int]]
+Other = Callable[[int, Random], Sequence[Token]]
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,10 @@ class PrepareOptions:
 
 
 class Pair(NamedTuple):
-    """Two segments of text, as ids."""
+    """Two segments of text."""
 
-    a: Sequence[int]
-    b: Sequence[int]
+    a: Sequence[Token]
+    b: Sequence[Token]
     is_random: bool  # whether B is from another document
 
 
@@ -165,10 +166,11 @@ class Instance(NamedTuple):
     masked: Masked
     first: int  # tokens of [CLS] A [SEP]
     is_random: bool
+    extra: Sequence[list[int]] = ()  # of each extra embedding, the ids of the tokens
 
 
 def pairs(
-    document: Sequence[Sequence[int]], options: PrepareOptions, other: Other, rng: Random
+    document: Sequence[Sequence[Token]], options: PrepareOptions, other: Other, rng: Random
 ) -> Iterator[Pair]:
     """Yield the pairs of one document, which together use all of its sentences.
 
@@ -201,8 +203,8 @@ def _target(room: int, options: PrepareOptions, rng: Random) -> int:
 
 
 def truncated(
-    a: Sequence[int], b: Sequence[int], room: int, rng: Random
-) -> tuple[Sequence[int], Sequence[int]]:
+    a: Sequence[Token], b: Sequence[Token], room: int, rng: Random
+) -> tuple[Sequence[Token], Sequence[Token]]:
     """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
     spans = [[0, len(a)], [0, len(b)]]
     sizes = [len(a), len(b)]
@@ -217,8 +219,22 @@ def truncated(
 
 
 def instance(pair: Pair, cls: int, sep: int, masker: Masker, rng: Random) -> Instance:
-    """Return a pair with its special tokens, masked."""
-    ids = [cls, *pair.a, sep, *pair.b, sep]
-    first = len(pair.a) + 2
+    """Return a pair with its special tokens, masked.
+
+    Masked tokens keep their ids of extra embeddings, as they keep their positions: these ids are
+    given, not predicted, and they would hardly be learnt if they never stood where a word is
+    predicted. Special tokens have id 0.
+    """
+    (a, *extra_a), (b, *extra_b) = by_column(pair.a), by_column(pair.b)
+    ids = [cls, *a, sep, *b, sep]
+    extra = [[0, *one, 0, *other, 0] for one, other in zip(extra_a, extra_b, strict=True)]
+    first = len(a) + 2
     segments = range(1, first - 1), range(first, len(ids) - 1)
-    return Instance(masker.mask(ids, segments, rng), first, pair.is_random)
+    return Instance(masker.mask(ids, segments, rng), first, pair.is_random, extra)
+
+
+def by_column(tokens: Sequence[Token]) -> list[list[int]]:
+    """Return the ids of tokens, and those of each extra embedding."""
+    plain = [token for token in tokens if isinstance(token, int)]
+    several = [token for token in tokens if not isinstance(token, int)]
+    return [[*column] for column in zip(*several, strict=True)] if several else [plain]

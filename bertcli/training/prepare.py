@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from bertcli.files.digests import sha256
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
 from bertcli.records.reader import Reader
+from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.documents import Documents, tokenized
 from bertcli.training.instance_rows import WRITERS, row_type
@@ -31,11 +32,12 @@ from bertcli.training.instances import (
     Instance,
     Masker,
     PrepareOptions,
+    Token,
     below,
     instance,
     pairs,
 )
-from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION
+from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA
 from bertcli.training.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -90,7 +92,10 @@ class InstanceTokenizer:
 
 @dataclass
 class PrepareRun:
-    """A corpus in, a folder of instances out; ``statistics`` are those of the instances."""
+    """A corpus in, a folder of instances out; ``statistics`` are those of the instances.
+
+    ``extra`` names embeddings, and the fields of documents with the ids of their words.
+    """
 
     reader: Reader
     tokens: InstanceTokenizer
@@ -99,7 +104,9 @@ class PrepareRun:
     overwrite: bool = False
     shard_size: int = 32768
     format: str = "safetensors"
+    extra: Mapping[str, str] = field(default_factory=dict)
     statistics: Statistics = field(init=False)
+    sizes: dict[str, int] = field(init=False)  # of the extra embeddings
 
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far the run is; at the end the folder is there.
@@ -112,11 +119,13 @@ class PrepareRun:
         with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
             spool = folder / "spool"
             spool.mkdir()
-            with closing(Documents(spool / "documents")) as documents:
+            with closing(Documents(spool / "documents", 1 + len(self.extra))) as documents:
                 yield from self._read(documents)
                 shuffle = self._shuffle(documents, spool)
                 yield from self._make(documents, shuffle)
                 counts = {"documents": len(documents), "sentences": documents.sentences}
+                largest = zip(self.extra, documents.largest, strict=True)
+                self.sizes = {name: 1 + id for name, id in largest}
             shards = write_shards(resized(iter(shuffle), self.shard_size), folder, self.format)
             shutil.rmtree(spool)
             self._write_index(folder, shards, counts | self.statistics.summary())
@@ -124,13 +133,14 @@ class PrepareRun:
     def _read(self, documents: Documents) -> Iterator[Advance]:
         paths = self.reader.source.paths
         size = size_on_disk(paths)
-        for sentences in documents.fill(tokenized(self.reader, self.tokens.tokenizer)):
+        found = tokenized(self.reader, self.tokens.tokenizer, self.extra)
+        for sentences in documents.fill(found):
             yield Advance(sentences, "sentences", self.reader.bytes_read / size if size else None)
         require_two(documents, paths)
 
     def _shuffle(self, documents: Documents, spool: Path) -> Shuffle:
         options = self.options
-        kind = row_type(options.max_length, options.max_predictions)
+        kind = row_type(options.max_length, options.max_predictions, self.extra)
         expected = documents.tokens * options.dupe_factor // (options.max_length - SPECIAL)
         return Shuffle(spool, kind, expected, Random(f"{options.seed}:order"))
 
@@ -164,7 +174,7 @@ class PrepareRun:
             shutil.copyfile(tokens.folder / name, folder / name)
         index = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": WITH_EXTRA if self.extra else VERSION,
             "max_length": options.max_length,
             "max_predictions": options.max_predictions,
             "vocab_size": tokens.tokenizer.vocabulary_size,
@@ -174,11 +184,13 @@ class PrepareRun:
             "statistics": statistics,
             "tokenizer_sha256": {name: sha256(folder / name) for name in files},
         }
+        if self.extra:
+            index |= {"extra_embeddings": self.sizes, "extra_fields": dict(self.extra)}
         text = json.dumps(index, ensure_ascii=False, indent=2) + "\n"
         (folder / INDEX).write_bytes(text.encode())
 
 
-def another(documents: Documents, number: int, tokens: int, rng: Random) -> list[int]:
+def another(documents: Documents, number: int, tokens: int, rng: Random) -> list[Token]:
     """Return sentences of a random other document."""
     at = below(rng, len(documents) - 1)
     return documents.stretch(at + (at >= number), tokens, partial(below, rng))
@@ -198,6 +210,9 @@ def as_rows(batch: Sequence[Instance], kind: Any, pad: int) -> Array:
     rows["lengths"] = [len(item.masked.ids) for item in batch]
     at, firsts = np.arange(length), np.array([[item.first] for item in batch])
     rows["token_type_ids"] = (at >= firsts) & (at < rows["lengths"][:, None])
+    extra = [name for name in rows.dtype.names or () if name.startswith(EXTRA)]
+    for number, name in enumerate(extra):
+        rows[name] = [_filled(item.extra[number], length, 0) for item in batch]
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import torch
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.errors import InputError
+from bertcli.errors import InputError, UsageError
 from bertcli.files.digests import sha256
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
-from bertcli.models.surgery import initialise
+from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.training import configuration
 from bertcli.training.batches import held_out
 from bertcli.training.checkpoints import put_model
@@ -45,14 +46,18 @@ class PretrainingTask:
 
         Raises InputError or ModelError for what cannot be trained.
         """
-        data, notes = _open(job.data, ranks), []
+        data, notes = _open(job.data, ranks, job.extra or None), []
+        _refuse_other_fields(job, data)
         if any(shard["file"].endswith(".parquet") for shard in data.index["shards"]):
             notes.append(
                 "random access to instances in Parquet is slow; safetensors is fast (prepare -f)"
             )
         rows, held = _parted(job, data, options, ranks, notes)
         config = _config(
-            job, data, 1 if ranks.device.type != "cpu" else configuration.WEIGHT_TO_ADAM
+            job,
+            data,
+            held.data if held else data,
+            1 if ranks.device.type != "cpu" else configuration.WEIGHT_TO_ADAM,
         )
         return cls(options, PretrainingObjective(data), rows, held, config, job.init, notes)
 
@@ -77,6 +82,8 @@ class PretrainingTask:
             initialise(model, self.config.initializer_range)
         else:
             found, _ = load(source, BertForPreTraining, dtype=torch.float32)
+            config = self.config
+            add_extra_embeddings(found.bert, config.extra_fields, config.extra_embeddings)
             model.load_state_dict(found.state_dict())
         return model
 
@@ -92,9 +99,9 @@ class PretrainingTask:
         self.put(folder, model)
 
 
-def _open(folder: Path, ranks: Ranks) -> Instances:
+def _open(folder: Path, ranks: Ranks, extra: Collection[str] | None) -> Instances:
     """Open prepared instances; InputError when there are none, or their files were changed."""
-    data = Instances.open(folder)
+    data = Instances.open(folder, extra)
     if ranks.first:
         data.verify()
     if not len(data):
@@ -107,7 +114,8 @@ def _parted(
 ) -> tuple[Any, HeldOut | None]:
     """Return the rows to train on, and the held-out rows."""
     if job.eval_dir is not None:
-        other, rows = _open(job.eval_dir, ranks), np.arange(len(data))
+        other = _open(job.eval_dir, ranks, data.extra_embeddings)
+        rows = np.arange(len(data))
         configuration.refuse_other(data, other)
         return rows, HeldOut(other, np.arange(len(other)), commonest_word(data, rows))
     rows, last = held_out(len(data), options.eval_fraction)
@@ -121,12 +129,24 @@ def _parted(
     return rows, HeldOut(data, last, commonest_word(data, rows))
 
 
-def _config(job: PretrainingJob, data: Instances, numbers: int) -> BertConfig:
+def _refuse_other_fields(job: PretrainingJob, data: Instances) -> None:
+    """Raise UsageError for extra ids that were read from another field than the one named."""
+    for name, field_of_ids in data.extra_fields.items():
+        if job.extra.get(name, field_of_ids) != field_of_ids:
+            raise UsageError(
+                f"--extra {name}={job.extra[name]}: the ids of {name} in {data.folder} are from "
+                f"the field {field_of_ids}",
+                f"--extra {name}={field_of_ids}, or prepare the instances again",
+            )
+
+
+def _config(job: PretrainingJob, data: Instances, held: Instances, numbers: int) -> BertConfig:
     if job.init is None:
         config = configuration.read(job.config or "", data)
     else:
         config = read_config(job.init)
         configuration.check(config, data, str(job.init), given=False)
+    config = configuration.with_extra(config, data, held, str(job.init or job.config))
     configuration.refuse_too_large(config, str(job.init or job.config), numbers)
     return config
 

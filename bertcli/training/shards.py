@@ -9,7 +9,7 @@ batch = stored.rows([3, 17, 4])["input_ids"]  # int32 [3, L]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from math import inf
 from pathlib import Path
@@ -19,6 +19,8 @@ from bertcli.errors import InputError
 from bertcli.files.digests import sha256
 from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
 from bertcli.hub import TOKENIZER_FILES
+from bertcli.models.config_checks import CHECKS
+from bertcli.tokenizing.columns import EXTRA
 from bertcli.training.instance_rows import (
     AGAIN,
     ParquetRows,
@@ -31,34 +33,54 @@ from bertcli.training.instance_rows import (
 if TYPE_CHECKING:
     from bertcli.training.instance_rows import Array
 
-INDEX, FORMAT, VERSION = "instances.json", "bertcli-pretrain", 1
+INDEX, FORMAT = "instances.json", "bertcli-pretrain"
+VERSION, WITH_EXTRA = 1, 2  # who reads the first alone knows no extra embeddings
 SHARD = "instances-{number:05d}.{format}"
 NUMBERS = ("max_length", "max_predictions", "vocab_size", "pad_token_id")
 
 
 class Instances:
-    """The rows of a folder, read on request; memory is that of the rows requested."""
+    """The rows of a folder, read on request; memory is that of the rows requested.
 
-    def __init__(self, folder: Path, index: dict[str, Any]) -> None:
+    ``extra`` selects extra embeddings by name; None: all.
+    """
+
+    def __init__(
+        self, folder: Path, index: dict[str, Any], extra: Collection[str] | None = None
+    ) -> None:
         self.folder, self.index = folder, index
         self.max_length: int = index["max_length"]
         self.max_predictions: int = index["max_predictions"]
         self.vocab_size: int = index["vocab_size"]
         self.pad_token_id: int = index["pad_token_id"]
-        self.kind = row_type(self.max_length, self.max_predictions)
+        sizes: dict[str, int] = index["extra_embeddings"]
+        chosen = sizes if extra is None else extra
+        self.extra_embeddings = {name: sizes[name] for name in sizes if name in chosen}
+        self.extra_fields = {name: index["extra_fields"][name] for name in self.extra_embeddings}
+        self.left_out = {EXTRA + name for name in sizes if name not in chosen}
+        self.kind = row_type(self.max_length, self.max_predictions, sizes)
         self.files: list[SafetensorsRows | ParquetRows] = [
             open_rows(folder / shard["file"], shard["rows"], self.kind) for shard in index["shards"]
         ]
         self.starts: list[int] = [0, *accumulate(shard["rows"] for shard in index["shards"])]
 
     @classmethod
-    def open(cls, folder: Path) -> Instances:
-        """Return the instances in a folder.
+    def open(cls, folder: Path, extra: Collection[str] | None = None) -> Instances:
+        """Return the instances in a folder, with these extra embeddings; None: all.
 
-        Raises InputError or ModelError when they are not there, of another version, or a file has
-        not the shapes that the index says. What the files hold is checked by ``verify`` only.
+        Raises InputError or ModelError when they are not there, of another version, have no such
+        extra embedding, or a file has not the shapes that the index says. What the files hold is
+        checked by ``verify`` only.
         """
-        return cls(folder, _read_index(folder / INDEX))
+        index = _read_index(folder / INDEX)
+        sizes = index["extra_embeddings"]
+        if missing := [name for name in extra or () if name not in sizes]:
+            raise InputError(
+                f"{folder}: the instances have no ids of the extra embedding {missing[0]}; "
+                f"available: {', '.join(sizes) or 'none'}",
+                f"prepare them with --extra {missing[0]}=FIELD",
+            )
+        return cls(folder, index, extra)
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -78,7 +100,7 @@ class Instances:
         for shard in np.unique(shards).tolist():
             here = shards == shard
             self.files[shard].fill(found, here, wanted[here] - self.starts[shard])
-        return columns(found)
+        return {name: it for name, it in columns(found).items() if name not in self.left_out}
 
     def verify(self) -> None:
         """Check the sha256 of every file. Raises InputError when one was changed."""
@@ -106,8 +128,9 @@ def _read_index(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InputError(where, AGAIN)
     index = JsonObject(found, where, InputError, AGAIN)
-    if (version := _needed(index, "version")) != VERSION:
-        raise InputError(f"{path}: version {version} is not supported, only {VERSION}", AGAIN)
+    if (version := _needed(index, "version")) not in (VERSION, WITH_EXTRA):
+        ours = f"{VERSION} and {WITH_EXTRA}"
+        raise InputError(f"{path}: version {version} is not supported, only {ours}", AGAIN)
     for name in NUMBERS:
         _needed(index, name)
     for shard in index.list_of_objects("shards"):
@@ -119,8 +142,16 @@ def _read_index(path: Path) -> dict[str, Any]:
     options.whole("dupe_factor")
     hashes = index.object("tokenizer_sha256")
     known = {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes}
-    shards = found.get("shards") or []
-    return {**found, "shards": shards, "options": dict(options), "tokenizer_sha256": known}
+    sizes = index.checked("extra_embeddings", *CHECKS["extra_embeddings"]) or {}
+    fields = index.checked("extra_fields", *CHECKS["extra_fields"]) or {}
+    return {
+        **found,
+        "shards": found.get("shards") or [],
+        "options": dict(options),
+        "tokenizer_sha256": known,
+        "extra_embeddings": sizes,
+        "extra_fields": {name: fields.get(name, f"{name}_ids") for name in sizes},
+    }
 
 
 def _needed(index: JsonObject, name: str) -> int:

@@ -27,7 +27,7 @@ class Statistics:
 
     def add(self, found: Sequence[Instance]) -> None:
         """Count instances."""
-        for (ids, positions, labels), _, is_random in found:
+        for (ids, positions, labels), _, is_random, _ in found:
             self.lengths[len(ids)] += 1
             self.random_next += is_random
             self.predictions += len(positions)

@@ -155,7 +155,7 @@ def test_eighty_ten_ten():
 def test_masks_can_be_undone(a, b, whole_word, prob, most, seed):
     masker = Masker(MASK, WORDS, frozenset(range(40, 61)), prob, most, whole_word)
     ids = [CLS, *a, SEP, *b, SEP]
-    (found, positions, labels), first, _ = instance(
+    (found, positions, labels), first, *_ = instance(
         Pair(a, b, False), CLS, SEP, masker, Random(seed)
     )
     assert len(found) == len(ids) and first == len(a) + 2

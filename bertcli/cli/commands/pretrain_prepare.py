@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
+from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
@@ -42,6 +43,15 @@ class InstanceOptions(OptionGroup):
         int,
         number("Passes over the corpus, each with other pairs and masks."),
     ] = 5
+    extra: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FIELD",
+            help="Store ids of an extra embedding NAME: a field with one per word of a document, "
+            "or a list for each sentence, or a number for all; repeatable. Masked words keep "
+            "their ids.",
+        ),
+    ] = None
     whole_word: Annotated[bool, flag("--whole-word", "Mask all tokens of a word, or none.")] = False
     seed: Annotated[
         int,
@@ -88,7 +98,8 @@ def pretrain_prepare(
     from bertcli.training.prepare import InstanceTokenizer, PrepareRun
 
     console = messages.console()
-    reader, wanted = corpus.reader(console), options.record()
+    extra, wanted = extra_fields(options.extra), options.record()
+    reader = corpus.reader(console, extra.values())
     tokenizer = model.tokenizer(console, parse_special=False)
     tokens = InstanceTokenizer.of(tokenizer, model.folder().path, wanted)
     run = PrepareRun(
@@ -99,10 +110,13 @@ def pretrain_prepare(
         folder.overwrite,
         shards.shard_size,
         shards.format,
+        extra,
     )
     console.watch(run)
     for line in run.statistics.lines():
         console.note(line)
+    for name, size in run.sizes.items():
+        console.note(f"extra embedding {name}: ids 0 to {size - 1}, from the field {extra[name]}")
     for warning in run.statistics.warnings():
         console.warn(warning)
     console.close(run.statistics.instances, reader)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions
+from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.pretrain_run import (
     EvaluationOptions,
@@ -40,7 +41,8 @@ def pretrain_run(
     from bertcli.training.options import PretrainingJob, RunFolder, TrainingOptions
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
-    wanted = record(PretrainingJob, job, start, evaluation)
+    extra = extra_fields(start.extra)
+    wanted = record(PretrainingJob, job, start, evaluation, extra=extra)
 
     def opened(ranks: "Ranks", console: Console) -> "PretrainingTask":
         from bertcli.training.pretraining import PretrainingTask

@@ -9,6 +9,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.examples import ExampleOptions
+from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.train import (
     HeldOutOptions,
@@ -68,7 +69,7 @@ def train(
     console = messages.console()
     from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
 
-    asked = {"extra": method.extra_fields, "fields": examples.fields}
+    asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
     wanted = record(FineTuningJob, job, examples, method, steps, held, **asked)
     usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
     options = record(TrainingOptions, steps, held, saving, where, dtype=where.precision, **usual)

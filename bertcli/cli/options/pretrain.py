@@ -1,5 +1,6 @@
 """The options that the commands of `bertcli pretrain` share."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -51,8 +52,8 @@ class PretrainCorpusOptions(OptionGroup):
     encoding_errors: EncodingErrors = "strict"
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
-    def reader(self, console: Console) -> Reader:
-        """Return the reader of the corpus."""
+    def reader(self, console: Console, extra: Collection[str] = ()) -> Reader:
+        """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
         source = record(
             Source,
             self,
@@ -60,7 +61,9 @@ class PretrainCorpusOptions(OptionGroup):
             format=self.input_format,
             sentences=True,
             single=True,
-            asked=fields_asked(self, "text_field"),
+            keep=",".join(dict.fromkeys(extra)) or None,
+            flags=dict.fromkeys(extra, "--extra"),
+            asked=(*fields_asked(self, "text_field"), *(("--extra",) if extra else ())),
         )
         return Reader(source, console.warn, console.note)
 

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
+from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, number
 from bertcli.cli.options.training import MaxGradNorm, WeightDecay
 from bertcli.errors import UsageError
@@ -41,7 +42,7 @@ class StartOptions(OptionGroup):
         typer.Option(
             metavar="FILE",
             help="A config.json, or a size: tiny, mini, small, medium, base. A missing "
-            "vocab_size is taken from the instances.",
+            "vocab_size is taken from the instances, as are sizes of extra embeddings.",
         ),
     ] = None
     init: Annotated[
@@ -52,7 +53,17 @@ class StartOptions(OptionGroup):
         ),
     ] = None
 
+    extra: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FIELD",
+            help="Use only these extra embeddings of the instances (default: all that prepare "
+            "--extra stored); repeatable.",
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
+        extra_fields(self.extra)
         if (self.config is None) == (self.init is None):
             raise UsageError(
                 "give either --config or --init",

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
+from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, OptionGroup, flag, number
 from bertcli.cli.options.training import MaxGradNorm, WeightDecay
 from bertcli.errors import UsageError
@@ -82,22 +83,7 @@ class MethodOptions(OptionGroup):
     def __post_init__(self) -> None:
         if self.extra and self.frozen:
             raise UsageError("--extra cannot be combined with --frozen")
-        if len(self.extra_fields) < len(self.extra or ()):
-            raise UsageError("--extra names an embedding twice")
-
-    @property
-    def extra_fields(self) -> dict[str, str]:
-        """Extra embedding -> field of its ids; UsageError for a name that cannot be one."""
-        found = {}
-        for text in self.extra or ():
-            name, _, field = text.partition("=")
-            if not (name.isidentifier() and field):
-                raise UsageError(
-                    f"--extra {text}: NAME=FIELD expected",
-                    "for example --extra emotion=emotion_ids",
-                )
-            found[name] = field
-        return found
+        extra_fields(self.extra)
 
 
 class StepOptions(OptionGroup):
