@@ -226,5 +226,8 @@ def _state(core: Core) -> tuple[object, ...]:
         type(core.model).__name__,
         core.encode_special_tokens,
         tuple((index, repr(token)) for index, token in added.items()),
-        *(part and part.__getstate__() for part in (core.normalizer, core.pre_tokenizer)),
+        *(
+            part and part.__getstate__()
+            for part in (core.normalizer, core.pre_tokenizer, core.post_processor)
+        ),
     )

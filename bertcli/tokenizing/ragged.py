@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from bertcli.errors import InputError
 from bertcli.records.records import Record, Text
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Column, Encoded, Layout
-from bertcli.tokenizing.frame import frame_of
+from bertcli.tokenizing.frame import Frame, frame_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +113,8 @@ class RaggedMaker:
     """Makes ragged batches of one layout."""
 
     def __init__(self, tokenizer: LoadedTokenizer, layout: Layout) -> None:
-        self.tokenizer, self.layout = tokenizer, layout
+        tokenizer.notice_changes()
+        self.tokenizer, self.engine, self.layout = tokenizer, tokenizer.engine, layout
         self.limit = tokenizer.cut_at(layout)
         self.side = layout.truncation_side or tokenizer.truncation_side
         core, special = tokenizer.core, layout.special_tokens
@@ -135,7 +136,11 @@ class RaggedMaker:
         A record that cannot be truncated as asked goes to ``skip`` and is left out.
         """
         assert self.single and self.pair
-        first, second, pairs = self._flat(records)
+        block, layout = TextBlock.of(records), self.layout
+        simple = layout.padding == "do_not_pad" and layout.truncation != "only_second"
+        if simple and block.pairs is None and list not in map(type, block.texts):
+            return self._singles(block.texts, self.single), range(len(block))
+        first, second, pairs = self._flat(block)
         lengths = np.stack([np.diff(first[1]), np.diff(second[1])], axis=1)
         special = [sum(map(len, frame[:3])) for frame in (self.single, self.pair)]
         kept, failed = self._kept(lengths, pairs, np.array(special)[pairs.astype(np.intp)])
@@ -153,11 +158,32 @@ class RaggedMaker:
         pool = np.concatenate([first[0], second[0]]) if len(second[0]) else first[0]
         return self._framed(pool, starts, kept, pairs, cut), rows
 
+    def _singles(self, texts: Sequence[Any], frame: Frame) -> Ragged:
+        """Return the tokens of texts that no record asks more of than to be cut.
+
+        The engine puts special tokens around them, and of those that are too long some are dropped.
+        """
+        ids, offsets = self.engine(texts, special=self.layout.special_tokens)
+        before, after = len(frame.before), len(frame.after)
+        lengths = np.diff(offsets) - (before + after)
+        limit = lengths if self.limit is None else self.limit - before - after
+        cut = np.maximum(lengths - limit, 0)
+        parts = np.zeros((len(lengths), len(PARTS)), np.int64)
+        parts[:, 1], parts[:, FIRST], parts[:, 5] = before, lengths - cut, after
+        if cut.any():
+            runs = np.stack([np.full_like(cut, before), cut, lengths - cut + after], axis=1)
+            if self.side == "right":
+                runs += (lengths - cut)[:, None] * [1, 0, -1]
+            ids = ids[np.repeat(np.tile([True, False, True], len(runs)), runs.reshape(-1))]
+            offsets = offsets_of(lengths - cut + (before + after))
+        types = np.array([frame.types, [0] * len(PARTS)], np.uint8)
+        return Ragged(ids, offsets, parts, np.zeros(len(lengths), np.bool_), types, cut)
+
     def _flat(
-        self, records: Sequence[Record]
+        self, block: TextBlock
     ) -> tuple[tuple[Ids, Counts], tuple[Ids, Counts], NDArray[np.bool_]]:
         """Return the ids of first and of second texts, and which records have a second."""
-        count, block = len(records), TextBlock.of(records)
+        count = len(block)
         first, seconds = self._ids(block.texts), block.pairs
         if seconds is None:
             nothing = np.zeros(0, np.uint32), np.zeros(count + 1, np.int64)
@@ -170,11 +196,10 @@ class RaggedMaker:
 
     def _ids(self, texts: Sequence[Text]) -> tuple[Ids, Counts]:
         """Return the ids of texts; those of a text that is split are those of its words."""
-        engine = self.tokenizer.engine
-        if not any(isinstance(text, list) for text in texts):
-            return engine(texts)  # type: ignore[arg-type]
+        if list not in map(type, texts):
+            return self.engine(texts)  # type: ignore[arg-type]
         words = [text if isinstance(text, list) else [text] for text in texts]
-        ids, offsets = engine([word for some in words for word in some])
+        ids, offsets = self.engine([word for some in words for word in some])
         return ids, offsets[offsets_of(np.array([len(some) for some in words], np.int64))]
 
     def _kept(

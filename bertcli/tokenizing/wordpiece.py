@@ -1,6 +1,6 @@
 """Many texts to flat token ids: by nanotoken where it gives the ids of tokenizers, else by those.
 
-    ids, offsets = WordPieceEngine(core)(['I love NLP!', ""])   # uint32 [T], int64 [B + 1]
+    ids, offsets = WordPieceEngine(core)(["I love NLP!", ""])   # uint32 [T], int64 [B + 1]
 
 nanotoken (Rust, MIT) has WordPiece alone, and neither pairs nor offsets. What we found out about
 0.1.0 before we took it:
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.files.typed_json import parse
+from bertcli.tokenizing.frame import Frame, frame_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +64,7 @@ PROOF = (
 
 
 class WordPieceEngine:
-    """The fastest way from many texts to ids that is exact for a tokenizer, special ones left out.
+    """The fastest way from many texts to ids that is exact for a tokenizer.
 
     ``why`` tells what is used, and why nothing faster.
     """
@@ -73,13 +74,17 @@ class WordPieceEngine:
         self.seen = 0
         self.why = "tokenizers, as there are few texts"
 
-    def __call__(self, texts: Sequence[str]) -> Flat:
-        """Return the ids of all texts, one after the other, and where those of each begin."""
+    def __call__(self, texts: Sequence[str], *, special: bool = False) -> Flat:
+        """Return the ids of all texts, one after the other, and where those of each begin.
+
+        ``special`` puts the special tokens of a single text around each, which costs nothing here;
+        only where `frame_of` finds a frame.
+        """
         self.seen += len(texts)
         if self.seen >= MANY and self._fast is not None:
-            found: Flat = self._fast.encode_batch(texts, add_special_tokens=False, parallel=False)
+            found: Flat = self._fast.encode_batch(texts, add_special_tokens=special, parallel=False)
             return found
-        encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = self.core.encode_batch_fast(texts, add_special_tokens=special)
         ids = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(ids) + 1, np.int64)
         np.cumsum([len(row) for row in ids], out=offsets[1:])
@@ -99,25 +104,28 @@ class WordPieceEngine:
             return None
         if "NANOTOKEN_CACHE_ENTRIES" not in os.environ:
             nanotoken.set_cache_entries(CACHED)
+        frame = frame_of(self.core, pair=False, special=True)
         try:
-            fast = nanotoken.WordPieceTokenizer.from_json(self._described())
+            fast = nanotoken.WordPieceTokenizer.from_json(self._described(frame))
         except ValueError as unsupported:
             self.why = f"tokenizers, as nanotoken has no such tokenizer: {unsupported}"
             return None
         texts = list(self._proof())
-        ids, offsets = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
-        right = self.core.encode_batch_fast(texts, add_special_tokens=False)
-        for text, encoding, start, stop in zip(texts, right, offsets, offsets[1:], strict=False):
-            if encoding.ids != ids[start:stop].tolist():
-                self.why = f"tokenizers, as nanotoken differs on {text[:40]!a}"
-                return None
+        for special in (False, True) if frame else (False,):
+            ids, offsets = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
+            right = self.core.encode_batch_fast(texts, add_special_tokens=special)
+            for text, one, start, stop in zip(texts, right, offsets, offsets[1:], strict=False):
+                if one.ids != ids[start:stop].tolist():
+                    self.why = f"tokenizers, as nanotoken differs on {text[:40]!a}"
+                    return None
         self.why = "nanotoken"
         return fast
 
-    def _described(self) -> str:
+    def _described(self, frame: Frame | None) -> str:
         """Return the tokenizer as JSON, without what nanotoken is not asked to do."""
         described = parse(self.core.to_str())
-        described |= {"post_processor": None, "truncation": None, "padding": None}
+        around = frame and _template(frame.before, frame.after)
+        described |= {"post_processor": around, "truncation": None, "padding": None}
         if self.core.encode_special_tokens:  # they are text like any other
             added = described["added_tokens"]
             if not all(token["special"] for token in added):
@@ -130,3 +138,19 @@ class WordPieceEngine:
         for token in self.core.get_added_tokens_decoder().values():
             word = token.content
             yield from (word, f"a{word}b", f" {word} {word}{word}. {word.upper()}{word.lower()}")
+
+
+def _template(before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:
+    """Return what puts ids before and after a text, as the post-processor of a tokenizer.json."""
+    first, second = ({"Sequence": {"id": one, "type_id": 0}} for one in "AB")
+    heads, tails = (
+        [{"SpecialToken": {"id": str(index), "type_id": 0}} for index in ids]
+        for ids in (before, after)
+    )
+    known = {str(i): {"id": str(i), "ids": [i], "tokens": [str(i)]} for i in (*before, *after)}
+    return {
+        "type": "TemplateProcessing",
+        "single": [*heads, first, *tails],
+        "pair": [first, second],
+        "special_tokens": known,
+    }

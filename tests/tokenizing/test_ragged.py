@@ -106,6 +106,7 @@ OPTIONS = [
         {},
         {"special_tokens": False},
         {"max_length": 7, "truncation": "longest_first"},
+        {"max_length": 8, "truncation": "longest_first", "truncation_side": "left"},
         {"max_length": 9, "truncation": "only_first", "truncation_side": "left"},
         {"max_length": 12, "truncation": "only_second", "padding": "longest"},
         {"padding": "longest", "pad_to_multiple_of": 8, "padding_side": "left"},
@@ -181,11 +182,13 @@ def test_many_records_take_the_flat_way_unseen(default):
     ],
 )
 def test_other_templates(fresh, processor):
+    fast(fresh).ragged([Record("a")], Layout())  # before the template was changed
     fresh.core.post_processor = processor
     records = [Record(text, text[::-1] if at % 2 else None) for at, text in enumerate(hostile.REAL)]
-    for layout in OPTIONS:
-        one, other = both_ways(fresh, records, layout)
+    for some, layout in product((records, records[::2]), OPTIONS):
+        one, other = both_ways(fast(fresh), some, layout)
         assert one == other
+    assert fresh.engine.why == "nanotoken"
 
 
 @pytest.mark.parametrize("template", ["[CLS] $B $A [SEP]", "$A [CLS]:0 [SEP]:1 $B"])
