@@ -108,12 +108,12 @@ def load(
     return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
 
 
-def examine(folder: Path, cls: type[Model] | None = None, pooler: bool | None = None) -> LoadReport:
+def examine(folder: Path, cls: type[Model] | None = None) -> LoadReport:
     """Report what `load` would find, missing tensors included, without reading any numbers.
 
     ModelError when the files cannot be read at all.
     """
-    return _plan(Path(folder), cls, pooler, TensorReader())[2]
+    return _plan(Path(folder), cls, None, TensorReader())[2]
 
 
 def _plan(

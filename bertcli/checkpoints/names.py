@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from bertcli.families.family import BASE, Family
+from bertcli.families.structure import TextHead
 from bertcli.models.config import BertConfig
 
 # What code around a model puts in front of its names, in any order and number.
@@ -78,7 +79,7 @@ HEADS: Mapping[str, str] = {
     "replaced tokens": "discriminator_predictions.",  # of ELECTRA
 }
 
-# A class -> the heads that it cannot do without.
+# A class -> the heads that it cannot do without, as BERT has them.
 CLASSES: Mapping[str, tuple[str, ...]] = {
     "BertModel": (),
     "BertForMaskedLM": ("masked language model",),
@@ -90,6 +91,13 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
     "BertForTokenClassification": ("classifier",),
     "BertForQuestionAnswering": ("question answering",),
     "BertForReplacedTokens": ("replaced tokens",),
+}
+# A class -> the field of the structure that says whether its head has a layer of its own.
+OWN_LAYER: Mapping[str, str] = {
+    "BertForSequenceClassification": "text_head",
+    "BertForMultipleChoice": "choice_head",
+    "BertForTokenClassification": "token_head",
+    "BertForQuestionAnswering": "token_head",
 }
 
 
@@ -130,19 +138,21 @@ def heads_in(names: Iterable[str]) -> list[str]:
     return [head for head, start in HEADS.items() if any(name.startswith(start) for name in names)]
 
 
+def own_layer(config: BertConfig, name: str) -> TextHead | None:
+    """Return how the head of this class has a layer in place of the pooler; None if it has none."""
+    head: TextHead | None = getattr(config.structure, OWN_LAYER.get(name, ""), None)
+    return None if head is None or head.pooler else head
+
+
+def heads_needed(config: BertConfig, name: str) -> set[str]:
+    """Return the heads that a class cannot do without in a model like this."""
+    return {*CLASSES[name]} - ({"pooler"} if own_layer(config, name) else set())
+
+
 def classes_in(names: Iterable[str], config: BertConfig) -> list[str]:
     """List the classes that can be made of a checkpoint of these canonical names.
 
     A `classifier` fits several classes: its shape and the config's `architectures` tell more.
     """
-    heads, structure = set(heads_in(names)), config.structure
-    pooled = {
-        "BertForSequenceClassification": structure.text_head.pooler,
-        "BertForMultipleChoice": structure.choice_head.pooler,
-    }
-    return [
-        name
-        for name, needed in CLASSES.items()
-        if name in config.family.classes.values()
-        and heads.issuperset(needed if pooled.get(name, True) else {*needed} - {"pooler"})
-    ]
+    heads, known = set(heads_in(names)), config.family.classes.values()
+    return [name for name in CLASSES if name in known and heads >= heads_needed(config, name)]

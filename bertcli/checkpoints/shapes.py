@@ -7,39 +7,17 @@ Names are those of the modules' own state dicts, which a test compares for every
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from typing import TypeAlias
 
-from bertcli.checkpoints.names import TIED
+from bertcli.checkpoints.names import CLASSES, TIED, heads_needed, own_layer
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
-from bertcli.families.structure import TextHead
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]
 Named: TypeAlias = Iterator[tuple[str, Shape]]
-
-# Class -> whether BERT's pooler is part of it, where its family has one at all.
-POOLED: Mapping[str, bool] = {
-    "BertModel": True,
-    "BertForMaskedLM": False,
-    "BertLMHeadModel": False,
-    "BertForPreTraining": True,
-    "BertForNextSentencePrediction": True,
-    "BertForSequenceClassification": True,
-    "BertForMultipleChoice": True,
-    "BertForTokenClassification": False,
-    "BertForQuestionAnswering": False,
-    "BertForReplacedTokens": False,
-}
-# Class -> the field of the structure that says whether it has a layer of its own instead.
-OWN_LAYER: Mapping[str, str] = {
-    "BertForSequenceClassification": "text_head",
-    "BertForMultipleChoice": "choice_head",
-    "BertForTokenClassification": "token_head",
-    "BertForQuestionAnswering": "token_head",
-}
 
 
 def expected(config: BertConfig, name: str = "BertModel") -> dict[str, Shape]:
@@ -47,11 +25,10 @@ def expected(config: BertConfig, name: str = "BertModel") -> dict[str, Shape]:
 
     ModelError for a class or position scheme that is not BERT's.
     """
-    if name not in POOLED:
-        raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(POOLED)}")
-    own = _own_layer(config, name)
-    pooled = POOLED[name] and config.structure.pooler and own is None
-    body = dict(_bert(config, pooled))
+    if name not in CLASSES:
+        raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(CLASSES)}")
+    pooled = name == "BertModel" or "pooler" in heads_needed(config, name)
+    body = dict(_bert(config, pooled and config.structure.pooler))
     if name == "BertModel":
         return body
     return {BASE + part: shape for part, shape in body.items()} | dict(_head(config, name))
@@ -76,12 +53,6 @@ def count(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> i
 def is_pooler(tensor: str) -> bool:
     """Tell whether a tensor belongs to BERT's pooler."""
     return tensor.removeprefix(BASE).startswith("pooler.")
-
-
-def _own_layer(config: BertConfig, name: str) -> TextHead | None:
-    """Return how the head of this class has a layer in place of the pooler; None if it has none."""
-    head: TextHead | None = getattr(config.structure, OWN_LAYER.get(name, ""), None)
-    return None if head is None or head.pooler else head
 
 
 def _linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Named:
@@ -188,7 +159,7 @@ def _head(config: BertConfig, name: str) -> Named:
         yield from _linear(f"{lm}.transform.dense", width, tables, bias=head.dense_bias)
         yield from _norm(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
         yield from _linear(f"{lm}.decoder", tables, words, bias=head.bias)
-    if own := _own_layer(config, name):
+    if own := own_layer(config, name):
         yield from _linear("classifier_head.dense", width, width, bias=own.bias)
         if own.norm:
             yield from _norm("classifier_head.LayerNorm", width, bias=structure.norm_bias)

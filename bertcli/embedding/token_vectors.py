@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from bertcli.embedding.word_pooling import Word
 from bertcli.tokenizing.columns import Column, Encoded
-
-if TYPE_CHECKING:
-    import numpy as np
 
 TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
 PLACES = "places"  # the column that `joined` needs
@@ -77,8 +76,6 @@ def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded,
     """
     if len(windows) == 1:
         return windows[0], vectors[0]
-    import numpy as np
-
     best: dict[int, tuple[int, int, int]] = {}  # place -> context, window, token
     for number, window in enumerate(windows):
         for at, context in enumerate(_contexts(window.columns["sequence_ids"])):

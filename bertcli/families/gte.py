@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from bertcli.errors import ModelError
 from bertcli.families.family import QKV, Family, classes
-from bertcli.families.rope import LAYERS, POSITIVE, rotary
+from bertcli.families.rope import LAYERS, rotary
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
-from bertcli.files.typed_json import JsonObject
+from bertcli.files.typed_json import POSITIVE, JsonObject
 
 GATE, UP = (f"encoder.layer.#.intermediate.{part}" for part in ("gate", "dense"))
 

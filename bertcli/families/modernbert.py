@@ -6,16 +6,15 @@ Source: Smarter, Better, Faster, Longer; the classes of this name in transformer
 from __future__ import annotations
 
 from bertcli.families.family import QKV, Family, classes
-from bertcli.families.rope import POSITIVE, scaled
+from bertcli.families.rope import scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
-from bertcli.files.typed_json import PROBABILITY, SWITCH, TEXT, Check, JsonObject, whole_number
+from bertcli.files.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
 
 # Kind of a layer -> the key of its base of rotary positions, and the base.
 KINDS = {
     "full_attention": ("global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", 10_000.0),
 }
-ITS_KIND = Check(lambda value: value in KINDS, f"one of {', '.join(KINDS)}")
 
 
 def structure(values: JsonObject) -> Structure:

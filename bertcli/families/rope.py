@@ -5,7 +5,7 @@ from __future__ import annotations
 from bertcli.errors import ModelError
 from bertcli.families.family import QKV
 from bertcli.families.structure import Rotary
-from bertcli.files.typed_json import Check, JsonObject
+from bertcli.files.typed_json import POSITIVE, JsonObject
 
 KNOWN = ("default", "linear")
 # Tensors of a layer as newer models of transformers call them.
@@ -20,12 +20,6 @@ OLDER_NORMS = (
     ("emb_ln", "embeddings.LayerNorm"),
     ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
     ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
-)
-POSITIVE = Check(
-    lambda value: (
-        isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < 1e30
-    ),
-    "a number above 0",
 )
 
 

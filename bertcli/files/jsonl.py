@@ -53,6 +53,14 @@ def object_in(value: Any, where: str, hint: str = "") -> dict[str, Any]:
     return value
 
 
+def objects_of(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Yield the objects of a file, with the place of each, some lines at a time."""
+    with open_bytes(path) as stream:
+        for lines in lines_of(stream, path):
+            named = [(f"{path}:{number}", line) for number, line in lines]
+            yield [(where, object_in(value_of(line, where), where)) for where, line in named]
+
+
 def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
     """Yield the vectors in a field, or in lists that are lines, as arrays [<= most, D...]."""
     name = "stdin" if path == "-" else path

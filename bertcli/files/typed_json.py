@@ -245,6 +245,10 @@ SWITCH = Check(lambda value: isinstance(value, bool), "true or false")
 PROBABILITY = Check(
     lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number from 0 to 1"
 )
+POSITIVE = Check(
+    lambda value: isinstance(value, int | float) and value is not True and 0 < value < 1e30,
+    "a number above 0",
+)
 OBJECT = Check(lambda value: isinstance(value, Mapping), "an object")
 
 

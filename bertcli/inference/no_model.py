@@ -5,7 +5,6 @@ It is opened as any other: weights of terms from a table need no more than token
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +53,3 @@ class NoModelRuntime(Runtime):
     def facts(self) -> dict[str, Any]:
         """What decides the numbers of this runner, for manifests."""
         return {"backend": "none", "dtype": "float32", "device": "cpu"}
-
-    def one_thread(self) -> AbstractContextManager[None]:
-        """Change nothing: there is one thread."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Nothing is open."""

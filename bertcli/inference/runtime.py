@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,11 @@ class Runtime(ABC):
     def facts(self) -> dict[str, Any]:
         """What decides the numbers of this runner, for manifests."""
 
-    @abstractmethod
     def one_thread(self) -> AbstractContextManager[None]:
-        """Compute on one thread while the block runs."""
+        """Compute on one thread while the block runs: as always, where nothing else is said."""
+        return nullcontext()
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have none
         """End the processes of a pool now, and not with the program."""
 
     def max_length(self, asked: int | None, meant: int | None, instead: str = "") -> int:

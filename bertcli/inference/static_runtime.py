@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +71,6 @@ class StaticRuntime(Runtime):
         """What decides the numbers of this runner, for manifests."""
         drops = isinstance(self.runner, StaticRunner) and self.runner.dropped is not None
         return {"backend": "static", "dtype": "float32", "drops_unknown": drops, "device": "cpu"}
-
-    def one_thread(self) -> AbstractContextManager[None]:
-        """Change nothing: there is one thread."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Nothing is open but a mapped file."""
 
 
 def unknown_id(tokenizer: Tokenizer) -> int | None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
 from bertcli.files.delimited import DelimitedRows
-from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.jsonl import objects_of
 from bertcli.files.npy import BLOCK
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.stored_arrays import StoredArray, open_arrays
@@ -66,20 +67,12 @@ def arrays(path: Path, fields: FileFields, form: str) -> Iterator[ArrayPart]:
 
 def jsonl(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
-    with open_bytes(str(path)) as stream:
-        yield from _of_records(_json_rows(stream, path), fields)
+    yield from _of_records(chain.from_iterable(objects_of(str(path))), fields)
 
 
 def csv(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in the cells of CSV, which are JSON there."""
     yield from _of_records(_csv_rows(path), fields)
-
-
-def _json_rows(stream: IO[bytes], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place of each line of JSON, and what it holds."""
-    for lines in lines_of(stream, str(path)):
-        for number, line in lines:
-            yield (where := f"{path}:{number}"), object_in(value_of(line, where), where)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

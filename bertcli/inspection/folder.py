@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.comparison import Fit, fit, grouped, parts
+from bertcli.checkpoints.names import CLASSES
 from bertcli.checkpoints.scan import WeightFiles, bert_folder, find_config, find_weights
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
@@ -120,7 +121,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         raise ModelError(f"{place}: no config.json in this folder", f"in this folder: {there}")
     config = BertConfig.from_file(config_path)
     architecture = config.architectures[0] if config.architectures else "BertModel"
-    known = architecture if architecture in shapes.POOLED else "BertModel"
+    known = architecture if architecture in CLASSES else "BertModel"
     weights = find_weights(place)
     tensors = read_tensors(weights)
     try:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import PROBABILITY, SWITCH, TEXT, Check, is_text, whole_number
+from bertcli.files.typed_json import (
+    POSITIVE,
+    PROBABILITY,
+    SWITCH,
+    TEXT,
+    Check,
+    is_text,
+    whole_number,
+)
 
 DEEPEST = 1000  # layers; a file of settings alone would ask for the memory and time of more
 
@@ -32,13 +40,6 @@ HIDDEN_ACTS = (
     "tanh",
     "linear",
 )
-
-
-def _number(holds: Callable[[Any], bool], wanted: str) -> Check:
-    def is_number(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and holds(value)
-
-    return Check(is_number, wanted)
 
 
 def _texts(value: Any) -> bool:
@@ -88,8 +89,10 @@ def _is_index(value: Any) -> bool:
 
 
 SIZE, COUNT = whole_number(1), whole_number()
-POSITIVE = _number(lambda value: 0 < value < 1e30, "a number above 0")
-NOT_NEGATIVE = _number(lambda value: 0 <= value < 1e30, "a number, 0 or more")
+NOT_NEGATIVE = Check(
+    lambda value: POSITIVE.holds(value) or (value == 0 and value is not False),
+    "a number, 0 or more",
+)
 
 # null is the default for all but the sizes.
 CHECKS: Mapping[str, Check] = {

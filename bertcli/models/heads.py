@@ -236,41 +236,41 @@ class OwnTextLayer(OwnLayer):
         return super().forward(hidden[..., 0, :])
 
 
-def _text_layer(config: BertConfig, head: TextHead) -> nn.Module:
-    return PooledText() if head.pooler else OwnTextLayer(config, head)
+class BertWithClassifier(BertWithTextHead):
+    """The base of heads that score one vector of a text."""
 
-
-class BertForSequenceClassification(BertWithTextHead):
-    """Which class a text or a pair belongs to, or one score. Section 4.1."""
-
-    def __init__(self, config: BertConfig) -> None:
-        head = config.structure.text_head
+    def __init__(self, config: BertConfig, head: TextHead, scores: int) -> None:
         super().__init__(config, head.pooler)
         self.means = head.mean
-        self.classifier_head = _text_layer(config, head)
+        self.classifier_head = PooledText() if head.pooler else OwnTextLayer(config, head)
         self.dropout = _dropout(config, head)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, scores)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score every label, [..., labels]."""
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Turn hidden states [..., L, hidden] into scores, [..., scores]."""
         return self.classifier(self.dropout(self.classifier_head(self.bert, hidden)))
 
 
-class BertForMultipleChoice(BertWithTextHead):
+class BertForSequenceClassification(BertWithClassifier):
+    """Which class a text or a pair belongs to, or one score. Section 4.1."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, config.structure.text_head, config.num_labels)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every label, [..., labels]."""
+        return self.scores(hidden)
+
+
+class BertForMultipleChoice(BertWithClassifier):
     """Which of several continuations fits: ids are [B, choices, L]. Section 4.4."""
 
     def __init__(self, config: BertConfig) -> None:
-        head = config.structure.choice_head
-        super().__init__(config, head.pooler)
-        self.means = head.mean
-        self.classifier_head = _text_layer(config, head)
-        self.dropout = _dropout(config, head)
-        self.classifier = nn.Linear(config.hidden_size, 1)
+        super().__init__(config, config.structure.choice_head, 1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every choice, [..., choices]."""
-        found: Tensor = self.classifier(self.dropout(self.classifier_head(self.bert, hidden)))
-        return found.squeeze(-1)
+        return self.scores(hidden).squeeze(-1)
 
 
 # --- judging each token ---

@@ -37,13 +37,9 @@ class AnswerTask:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over questions and contexts. InputError for one without the other."""
-
-        def judge(batch: list[Encoded]) -> list[Result]:
-            return self.judge(reader.collect(((item.sample, item) for item in batch), self._asked))
-
-        stream = streamed(self.head, reader, self.layout, judge, self._prepare)
         blank = {"answers": [NONE]} if self.choosing.top_k > 1 else NONE
-        return replace(stream, max_length=self.layout.max_length or 0, blank=blank)
+        stream = streamed(self.head, reader, self.layout, self.judge, self._prepare, self._asked)
+        return replace(stream, blank=blank)
 
     @property
     def layout(self) -> Layout:
@@ -57,7 +53,7 @@ class AnswerTask:
             return record._replace(text=self.question, pair=record.text)
         return record if self.context is None else record._replace(pair=self.context)
 
-    def _asked(self, number: int, item: Encoded) -> Encoded:
+    def _asked(self, item: Encoded) -> Encoded:
         """Return an item that has its question and context again: a Run gives what was read."""
         record = self._prepare(item.record)
         if record.pair is None:

@@ -38,14 +38,10 @@ class FillMaskTask:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts of a reader. InputError for a text without a mask."""
-
-        def judge(batch: list[Encoded]) -> list[Result]:
-            return self._judge(reader.collect(((item.sample, item) for item in batch), self._asks))
-
-        stream = streamed(self.head, reader, self.head.layout(), judge)
+        stream = streamed(self.head, reader, self.head.layout(), self._judge, ask=self._asks)
         return replace(stream, masks=True, blank={"predictions": [BLANK]})
 
-    def _asks(self, number: int, item: Encoded) -> Encoded:
+    def _asks(self, item: Encoded) -> Encoded:
         if not self._places(item):
             token = self.head.tokenizer.roles["mask_token"]
             cut = f" in its first {item.length} tokens" if item.cut else ""

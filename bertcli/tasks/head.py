@@ -193,6 +193,7 @@ def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
 
 Judge = Callable[[list[Encoded]], list[Result]]
 Prepare = Callable[[Record], Record]  # what is done to each record before
+Ask = Callable[[Encoded], Encoded]  # what is judged of an item; InputError for one that is skipped
 
 
 @dataclass
@@ -227,13 +228,14 @@ class OpenModel(Protocol):
     def extra(self) -> ExtraColumns:
         """The ids of words that the model needs."""
 
-    @property
-    def max_length(self) -> int:
-        """The number of tokens that a text is truncated to."""
-
 
 def streamed(
-    head: OpenModel, reader: Reader, layout: Layout, judge: Judge, prepare: Prepare | None = None
+    head: OpenModel,
+    reader: Reader,
+    layout: Layout,
+    judge: Judge,
+    prepare: Prepare | None = None,
+    ask: Ask | None = None,
 ) -> Stream:
     """Return the pass that tokenizes records and gives ``judge`` windows of them.
 
@@ -242,11 +244,15 @@ def streamed(
     consumed = head.extra.read_by(reader)
     each = None if prepare is None else partial(_each, prepare)
     run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=each)
-    windows = (
-        [_without(consumed, result) for result in judge(part)] if consumed else judge(part)
-        for part in growing(run)
-    )
-    return Stream(reader, run.tally, windows, head.max_length, consumed=consumed)
+
+    def results() -> Iterator[list[Result]]:
+        for part in growing(run):
+            if ask is not None:
+                part = reader.collect(enumerate(part), lambda _, item: ask(item))
+            found = judge(part)
+            yield [_without(consumed, result) for result in found] if consumed else found
+
+    return Stream(reader, run.tally, results(), layout.max_length or 0, consumed=consumed)
 
 
 def _without(names: frozenset[str], result: Result) -> Result:

@@ -20,11 +20,7 @@ class NextSentenceTask:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the pairs of a reader. InputError for a text without a pair."""
-
-        def judge(batch: list[Encoded]) -> list[Result]:
-            return self._judge(reader.collect(((item.sample, item) for item in batch), _paired))
-
-        stream = streamed(self.head, reader, self.head.layout(), judge)
+        stream = streamed(self.head, reader, self.head.layout(), self._judge, ask=_paired)
         return replace(stream, blank={"is_next": 0.0, "not_next": 0.0})
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
@@ -37,7 +33,7 @@ class NextSentenceTask:
         return results
 
 
-def _paired(number: int, item: Encoded) -> Encoded:
+def _paired(item: Encoded) -> Encoded:
     if item.record.pair is None:
         raise InputError(
             f"{item.record.where}: no second sentence",

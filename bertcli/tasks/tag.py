@@ -55,10 +55,8 @@ class TagTask:
 
     def word_labels(self, batch: list[Encoded]) -> list[list[str]]:
         """Return the label of each word: that of its first token, "O" where it has none."""
-        labels, found = (
-            self.head.labels,
-            {one.sample: ["O"] * len(one.record.text) for one in batch},
-        )
+        labels = self.head.labels
+        found = {one.sample: ["O"] * len(one.record.text) for one in batch}
         logits = self.head.outputs(batch, token_logits)
         for item, scores, words in zip(batch, logits, own_words(batch), strict=True):
             for word, place in words.items():

@@ -15,6 +15,8 @@ from itertools import chain, zip_longest
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from bertcli.errors import BertcliError, InputError
 from bertcli.vectors.reading import floats, precision_of, stored
 from bertcli.vectors.similarity_agreement import RowSample, SimilarityAgreement, agreement_of
@@ -85,8 +87,6 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     Vectors of a lower precision are restored first when their manifest says how. Raises InputError
     when a file cannot be read, or their rows are not as many.
     """
-    import numpy as np
-
     with np.errstate(all="ignore"):  # of numbers from files, NaN and infinity are counted
         sides = [_peeked(_readable(path)) for path in (a, b)]
         widths = [() if first is None or not len(first) else first.shape[1:] for first, _ in sides]
@@ -113,8 +113,6 @@ def _compare_widths(found: Agreement, x: Iterator[Array], y: Iterator[Array]) ->
 
 
 def _compare(found: Agreement, blocks: Sequence[Iterator[Array]], worst: int) -> Agreement:
-    import numpy as np
-
     total = np.zeros(2)  # of absolute differences, of cosines
     measured = 0
     for start, x, y in _pairs(found, blocks):
@@ -138,8 +136,6 @@ def _pairs(
     found: Agreement, blocks: Sequence[Iterator[Array]]
 ) -> Iterator[tuple[int, Array, Array]]:
     """Yield the number of the first row, and the same rows of both files, [n, D] in float64."""
-    import numpy as np
-
     counts = [0, 0]
     shapes: list[tuple[int, ...]] = [(), ()]
     for pair in zip_longest(*blocks, fillvalue=None):
@@ -183,8 +179,6 @@ def _differing(found: Agreement, counts: list[int], shapes: list[tuple[int, ...]
 
 def _cosines(x: Array, y: Array) -> Array:
     """Return the cosine of each pair of rows; two vectors of zeros are alike, one is not."""
-    import numpy as np
-
     dots, xx, yy = ((p * q).sum(axis=1) for p, q in ((x, y), (x, x), (y, y)))
     scale = np.sqrt(xx) * np.sqrt(yy)
     alike = ((xx == 0) & (yy == 0)).astype(np.float64)
@@ -193,8 +187,6 @@ def _cosines(x: Array, y: Array) -> Array:
 
 
 def _keep_worst(found: Agreement, rows: Array, apart: Array, cosines: Array, most: int) -> None:
-    import numpy as np
-
     top = np.lexsort((rows, -apart))[:most]
     new = map(Row, rows[top].tolist(), apart[top].tolist(), cosines[top].tolist())
     found.worst = sorted([*found.worst, *new], key=lambda row: (-row.max_abs, row.row))[:most]

@@ -6,14 +6,12 @@ texts that they were made of. Without texts, a row has the id that was kept with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError
 from bertcli.files.jsonl import lines_of, object_in, value_of
-from bertcli.files.side_files import beside
 from bertcli.files.stored_arrays import open_arrays
 from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
 from bertcli.files.typed_json import JsonObject
@@ -21,6 +19,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.vectors.fingerprint import InputDigest
+from bertcli.vectors.journal import Files
 from bertcli.vectors.reading import FIELD, ROWS, form_of, manifest_of, stored
 
 Texts = dict[int, Record]  # by the number of their row
@@ -183,7 +182,7 @@ def ids_at(path: str, rows: Iterable[int]) -> Ids:
     """
     wanted, form = set(rows), form_of(path)
     if form in ("npy", "safetensors"):
-        index = beside(Path(os.path.realpath(path)), ".index.jsonl")
+        index = Files.of(Path(path)).row_index
         found = _of_lines(str(index), wanted, indexed=True) if index.exists() else {}
     elif form == "jsonl":
         found = _of_lines(path, wanted)

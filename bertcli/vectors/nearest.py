@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from bertcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,8 +47,6 @@ class BestRows:
 
     def keep(self, number: int, rows: Array, scores: Array) -> None:
         """Take the best of some rows [n], later than all before, for one query."""
-        import numpy as np
-
         best = self._best[number]
         least = best[-1].score if len(best) == self.k else -np.inf
         better = scores > least  # a tie goes to the row that was first
@@ -76,8 +76,6 @@ class Nearest(BestRows):
     """
 
     def __init__(self, queries: Array, k: int, threshold: float | None = None) -> None:
-        import numpy as np
-
         super().__init__(len(queries), k, threshold)
         self.queries = unit(queries)
         self._narrow = self.queries.astype(np.float32)
@@ -87,8 +85,6 @@ class Nearest(BestRows):
 
         Raises InputError when they have other dimensions than the queries, or are not finite.
         """
-        import numpy as np
-
         if vectors.ndim != 2 or vectors.shape[1] != self.queries.shape[1]:
             raise _other_width(vectors, self.queries)
         narrow = vectors.astype(np.float32, copy=False)
@@ -107,8 +103,6 @@ class Nearest(BestRows):
 
     def _take(self, number: int, near: Array, vectors: Array) -> None:
         """Take the best rows for one query, given scores that are near to the exact ones, [n]."""
-        import numpy as np
-
         best = self._best[number]
         slack = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
         least = best[-1].score if len(best) == self.k else -np.inf
@@ -144,8 +138,6 @@ def _other_width(vectors: Array, queries: Array) -> InputError:
 
 def refuse_infinite(vectors: Array, before: int) -> None:
     """Raise InputError for a row [n, D] with NaN or infinity, of which so many come before."""
-    import numpy as np
-
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         raise InputError(f"row {before + int(finite.argmin())} contains NaN or infinity")
@@ -153,8 +145,6 @@ def refuse_infinite(vectors: Array, before: int) -> None:
 
 def _products(queries: Array, vectors: Array) -> Array:
     """Return the products of queries [q, D] and vectors [n, D], [q, n]."""
-    import numpy as np
-
     if len(queries) > FEW:
         found: Array = queries @ vectors.T
         return found
@@ -164,8 +154,6 @@ def _products(queries: Array, vectors: Array) -> Array:
 
 def unit(vectors: Array) -> Array:
     """Return vectors of length 1 in float64; one of zeros stays as it is."""
-    import numpy as np
-
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     unit: Array = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)

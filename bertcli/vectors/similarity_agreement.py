@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from bertcli.vectors.reading import Array
@@ -39,8 +40,6 @@ class RowSample:
     """Some rows of a file, chosen by their numbers alone; those with NaN or infinity are known."""
 
     def __init__(self, blocks: Iterable[Array], most: int = SAMPLE) -> None:
-        import numpy as np
-
         draw = np.random.default_rng(SEED)
         numbers: Rows = np.zeros(0, np.int64)
         keys, vectors, broken = np.zeros(0), None, []
@@ -68,8 +67,6 @@ class RowSample:
 
 def agreement_of(a: RowSample, b: RowSample) -> tuple[SimilarityAgreement, int]:
     """Return what the samples of two files agree on, and how many rows are broken in either."""
-    import numpy as np
-
     broken = np.union1d(a.broken, b.broken)
     whole = ~np.isin(a.numbers, broken)
     x, y = (_unit(one.vectors[whole]) for one in (a, b))
@@ -97,8 +94,6 @@ def agreement_of(a: RowSample, b: RowSample) -> tuple[SimilarityAgreement, int]:
 
 
 def _unit(vectors: Array) -> Array:
-    import numpy as np
-
     unit: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return unit
 

@@ -6,7 +6,6 @@ for texts in stored_tokens("out.npy"):         # [L, D] each
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.files.jsonl import lines_of, object_in, value_of
-from bertcli.files.side_files import beside
+from bertcli.files.jsonl import objects_of
 from bertcli.files.stored_arrays import StoredArray, open_arrays
-from bertcli.files.streams import LARGEST_RECORD, open_bytes
+from bertcli.files.streams import LARGEST_RECORD
+from bertcli.vectors.journal import Files
 from bertcli.vectors.reading import MAKE_AGAIN, ROWS, floats, form_of
 from bertcli.vectors.rows import VECTORS
 from bertcli.vectors.spool import START, STOP
@@ -41,7 +40,7 @@ def stored_terms(path: str, names: TermNames) -> Iterator[Lists]:
         case "npz":
             yield from _of_matrix(path)
         case "jsonl":
-            for rows in _objects(path):
+            for rows in objects_of(path):
                 yield [_named(row, where, names) for where, row in rows]
         case "parquet":
             for ids, weights in _columns(path, (INDICES, VALUES)):
@@ -57,7 +56,7 @@ def stored_tokens(path: str) -> Iterator[Lists]:
     """
     match form_of(path):
         case "jsonl":
-            for rows in _objects(path):
+            for rows in objects_of(path):
                 yield [_vectors(row.get(VECTORS), where) for where, row in rows]
         case "parquet":
             for (some,) in _columns(path, (VECTORS,)):
@@ -71,11 +70,11 @@ def stored_tokens(path: str) -> Iterator[Lists]:
 
 def index_of(path: str) -> list[dict[str, Any]]:
     """Return the index beside a file of arrays: the rows and the id of each text."""
-    place = beside(Path(os.path.realpath(path)), ".index.jsonl")
+    place = Files.of(Path(path)).row_index
     if not place.exists():
         raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
     found, end = [], 0
-    for rows in _objects(str(place)):
+    for rows in objects_of(str(place)):
         for where, row in rows:
             start, stop = row.get(START), row.get(STOP)
             if start != end or not isinstance(stop, int) or stop < end:
@@ -83,13 +82,6 @@ def index_of(path: str) -> list[dict[str, Any]]:
             found.append({"id": row.get("id"), START: start, STOP: stop})
             end = stop
     return found
-
-
-def _objects(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    with open_bytes(path) as stream:
-        for lines in lines_of(stream, path):
-            named = [(f"{path}:{number}", line) for number, line in lines]
-            yield [(where, object_in(value_of(line, where), where)) for where, line in named]
 
 
 def _columns(path: str, names: tuple[str, ...]) -> Iterator[list[list[Any]]]:

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from bertcli.embedding.embedder import COLUMNS, EmbeddedBlock, Embedder, EmbedWindow
 from bertcli.embedding.token_vectors import windows_of
-from bertcli.files.jsonl import lines_of, object_in, value_of
-from bertcli.files.streams import open_bytes
+from bertcli.files.jsonl import objects_of
 from bertcli.inference.progress import Ran
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenizeRun
 from bertcli.vectors.fingerprint import TextDigests
 from bertcli.vectors.journal import Files
 from bertcli.vectors.reading import floats
 from bertcli.vectors.spool import DIGEST
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class KnownVectors:
@@ -50,8 +48,6 @@ class KnownVectors:
         if not rows:
             yield cls({}, nothing, digests)
             return
-        import numpy as np
-
         with TemporaryDirectory() as folder:
             place, count = Path(folder, "vectors"), 0
             with open(place, "wb") as file:
@@ -72,8 +68,6 @@ class KnownVectors:
             yield EmbedWindow(counts, self._parts(embedder, batch))
 
     def _parts(self, embedder: Embedder, batch: Batch) -> Iterator[Ran | EmbeddedBlock]:
-        import numpy as np
-
         if not len(batch):
             return
         flat = isinstance(batch, RaggedBatch)
@@ -102,12 +96,8 @@ def _rows_of(index: Path) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     if not index.exists():
         return found
-    with open_bytes(str(index)) as stream:
-        for lines in lines_of(stream, str(index)):
-            for number, line in lines:
-                where = f"{index}:{number}"
-                row = object_in(value_of(line, where), where)
-                if not isinstance(row.get(DIGEST), str):
-                    return {}
-                found.setdefault(bytes.fromhex(row[DIGEST]), row["row"])
+    for _, row in chain.from_iterable(objects_of(str(index))):
+        if not isinstance(row.get(DIGEST), str):
+            return {}
+        found.setdefault(bytes.fromhex(row[DIGEST]), row["row"])
     return found
