@@ -68,10 +68,11 @@ def _finite_table(report: StaticReport) -> VerifyCheck:
 
 def _loads(report: FolderReport) -> VerifyCheck:
     from bertcli.checkpoints.load import load
+    from bertcli.models.heads import ARCHITECTURES
 
     what = f"every tensor of {report.architecture} is present, with its shape"
     try:
-        model, loaded = load(report.bert)
+        model, loaded = load(report.bert, ARCHITECTURES[report.architecture])
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
     numbers = sum(one.numel() for one in model.parameters())

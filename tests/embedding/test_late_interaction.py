@@ -128,5 +128,6 @@ def test_what_does_not_fit(root, base):
     assert "--token-vectors" in bad("embed", "-m", other, "a").hint
     assert good("embed", "-q", "-m", other, "--pooling", "mean", "a").rows
     assert "requires --token-vectors" in " ".join(good("inspect", other).out.split())
+    assert "WRONG" not in good("inspect", other, "--verify").out
     argv = (*EMBED, "-m", folder, "a", "--backend", "openvino")
     assert "expansion" in bad(*argv, code=2).error

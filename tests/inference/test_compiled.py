@@ -388,8 +388,9 @@ def test_models_lists_what_another_version_compiled(fresh):
     (path,) = folder.glob("*.model")
     path.write_bytes(b'{"model": "old", "size": 1}\n1')
     rows = good("models", BERTCLI_CACHE=str(folder)).rows
-    (use,) = (row["use"] for row in rows if row["model"] == "old")
-    assert use == "of another version of bertcli"
+    (row,) = (row for row in rows if row["model"] == "old")
+    assert row["use"] == "of another version of bertcli"
+    assert (row["loads"], row["problem"]) == (False, "old: folder not found")
 
 
 def test_models_lists_what_is_installed_and_cached(tmp_path):

@@ -125,9 +125,11 @@ def _rows() -> Iterator[dict[str, Any]]:
         yield _row(one.name, one.state, "", one.size, one.path, facts)
     for entry in entries():
         folder = entry.about.get("model", "")
+        there = isdir(folder)
         if folder not in known:
-            known[folder] = facts_of(Path(folder)) if isdir(folder) else ModelFacts()
-        facts = replace(known[folder], loads=True, problem="")
+            known[folder] = facts_of(Path(folder)) if there else ModelFacts()
+        lost = f"{folder}: folder not found" if folder else "damaged"
+        facts = replace(known[folder], loads=there, problem="" if there else lost)
         use, name = _use(entry.about), names.get(folder, folder)
         yield _row(name, "compiled", use, entry.size, entry.path, facts)
 
