@@ -38,7 +38,7 @@ class _TableLines:
         self.blocks = blocks(
             stream, decode.name, decode.separator, self.limit, self.drop, self._count
         )
-        self.block, self.index = Block(1, 0, []), 0
+        self.block, self.index = Block(0, 0, b""), 1
         self.begun = False  # a table without its header is none, so until then nothing is skipped
         self.start()
 

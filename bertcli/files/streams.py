@@ -13,10 +13,11 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
 
@@ -29,12 +30,27 @@ MARKS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}  # no text in UTF-8 be
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
 
 
-class Block(NamedTuple):
-    """Whole lines, without their ends: the number of the first and its offset in the stream."""
+@dataclass
+class Block:
+    """Whole lines: the number of the first, its offset in the stream, and all up to the last end.
+
+    Who decodes them together needs no line as bytes.
+    """
 
     number: int
     offset: int
-    lines: list[bytes]
+    raw: bytes
+    separator: bytes = b"\n"
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The lines, without their ends."""
+        return self.raw.split(self.separator)
+
+    @cached_property
+    def count(self) -> int:
+        """The number of lines."""
+        return self.raw.count(self.separator) + 1
 
 
 class Derived(io.RawIOBase):
@@ -252,26 +268,27 @@ def blocks(
     """
     number, offset, line = 1, 0, _OpenLine(limit, skip, passed)
     while chunk := read_chunk(stream, name):
-        *lines, rest = chunk.split(separator)
-        if lines and line.large:
-            passed(end := lines.pop(0))
-            number, offset = number + 1, offset + line.size + len(end) + len(separator)
+        end = chunk.rfind(separator)
+        if line.large and end >= 0:
+            start = chunk.index(separator) + 1
+            passed(chunk[: start - 1])
+            number, offset = number + 1, offset + line.size + start
             line.begin()
-        elif lines:
-            lines[0] = b"".join([*line.chunks, lines[0]])
+            chunk, end = chunk[start:], end - start
+        if end >= 0:
+            block = Block(number, offset, b"".join([*line.chunks, chunk[:end]]), separator)
             line.begin()
-        for block, large in _around(Block(number, offset, lines), separator, limit):
-            if large:
-                skip(too_large(f"{name}:{block.number}", limit))
-                passed(block.lines[0])
-            else:
-                yield block
-        number += len(lines)
-        offset += sum(map(len, lines)) + len(lines) * len(separator)
-        line.add(rest, f"{name}:{number}")
+            for part, large in _around(block, limit):
+                if large:
+                    skip(too_large(f"{name}:{part.number}", limit))
+                    passed(part.raw)
+                else:
+                    yield part
+            number, offset = number + block.count, offset + len(block.raw) + 1
+        line.add(chunk[end + 1 :], f"{name}:{number}")
     last = b"".join(line.chunks)
     if last and not (number == 1 and last == codecs.BOM_UTF8):
-        yield Block(number, offset, [last])
+        yield Block(number, offset, last, separator)
 
 
 class _OpenLine:
@@ -303,17 +320,18 @@ class _OpenLine:
             self.chunks = []
 
 
-def _around(block: Block, separator: bytes, limit: int) -> Iterator[tuple[Block, bool]]:
+def _around(block: Block, limit: int) -> Iterator[tuple[Block, bool]]:
     """Yield the block cut at lines that are too large, and whether a piece is such a line."""
-    number, offset, lines = block
-    large = [at for at, line in enumerate(lines) if len(line) > limit]
-    if lines and not large:
+    if len(block.raw) <= limit:
         yield block, False
         return
+    number, offset, lines = block.number, block.offset, block.lines
+    large = [at for at, line in enumerate(lines) if len(line) > limit]
     ends = sorted({0, len(lines), *large, *(at + 1 for at in large)})
     for start, stop in pairwise(ends):
-        yield Block(number + start, offset, some := lines[start:stop]), start in large
-        offset += sum(map(len, some)) + len(some) * len(separator)
+        raw = block.separator.join(lines[start:stop])
+        yield Block(number + start, offset, raw, block.separator), start in large
+        offset += len(raw) + 1
 
 
 class LineDecoder:
@@ -327,14 +345,13 @@ class LineDecoder:
 
     def lines(self, block: Block) -> list[str] | None:
         """Return all lines of a block at once; None when they need a closer look."""
-        whole = self.separator.join(block.lines)
-        if block.number == 1:
-            whole = whole.removeprefix(codecs.BOM_UTF8)
+        raw = block.raw.removeprefix(codecs.BOM_UTF8) if block.number == 1 else block.raw
         try:
-            text = whole.decode(self.encoding)
+            text = raw.decode(self.encoding)
         except UnicodeDecodeError:
             return None
         lines = text.split(self.separator.decode())
+        block.count = len(lines)  # which nobody has to count anymore
         if self.line_end and self.line_end in text:
             return [line.removesuffix(self.line_end) for line in lines]
         return lines
