@@ -60,10 +60,7 @@ def listed(pattern: str) -> list[str]:
         else:
             found = [path] if fs.exists(path) else []
     if not found:
-        raise InputError(
-            f"{public(pattern)}: no matching files",
-            QUOTE,
-        )
+        raise InputError(f"{public(pattern)}: no matching files", QUOTE)
     return [_like(pattern, path, name) for name in sorted(found)]
 
 

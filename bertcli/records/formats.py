@@ -28,13 +28,7 @@ from bertcli.files.streams import (
 from bertcli.files.typed_json import parse, parse_lines
 from bertcli.files.writers import TENSORS
 from bertcli.records.read_progress import ReadProgress
-from bertcli.records.records import (
-    Record,
-    RecordFields,
-    checked,
-    fields_of,
-    too_many_columns,
-)
+from bertcli.records.records import Record, RecordFields, checked, fields_of, too_many_columns
 from bertcli.records.source import Source
 from bertcli.records.stdin_format import begins_with_object
 from bertcli.records.text_block import TextBlock

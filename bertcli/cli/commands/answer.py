@@ -15,8 +15,7 @@ class AnswerOptions(OptionGroup):
     top_k: TopK = 1
     max_answer_length: Annotated[int, number("Maximum tokens of an answer.")] = 15
     no_answer: Annotated[
-        bool,
-        flag("--no-answer", "Allow an empty answer, where the context has none."),
+        bool, flag("--no-answer", "Allow an empty answer, where the context has none.")
     ] = False
 
 

@@ -60,11 +60,7 @@ def chunk(
 
 
 def _write(
-    run: ChunkRun,
-    form: str,
-    put: Callable[..., None],
-    output: OutputOptions,
-    console: Console,
+    run: ChunkRun, form: str, put: Callable[..., None], output: OutputOptions, console: Console
 ) -> None:
     size = size_on_disk(run.reader.source.paths)
 

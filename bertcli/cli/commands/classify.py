@@ -19,8 +19,7 @@ class LabelOptions(OptionGroup):
     PANEL: ClassVar = "Labels"
 
     top_k: Annotated[
-        int | None,
-        number("The N most likely labels, as a list.", "--top-k", "-k"),
+        int | None, number("The N most likely labels, as a list.", "--top-k", "-k")
     ] = None
     threshold: Annotated[
         float | None,

@@ -27,10 +27,7 @@ class PairOptions(OptionGroup):
             envvar="BERTCLI_TOLERANCE",
         ),
     ] = None
-    worst: Annotated[
-        int,
-        number("Number of rows to show, largest differences first."),
-    ] = 5
+    worst: Annotated[int, number("Number of rows to show, largest differences first.")] = 5
 
 
 def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, TextOutput
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag
 from bertcli.cli.options.inputs import (
     Files,
     FilesFrom,
@@ -14,7 +14,7 @@ from bertcli.cli.options.inputs import (
     MaxRecordBytes,
     Null,
     OnError,
-    source_paths,
+    named_source,
 )
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
@@ -50,18 +50,8 @@ class IdOptions(OptionGroup):
 
     def source(self) -> Source:
         """Return where to read from."""
-        return record(
-            Source,
-            self,
-            texts=(" ".join(self.ids),) if self.ids else (),
-            paths=source_paths(
-                self.input, given=bool(self.ids), listed=self.files_from, null=self.null
-            ),
-            null=self.null and self.files_from is None,
-            format=self.input_format,
-            keep=self.keep_fields,
-            ids=True,
-        )
+        texts = (" ".join(self.ids),) if self.ids else ()
+        return named_source(self, self.input, given=bool(texts), texts=texts, ids=True)
 
 
 class DecodeOptions(OptionGroup):

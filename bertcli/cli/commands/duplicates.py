@@ -11,7 +11,7 @@ from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions, OutputOptions
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, OptionGroup, record
-from bertcli.cli.options.inputs import IdField, InputFormat, MaxRecordBytes, TextField
+from bertcli.cli.options.inputs import FileFormat, IdField, MaxRecordBytes, TextField
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
@@ -53,7 +53,7 @@ class FileOptions(OptionGroup):
             metavar="FILE", help="Vectors of the texts: read if the file exists, else written."
         ),
     ] = None
-    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
+    input_format: FileFormat = "auto"
     text_field: TextField = None
     id_field: IdField = None
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD

@@ -18,8 +18,7 @@ class WordOptions(OptionGroup):
 
     top_k: TopK = 5
     targets: Annotated[
-        str | None,
-        typer.Option(metavar="W1,W2,...", help="Compare only these words."),
+        str | None, typer.Option(metavar="W1,W2,...", help="Compare only these words.")
     ] = None
 
     @property

@@ -1,6 +1,7 @@
 """`bertcli inspect`: what is in a model, or in a file of vectors."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
@@ -16,7 +17,7 @@ from bertcli.errors import UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.folder import report_json
-from bertcli.inspection.verify import verify_file, verify_model
+from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
 
 
 def inspect(
@@ -53,11 +54,7 @@ def _model(report: FolderReport, views: ViewOptions) -> bool:
     """Show a model, and return whether it is sound as far as that was to be verified."""
     if views.json:
         found = report_json(report, with_tree=views.tree, with_tensors=views.tensors)
-        checks = [*verify_model(report)] if views.verify else []
-        if views.verify:
-            found["verify"] = [asdict(check) for check in checks]
-        _print_json(found)
-        return all(check.ok is not False for check in checks)
+        return _print_report(found, verify_model(report), views)
     from bertcli.cli.display.model_report import show_model
 
     return show_model(report, views)
@@ -75,10 +72,18 @@ def _static(folder: ModelFolder, views: ViewOptions, attention: AttentionOptions
         from bertcli.cli.display.static_report import show_static
 
         return show_static(report, views)
-    checks = [*verify_static(report)] if views.verify else []
     found = report.to_json(with_tensors=views.tensors)
-    _print_json(found | ({"verify": [asdict(check) for check in checks]} if checks else {}))
-    return all(check.ok is not False for check in checks)
+    return _print_report(found, verify_static(report), views)
+
+
+def _print_report(found: dict[str, Any], checks: Iterable[VerifyCheck], views: ViewOptions) -> bool:
+    """Print a report as JSON, with its checks where they are asked for; return whether all passed.
+
+    Nothing is checked otherwise.
+    """
+    done = [*checks] if views.verify else []
+    _print_json(found | ({"verify": [asdict(check) for check in done]} if views.verify else {}))
+    return all(check.ok is not False for check in done)
 
 
 def _file(report: FileReport, views: ViewOptions) -> bool:

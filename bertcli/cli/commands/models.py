@@ -10,13 +10,7 @@ import typer
 
 from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ROWS, ConsoleOptions, Offline, Revision, RowOutput
-from bertcli.cli.options.embed import (
-    ComputeType,
-    LayerCombine,
-    LayerList,
-    PoolingMode,
-    layers_in,
-)
+from bertcli.cli.options.embed import ComputeType, LayerCombine, LayerList, PoolingMode, layers_in
 from bertcli.cli.options.groups import MODEL, OptionGroup
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
@@ -38,7 +32,7 @@ class StoreOptions(OptionGroup):
         Literal["list", "prepare", "clean"],
         typer.Argument(
             help="list what is installed, cached or compiled; prepare: compile a model before its "
-            "first use; clean: remove what was compiled.",
+            "first use; clean: remove what was compiled."
         ),
     ] = "list"
     model: Annotated[

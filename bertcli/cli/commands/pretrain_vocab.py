@@ -1,36 +1,26 @@
 """`bertcli pretrain vocab`: a WordPiece vocabulary from text."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from bertcli.cli.options.common import ConsoleOptions
 from bertcli.cli.options.groups import OptionGroup, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
-if TYPE_CHECKING:
-    from bertcli.training.vocabulary import WordPieceOptions
-
 
 class VocabularyOptions(OptionGroup):
     """Size and contents of the vocabulary."""
 
-    size: Annotated[
-        int,
-        number("Number of tokens, special and unused tokens included."),
-    ] = 30522
-    min_frequency: Annotated[
-        int,
-        number("Minimum number of occurrences of a token."),
-    ] = 2
+    size: Annotated[int, number("Number of tokens, special and unused tokens included.")] = 30522
+    min_frequency: Annotated[int, number("Minimum number of occurrences of a token.")] = 2
     limit_alphabet: Annotated[
         int,
         number(
             "Maximum number of different characters, the most frequent ones; Chinese needs more."
         ),
     ] = 1000
-    cased: Annotated[
-        bool,
-        flag("--cased/--uncased", "Keep case and accents, or remove both."),
-    ] = False
+    cased: Annotated[bool, flag("--cased/--uncased", "Keep case and accents, or remove both.")] = (
+        False
+    )
     unused: Annotated[
         bool,
         flag(
@@ -39,15 +29,8 @@ class VocabularyOptions(OptionGroup):
         ),
     ] = True
     max_length: Annotated[
-        int,
-        number("Maximum sequence length of the model (model_max_length)."),
+        int, number("Maximum sequence length of the model (model_max_length).")
     ] = 512
-
-    def record(self) -> "WordPieceOptions":
-        """Return the library's record of these options."""
-        from bertcli.training.vocabulary import WordPieceOptions
-
-        return record(WordPieceOptions, self)
 
 
 def pretrain_vocab(
@@ -65,11 +48,11 @@ def pretrain_vocab(
     """
     from bertcli.files.atomic import whole_folder
     from bertcli.records.text_block import TextBlock
-    from bertcli.training.vocabulary import OURS, WordCounts, train, write
+    from bertcli.training.vocabulary import OURS, WordCounts, WordPieceOptions, train, write
 
     console = messages.console()
     reader = corpus.reader(console)
-    words = WordCounts(options.record())
+    words = WordCounts(record(WordPieceOptions, options))
     reading = reader.source.paths
     with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
         blocks = console.track(reader.blocks(), reader, beside_output=False)

@@ -1,6 +1,5 @@
 """`bertcli rerank`: texts sorted by how relevant they are to a query."""
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import OptionGroup, number
-from bertcli.cli.options.inputs import TextField, fields_asked, note_files
+from bertcli.cli.options.inputs import TextField, note_files
 from bertcli.cli.options.task import CutOptions, TaskFileOptions
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
@@ -31,12 +30,9 @@ class RankedOptions(OptionGroup):
 
     def reader(self, files: TaskFileOptions, console: Console) -> Reader:
         """Return the reader of the texts: arguments, files or stdin."""
-        given = tuple(self.texts or ())
-        source = files.source(given=bool(given), objects=False, texts=given, single=True)
-        asked = (*fields_asked(self, "text_field"), *source.asked)
-        note_files((self.query, *given), console)
-        changed = replace(source, text_field=self.text_field, asked=asked)
-        return Reader(changed, console.warn, console.note)
+        source = files.text_source(self)
+        note_files((self.query, *source.texts), console)
+        return Reader(source, console.warn, console.note)
 
 
 def rerank(

@@ -1,6 +1,5 @@
 """`bertcli similar`: the texts of a corpus most similar to a query."""
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
-from bertcli.cli.display.console import Console
+from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.display.messages import counted, truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
@@ -56,8 +55,7 @@ class QueryOptions(OptionGroup):
         int, typer.Option("--top-k", "-k", metavar="N", min=1, help="Results per query.")
     ] = 10
     threshold: Annotated[
-        float | None,
-        typer.Option(metavar="SCORE", help="Only results with at least this score."),
+        float | None, typer.Option(metavar="SCORE", help="Only results with at least this score.")
     ] = None
     query_prompt: Annotated[
         str | None,
@@ -85,8 +83,7 @@ class QueryOptions(OptionGroup):
     @property
     def typed(self) -> bool:
         """Whether queries are typed at a prompt: none is given, and stdin is a terminal."""
-        given = self.queries or self.input or self.mine
-        return not given and sys.stdin is not None and sys.stdin.isatty()
+        return not (self.queries or self.input or self.mine) and stdin_is_terminal()
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""

@@ -189,31 +189,26 @@ def _summary(
     form: str,
     cut_at: int | None,
 ) -> None:
-    if mode.per_file:
-        _per_file(run, batches, output, form, _counter(mode, run.tokenizer, cut_at))
-    else:
-        _stats(run, batches, output, form, cut_at)
+    """Write counts or statistics, of each file and of all, or of all alone."""
+    counter, paths = _counter(mode, run.tokenizer, cut_at), run.reader.source.paths
 
+    def rows() -> list[dict[str, Any]]:
+        if mode.per_file:
+            return file_rows(counter, paths, batches)
+        for batch in batches:
+            counter.add(batch)
+        return [counter.summary()]
 
-def _stats(
-    run: TokenizeRun, batches: Any, output: OutputOptions, form: str, cut_at: int | None
-) -> None:
-    from bertcli.tokenizing.statistics import CorpusStats
-
-    stats = CorpusStats(run.tokenizer, cut_at)
     if form == "table":
-        from bertcli.cli.display.token_tables import stats_view
+        from bertcli.cli.display.token_tables import show_file_counts, show_stats
 
-        for batch in batches:
-            stats.add(batch)
-        with _screen() as draw:
-            draw(stats_view(stats.summary()))
+        if mode.per_file:
+            show_file_counts(rows())
+        else:
+            show_stats(*rows())
         return
-    paths = run.reader.source.paths
     with output.open(form, paths) as write:  # now, so that what cannot be written fails at once
-        for batch in batches:
-            stats.add(batch)
-        write([stats.summary()])
+        write(rows())
 
 
 def _counter(mode: ModeOptions, tokenizer: Tokenizer, cut_at: int | None) -> Summary:
@@ -222,23 +217,6 @@ def _counter(mode: ModeOptions, tokenizer: Tokenizer, cut_at: int | None) -> Sum
     from bertcli.tokenizing.statistics import CorpusStats
 
     return CorpusStats(tokenizer, cut_at)
-
-
-def _per_file(
-    run: TokenizeRun, batches: Any, output: OutputOptions, form: str, counter: Summary
-) -> None:
-    """Write counts for each file, and for all."""
-    paths = run.reader.source.paths
-    if form == "table":
-        from bertcli.cli.display.screen import screen_of_stdout
-        from bertcli.cli.display.token_tables import file_counts_table
-
-        rows = file_rows(counter, paths, batches)
-        with screen_of_stdout() as screen:
-            screen.print(file_counts_table(rows, screen.width))
-        return
-    with output.open(form, paths) as write:
-        write(file_rows(counter, paths, batches))
 
 
 def _ids_of_tokens(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bertcli.files.printable import printable
 from bertcli.plots.attention_maps import AttentionMaps
-from bertcli.plots.colours import colour, readable_on
+from bertcli.plots.colours import colour, hexadecimal, readable_on
 
 LABEL = 14  # characters of a token beside its row
 HIGH = 10  # and above its column
@@ -77,8 +77,8 @@ def _add_cell(line: Text, weight: float, cell: int, coloured: bool) -> None:
     shown = f"{percent or '':>{cell}}" if cell > 2 else ""
     if coloured:
         back = colour(weight)
-        front, back_name = ("#{:02x}{:02x}{:02x}".format(*one) for one in (readable_on(back), back))
-        line.append(shown.rjust(cell), Style(color=front, bgcolor=back_name))
+        style = Style(color=hexadecimal(readable_on(back)), bgcolor=hexadecimal(back))
+        line.append(shown.rjust(cell), style)
     else:
         shade = SHADES[round(weight**0.5 * (len(SHADES) - 1))]
         line.append(shown if cell > 2 else shade * cell)

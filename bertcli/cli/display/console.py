@@ -30,6 +30,11 @@ def stdout_is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
+def stdin_is_terminal() -> bool:
+    """Return whether somebody types at stdin; closed, it is None."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def say(kind: str, message: str) -> None:
     """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
     line = printable(public(" ".join(message.split())))

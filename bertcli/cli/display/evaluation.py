@@ -9,16 +9,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from bertcli.cli.display.screen import drawing, plain
+from bertcli.cli.display.screen import plain, show
 
 WIDEST = 12  # labels of a confusion matrix that is shown
 
 
 def show_evaluation(report: Mapping[str, Any]) -> None:
     """Draw metrics, classes and the confusion."""
-    with drawing() as draw:
-        for picture in evaluation_view(report):
-            draw(picture)
+    show(*evaluation_view(report))
 
 
 def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bertcli.cli.display.console import stdin_is_terminal
 from bertcli.cli.display.screen import plain
 
 T = TypeVar("T")
@@ -114,8 +114,7 @@ class DrawnTexts:
     @classmethod
     def of(cls, paths: Inputs) -> DrawnTexts:
         """Return the limit for inputs; what is typed is answered, however long that goes on."""
-        typed = "-" in paths and sys.stdin is not None and sys.stdin.isatty()
-        return cls(None if typed else MOST_TEXTS)
+        return cls(None if "-" in paths and stdin_is_terminal() else MOST_TEXTS)
 
     def take(self, items: Sequence[T], height: Callable[[T], int] = lambda item: 1) -> list[T]:
         """Return the items that are drawn; ``height`` is the number of their rows."""
@@ -129,6 +128,6 @@ class DrawnTexts:
         self.more += len(items) - len(found)
         return found
 
-    def rest(self) -> Text:
-        """Say how many were not drawn; an empty text for none."""
-        return Text(f"... {self.more:,} more; -f jsonl for all" if self.more else "", "dim")
+    def rest(self, what: str = "more") -> list[Text]:
+        """Say how many were not drawn, if any."""
+        return [Text(f"... {self.more:,} {what}; -f jsonl for all", "dim")] if self.more else []

@@ -96,10 +96,7 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     kind = "decoder" if config.is_decoder else "encoder"
     name = config.family.their_class(report.architecture)
     family = "" if config.family is BERT else f"{config.family.title} "
-    yield (
-        "architecture",
-        Text.assemble((printable(name), "bold"), f", {family}{kind}"),
-    )
+    yield ("architecture", Text.assemble((printable(name), "bold"), f", {family}{kind}"))
     yield (
         "",
         (

@@ -67,6 +67,13 @@ def drawing() -> Iterator[Draw]:
         yield draw
 
 
+def show(*pictures: RenderableType) -> None:
+    """Draw on stdout."""
+    with drawing() as draw:
+        for picture in pictures:
+            draw(picture)
+
+
 @contextmanager
 def screen_of_stdout() -> Iterator[Screen]:
     """Yield what prints to stdout; a reader who has had enough ends the command in silence."""

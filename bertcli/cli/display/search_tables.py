@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bertcli.cli.display.fitted import DrawnTexts, Inputs
-from bertcli.cli.display.screen import drawing, plain
-from bertcli.cli.display.tables import HEADED, cell, pairs, result_text, table
+from bertcli.cli.display.screen import drawing, plain, show
+from bertcli.cli.display.tables import HEADED, cell, pairs, result_text, show_each, table
 
 if TYPE_CHECKING:
     from bertcli.tasks.results import Result
@@ -23,13 +23,7 @@ SHORT = 160  # characters of a text among numbered results
 
 def show_answers(found: Iterable[Sequence[Answer]], inputs: Inputs) -> None:
     """Draw the results of a search, each query as it is answered."""
-    drawn = DrawnTexts.of(inputs)
-    with drawing() as draw:
-        for answers in found:
-            for answer in drawn.take(answers, lambda one: len(one.hits)):
-                draw(answer_view(answer))
-        if drawn.more:
-            draw(drawn.rest())
+    show_each(found, answer_view, inputs, lambda one: len(one.hits))
 
 
 def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
@@ -57,11 +51,7 @@ def show_ranking(results: Sequence[Result]) -> None:
         key = result.sample if result.record.id is None else result.record.id
         score = cell(result.fields["score"])
         drawn.add_row(score, str(result.sample), plain(str(key)), result_text(result))
-    with drawing() as draw:
-        if results:
-            draw(drawn)
-        if first.more:
-            draw(first.rest())
+    show(*([drawn] if results else []), *first.rest())
 
 
 def show_duplicates(run: Duplicates) -> None:
@@ -76,11 +66,9 @@ def show_duplicates(run: Duplicates) -> None:
                 shown_score = score if isinstance(score, str) else f"{score:.4f}"
                 text = plain(str(run.texts[row].text))
                 drawn.add_row(shown_score, str(row), plain(str(run.id_of(row))), text)
-            draw(drawn)
-            if shown_rows.more:
-                draw(shown_rows.rest())
-        if first.more:
-            draw(Text(f"... {first.more:,} more groups; -f jsonl for all", "dim"))
+            draw(Group(drawn, *shown_rows.rest()))
+        for text in first.rest("more groups"):
+            draw(text)
 
 
 def hit_view(hit: Hit) -> RenderableType:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from bertcli.cli.display.fitted import DrawnTexts, Inputs
-from bertcli.cli.display.screen import drawing, plain
+from bertcli.cli.display.screen import drawing, plain, show
 
 if TYPE_CHECKING:
     from bertcli.tasks.results import Result
@@ -68,8 +69,24 @@ def show_batches(
         for batch in batches:
             if first := drawn.take(batch):
                 draw(view(first))
-        if drawn.more:
-            draw(drawn.rest())
+        for text in drawn.rest():
+            draw(text)
+
+
+def show_each(
+    batches: Iterable[Sequence[T]],
+    view: Callable[[T], RenderableType],
+    inputs: Inputs,
+    height: Callable[[T], int],
+) -> None:
+    """Draw the first items that come of these inputs, each by itself; ``height`` is its rows."""
+    drawn = DrawnTexts.of(inputs)
+    with drawing() as draw:
+        for batch in batches:
+            for item in drawn.take(batch, height):
+                draw(view(item))
+        for text in drawn.rest():
+            draw(text)
 
 
 def results_table(results: Sequence[Result]) -> Table:
@@ -120,5 +137,4 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
         if not row["loads"]:
             cells[-1] = plain(f"does not load: {row['problem']}")
         drawn.add_row(*cells, f"{row['bytes'] / 1e6:,.1f}")
-    with drawing() as draw:
-        draw(drawn if rows else plain("no models"))
+    show(drawn if rows else plain("no models"))

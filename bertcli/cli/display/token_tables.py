@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.fitted import Bar, DrawnTexts, Inputs
-from bertcli.cli.display.screen import drawing, plain
-from bertcli.cli.display.tables import HEADED, MOST, pairs, shown, table
+from bertcli.cli.display.fitted import Bar, Inputs
+from bertcli.cli.display.screen import plain, screen_of_stdout, show
+from bertcli.cli.display.tables import HEADED, MOST, pairs, show_each, shown, table
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.chunks import Chunk
@@ -38,13 +38,12 @@ NAMED = 16
 
 def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer, inputs: Inputs) -> None:
     """Draw the first records of these inputs, each once it is read."""
-    drawn = DrawnTexts.of(inputs)
-    with drawing() as draw:
-        for window in windows:
-            for encoded in drawn.take(window, lambda one: min(one.length, MOST)):
-                draw(token_table(encoded, tokenizer))
-        if drawn.more:
-            draw(drawn.rest())
+    show_each(
+        windows,
+        lambda one: token_table(one, tokenizer),
+        inputs,
+        lambda one: min(one.length, MOST),
+    )
 
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
@@ -93,6 +92,11 @@ def ids_table(tokens: Sequence[str], ids: Sequence[int]) -> Table:
     return drawn
 
 
+def show_stats(summary: dict[str, Any]) -> None:
+    """Draw the summary of a corpus."""
+    show(stats_view(summary))
+
+
 def stats_view(summary: dict[str, Any]) -> Group:
     """Draw a corpus summary: numbers, a histogram of lengths, the commonest unknown words."""
     names = ("texts", "tokens", "words", "pieces_per_word")
@@ -108,6 +112,12 @@ def stats_view(summary: dict[str, Any]) -> Group:
         found = ", ".join(f"{word} {count}" for word, count in summary["unknown_words"].items())
         parts += [Text(), plain(f"most unknown: {found}")]
     return Group(*parts)
+
+
+def show_file_counts(rows: Sequence[dict[str, Any]]) -> None:
+    """Draw counts or summaries of files."""
+    with screen_of_stdout() as screen:
+        screen.print(file_counts_table(rows, screen.width))
 
 
 def file_counts_table(rows: Sequence[dict[str, Any]], width: int) -> Table:

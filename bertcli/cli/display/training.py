@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -32,7 +30,7 @@ def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
         yield lambda event: None
         return
     progress = TrainingProgress(run.schedule.steps, run.state.step)
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+    if console.watched:
         with _live(progress) as show:
             yield show
         for line in progress.last_lines(run.best):

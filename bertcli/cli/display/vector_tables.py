@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertcli.cli.display.fitted import NARROWEST, DrawnTexts, FittedTable
-from bertcli.cli.display.screen import drawing, plain
+from bertcli.cli.display.screen import plain, show
 from bertcli.cli.display.tables import MOST, pairs, shown, table
 
 if TYPE_CHECKING:
@@ -32,17 +32,12 @@ def show_vectors(
     items: Sequence[Embedded], drawn: DrawnTexts, names: TermNames | None = None
 ) -> None:
     """Draw the vectors of texts, or of their tokens or words, or the weights of their terms."""
-    with drawing() as draw:
-        if names is not None:
-            draw(term_view(items, drawn, names))
-            return
-        if items and items[0].pieces is None:
-            draw(vector_view(items, drawn))
-            return
-        for picture in token_vector_views(items):
-            draw(picture)
-        if drawn.more:
-            draw(drawn.rest())
+    if names is not None:
+        show(term_view(items, drawn, names))
+    elif items and items[0].pieces is None:
+        show(vector_view(items, drawn))
+    else:
+        show(*token_vector_views(items), *drawn.rest())
 
 
 def vector_view(items: Sequence[Embedded], drawn: DrawnTexts) -> Group:
@@ -52,9 +47,8 @@ def vector_view(items: Sequence[Embedded], drawn: DrawnTexts) -> Group:
         norm, preview = _numbers(vector)
         found.add_row([shown(encoded), str(encoded.length), norm], preview)
     shape = " x ".join(f"{size:,}" for size in (len(items) + drawn.more, *items[0].vector.shape))
-    rest = [drawn.rest()] if drawn.more else []
-    alike = [SimilarityMatrix(items)] if 2 <= len(items) <= 10 and not rest else []
-    return Group(found, *rest, Text(f"shape {shape}, float32", style="dim"), *alike)
+    alike = [SimilarityMatrix(items)] if 2 <= len(items) <= 10 and not drawn.more else []
+    return Group(found, *drawn.rest(), Text(f"shape {shape}, float32", style="dim"), *alike)
 
 
 def term_view(items: Sequence[Embedded], drawn: DrawnTexts, names: TermNames) -> Group:
@@ -66,7 +60,7 @@ def term_view(items: Sequence[Embedded], drawn: DrawnTexts, names: TermNames) ->
         best = islice(names.of(largest(terms, TERMS)).items(), TERMS)
         preview = [plain(f"{name} {weight:.2f}").plain for name, weight in best]
         found.add_row([shown(encoded), str(encoded.length), f"{len(terms):,}"], preview)
-    return Group(found, *([drawn.rest()] if drawn.more else []))
+    return Group(found, *drawn.rest())
 
 
 def _numbers(vector: np.ndarray) -> tuple[str, list[str]]:
@@ -146,9 +140,7 @@ def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> FittedTable:
 
 def show_comparison(found: Agreement) -> None:
     """Draw a comparison."""
-    with drawing() as draw:
-        for picture in comparison_view(found):
-            draw(picture)
+    show(*comparison_view(found))
 
 
 def comparison_view(found: Agreement) -> Iterator[RenderableType]:

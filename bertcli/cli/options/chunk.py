@@ -2,12 +2,10 @@
 
 from typing import Annotated, ClassVar
 
-import typer
-
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import At, Overlap, ParseSpecial, SpecialTokens
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number
-from bertcli.cli.options.inputs import TextField, fields_asked, note_files
+from bertcli.cli.options.inputs import TextField, Texts, note_files
 from bertcli.cli.options.task import TaskFileOptions
 from bertcli.records.reader import Reader
 
@@ -17,26 +15,13 @@ class ChunkTextOptions(OptionGroup):
 
     PANEL: ClassVar = INPUT
 
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
-    ] = None
+    texts: Texts = None
     text_field: TextField = None
 
     def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        texts, asked = tuple(self.texts or ()), fields_asked(self, "text_field")
-        note_files(texts, console)
-        source = files.source(
-            given=bool(texts),
-            objects=False,
-            texts=texts,
-            text_field=self.text_field,
-            single=True,
-            taken=taken,
-            asked=(*asked, *fields_asked(files, "id_field", "keep_fields")),
-        )
-        return Reader(source, console.warn, console.note)
+        note_files(self.texts or (), console)
+        return Reader(files.text_source(self, taken=taken), console.warn, console.note)
 
 
 class ChunkOptions(OptionGroup):
@@ -47,8 +32,7 @@ class ChunkOptions(OptionGroup):
     max_length: Annotated[
         int | None,
         number(
-            "Tokens of a chunk, at most (default: the model's limit).",
-            envvar="BERTCLI_MAX_LENGTH",
+            "Tokens of a chunk, at most (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
         ),
     ] = None
     overlap: Overlap = 0

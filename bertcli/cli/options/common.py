@@ -30,10 +30,7 @@ ParseSpecial = Annotated[
     ),
 ]
 
-Overlap = Annotated[
-    int,
-    number("Tokens, at most, that a chunk repeats of the one before.", low=0),
-]
+Overlap = Annotated[int, number("Tokens, at most, that a chunk repeats of the one before.", low=0)]
 At = Annotated[
     Literal["token", "word", "sentence", "paragraph"],
     typer.Option(
@@ -44,8 +41,7 @@ At = Annotated[
 ]
 
 Revision = Annotated[
-    str | None,
-    typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION"),
+    str | None, typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION")
 ]
 Offline = Annotated[
     bool, typer.Option("--offline", help="Never use the network.", envvar="BERTCLI_OFFLINE")

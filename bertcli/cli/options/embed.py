@@ -87,8 +87,7 @@ class VectorOptions(OptionGroup):
         ),
     ] = None
     dim: Annotated[
-        int | None,
-        number("Keep the first N dimensions, before normalization (Matryoshka)."),
+        int | None, number("Keep the first N dimensions, before normalization (Matryoshka).")
     ] = None
     precision: Annotated[
         Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
@@ -124,9 +123,7 @@ class LengthOptions(OptionGroup):
     max_length: Annotated[
         int | None,
         number(
-            "Truncate to N tokens (default: the model's limit).",
-            low=2,
-            envvar="BERTCLI_MAX_LENGTH",
+            "Truncate to N tokens (default: the model's limit).", low=2, envvar="BERTCLI_MAX_LENGTH"
         ),
     ] = None
     on_truncate: Annotated[

@@ -32,14 +32,8 @@ class EngineOptions(OptionGroup):
             "this machine).",
         ),
     ] = None
-    workers: Annotated[
-        int | None,
-        number("Ray workers (default: as many as fit)."),
-    ] = None
-    cpus_per_worker: Annotated[
-        int | None,
-        number("CPUs, and threads, per Ray worker."),
-    ] = None
+    workers: Annotated[int | None, number("Ray workers (default: as many as fit).")] = None
+    cpus_per_worker: Annotated[int | None, number("CPUs, and threads, per Ray worker.")] = None
 
     def pool(self) -> "Pool":
         """Return the workers requested."""
@@ -58,8 +52,7 @@ class EmbedEngineOptions(EngineOptions):
     """The engine of commands with a model."""
 
     gpus_per_worker: Annotated[
-        float | None,
-        number("GPUs per Ray worker (default: 1 if the cluster has any).", low=0),
+        float | None, number("GPUs per Ray worker (default: 1 if the cluster has any).", low=0)
     ] = None
 
     def pool(self) -> "Pool":

@@ -1,13 +1,12 @@
 """The options of inputs: texts, files, formats and fields."""
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.display.console import Console
+from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.groups import INPUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
@@ -20,24 +19,22 @@ from bertcli.records.source import Source
 InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 
 
+def _field(about: str, envvar: str) -> Any:
+    """Return an option that names a field of the input."""
+    return typer.Option(metavar="NAME", help=about, envvar=envvar, autocompletion=complete_field)
+
+
 # Options that several groups have.
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
+]
+FileFormat = Annotated[InputFormat, typer.Option(help="auto: by the suffix.")]
 TextField = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column or key of the text (default: text).",
-        envvar="BERTCLI_TEXT_FIELD",
-        autocompletion=complete_field,
-    ),
+    str | None, _field("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")
 ]
 IdField = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column or key of the id (default: id).",
-        envvar="BERTCLI_ID_FIELD",
-        autocompletion=complete_field,
-    ),
+    str | None, _field("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
 ]
 KeepFields = Annotated[
     str | None,
@@ -111,9 +108,24 @@ def source_paths(
         return (*(files or ()), *listed_files(listed, null=null))
     if files or given:
         return tuple(files or ())
-    if sys.stdin is not None and sys.stdin.isatty():
+    if stdin_is_terminal():
         raise UsageError("no input", "give TEXT, -i FILE, or pipe text in")
     return ("-",)
+
+
+def named_source(options: Any, files: list[str] | None, *, given: bool, **values: Any) -> Source:
+    """Return the source of ``files`` that a group names, with the other options of that group.
+
+    ``values`` are the fields that are not its options; ``given`` tells that texts are.
+    """
+    listed = options.files_from
+    asked: dict[str, Any] = {
+        "paths": source_paths(files, given=given, listed=listed, null=options.null),
+        "null": options.null and listed is None,  # else it is of the list of names
+        "format": options.input_format,
+        "keep": options.keep_fields,
+    }
+    return record(Source, options, **(asked | values))
 
 
 def note_files(texts: Sequence[str], console: Console) -> None:
@@ -144,10 +156,7 @@ class InputOptions(OptionGroup):
 
     PANEL: ClassVar = INPUT
 
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
-    ] = None
+    texts: Texts = None
     input: Files = None
     files_from: FilesFrom = None
     input_format: Annotated[
@@ -170,12 +179,7 @@ class InputOptions(OptionGroup):
     text_field: TextField = None
     pair_field: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Column or key of the second sentence (default: pair).",
-            envvar="BERTCLI_PAIR_FIELD",
-            autocompletion=complete_field,
-        ),
+        _field("Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"),
     ] = None
     id_field: IdField = None
     keep_fields: KeepFields = None
@@ -196,8 +200,7 @@ class InputOptions(OptionGroup):
         """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
         if self.keep_fields and form in TENSORS:
             raise UsageError(
-                f"{form} cannot hold the fields of --keep-fields",
-                "use -f jsonl, csv or parquet",
+                f"{form} cannot hold the fields of --keep-fields", "use -f jsonl, csv or parquet"
             )
 
     def reader(self, console: Console, **changes: Any) -> Reader:
@@ -216,16 +219,10 @@ class InputOptions(OptionGroup):
                 "give one TEXT and one --pair",
             )
         files = self.input if self.pairs is None else [self.pairs]
-        given, names = bool(self.texts), self.files_from
-        paths = source_paths(files, given=given, listed=names, null=self.null)
         asked: dict[str, Any] = {
             "texts": tuple(self.texts or ()),
             "pair": self.pair[0] if self.pair else None,
-            "paths": paths,
             "are_pairs": self.pairs is not None,
-            "format": self.input_format,
-            "keep": self.keep_fields,
-            "null": self.null and names is None,
             "asked": fields_asked(self, "text_field", "pair_field", "id_field", "keep_fields"),
         }
-        return record(Source, self, **(asked | changes))
+        return named_source(self, files, given=bool(self.texts), **(asked | changes))

@@ -24,10 +24,7 @@ class JobOptions(OptionGroup):
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="CKPT",
-            help="Folder for the model, checkpoints and log.",
+            "--output", "-o", metavar="CKPT", help="Folder for the model, checkpoints and log."
         ),
     ]
 
@@ -77,13 +74,11 @@ class OptimizerOptions(OptionGroup):
     PANEL: ClassVar = "Training"
 
     epochs: Annotated[
-        float,
-        number("Passes over the instances, unless --steps is given.", low=0, metavar="X"),
+        float, number("Passes over the instances, unless --steps is given.", low=0, metavar="X")
     ] = 3.0
     steps: Annotated[int | None, number("Optimizer steps.")] = None
     batch_size: Annotated[
-        int,
-        number("Instances per step, over all processes and accumulation steps."),
+        int, number("Instances per step, over all processes and accumulation steps.")
     ] = 32
     learning_rate: Annotated[
         float, number("Peak learning rate, after the warm-up.", low=0, metavar="X")
@@ -95,8 +90,7 @@ class OptimizerOptions(OptionGroup):
         ),
     ] = None
     lr_power: Annotated[
-        float,
-        number("Power of the polynomial decay to 0; 1 is linear.", low=0, metavar="X"),
+        float, number("Power of the polynomial decay to 0; 1 is linear.", low=0, metavar="X")
     ] = 1.0
     weight_decay: WeightDecay = 0.01
     adam_beta1: Beta = 0.9
@@ -135,7 +129,6 @@ class EvaluationOptions(OptionGroup):
         ),
     ] = None
     eval_every: Annotated[
-        int | None,
-        number("Steps between evaluations (default: only at the end)."),
+        int | None, number("Steps between evaluations (default: only at the end).")
     ] = None
     log_every: Annotated[int, number("Steps between lines of the log.")] = 10

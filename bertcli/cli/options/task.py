@@ -1,26 +1,27 @@
 """The options of the commands for task heads: lengths, and inputs that are not texts or pairs."""
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import typer
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ParseSpecial
-from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, number, record
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, number
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
+    FileFormat,
     Files,
     FilesFrom,
     IdField,
-    InputFormat,
     KeepFields,
     MaxRecordBytes,
     Null,
     OnError,
     fields_asked,
+    named_source,
     note_files,
-    source_paths,
 )
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
@@ -46,24 +47,17 @@ class MaskOptions(OptionGroup):
     max_length: MaxLength = None
 
 
-class CutOptions(OptionGroup):
+class CutOptions(MaskOptions):
     """How long texts are."""
 
-    PANEL: ClassVar = LAYOUT
-
-    max_length: MaxLength = None
     parse_special: ParseSpecial = True
 
 
-class StrideOptions(OptionGroup):
+class StrideOptions(MaskOptions):
     """How long texts or their windows are."""
 
-    PANEL: ClassVar = LAYOUT
-
-    max_length: MaxLength = None
     stride: Annotated[
-        int | None,
-        number("Split long texts into windows that share N tokens.", low=0),
+        int | None, number("Split long texts into windows that share N tokens.", low=0)
     ] = None
     parse_special: ParseSpecial = True
 
@@ -75,7 +69,7 @@ class TaskFileOptions(OptionGroup):
 
     input: Files = None
     files_from: FilesFrom = None
-    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
+    input_format: FileFormat = "auto"
     id_field: IdField = None
     keep_fields: KeepFields = None
     null: Null = False
@@ -89,17 +83,17 @@ class TaskFileOptions(OptionGroup):
 
         Stdin is JSONL where records are ``objects``.
         """
-        names = self.files_from
-        paths = source_paths(self.input, given=given, listed=names, null=self.null)
-        jsonl = objects and self.input_format == "auto" and paths == ("-",)
-        asked: dict[str, Any] = {
-            "paths": paths,
-            "format": "jsonl" if jsonl else self.input_format,
-            "keep": self.keep_fields,
-            "null": self.null and names is None,
-            "asked": fields_asked(self, "id_field", "keep_fields"),
-        }
-        return record(Source, self, **(asked | changes))
+        asked = {"asked": fields_asked(self, "id_field", "keep_fields")}
+        source = named_source(self, self.input, given=given, **(asked | changes))
+        jsonl = objects and source.format == "auto" and source.paths == ("-",)
+        return replace(source, format="jsonl") if jsonl else source
+
+    def text_source(self, own: Any, **changes: Any) -> Source:
+        """Return the source of single texts: those among a command's ``own`` options, or files."""
+        texts, asked = tuple(own.texts or ()), fields_asked(own, "text_field")
+        asked += fields_asked(self, "id_field", "keep_fields")
+        about = {"texts": texts, "text_field": own.text_field, "single": True, "asked": asked}
+        return self.source(given=bool(texts), objects=False, **(about | changes))
 
 
 class QuestionOptions(OptionGroup):
@@ -110,8 +104,7 @@ class QuestionOptions(OptionGroup):
         typer.Option(metavar="TEXT", help="Question about the context, or about every text read."),
     ] = None
     context: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Context for every question."),
+        str | None, typer.Option(metavar="TEXT", help="Context for every question.")
     ] = None
     question_field: Annotated[
         str,

@@ -107,15 +107,11 @@ class LayoutOptions(OptionGroup):
     padding_side: Annotated[Side | None, typer.Option(help="Side to pad (default: right).")] = None
     pad_to_multiple_of: Annotated[int | None, number("Pad to a multiple of N.")] = None
     stride: Annotated[
-        int,
-        number("Tokens shared by neighbouring windows (--overflowing).", low=0),
+        int, number("Tokens shared by neighbouring windows (--overflowing).", low=0)
     ] = 0
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
-    window: Annotated[
-        int,
-        number("Records that --padding longest pads together."),
-    ] = 10_000
+    window: Annotated[int, number("Records that --padding longest pads together.")] = 10_000
 
     def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
         """Return the layout of these options."""

@@ -94,9 +94,7 @@ class StepOptions(OptionGroup):
     epochs: Annotated[
         float | None,
         number(
-            "Passes over the examples (default: 3; frozen: 30, or 1,000 steps).",
-            low=0,
-            metavar="X",
+            "Passes over the examples (default: 3; frozen: 30, or 1,000 steps).", low=0, metavar="X"
         ),
     ] = None
     steps: Annotated[int | None, number("Optimizer steps, instead of --epochs.")] = None

@@ -53,12 +53,10 @@ class DeviceOptions(OptionGroup):
         ),
     ] = "auto"
     threads: Annotated[
-        int | None,
-        number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS"),
+        int | None, number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS")
     ] = None
     gradient_accumulation_steps: Annotated[
-        int,
-        number("Split each batch into N parts: the same step with less memory."),
+        int, number("Split each batch into N parts: the same step with less memory.")
     ] = 1
     gradient_checkpointing: Annotated[
         bool,
