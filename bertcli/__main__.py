@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 AGAIN = 0.01  # seconds
+SELDOM = 100_000  # new objects before Python looks for garbage among them; it has 700
 
 
 def heed(caught: list[int]) -> Callable[[], None]:
@@ -60,13 +61,13 @@ def run() -> NoReturn:
     caught: list[int] = []
     undo = heed(caught)
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy's threads wait asleep: 25 ms
-    gc.disable()  # modules are no garbage: looking through them takes 15 ms at the start ...
+    gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms ...
     code = 130
     try:
         from bertcli.cli.app import main
 
         code = main()
-        gc.freeze()  # ... and as much at the end
+        gc.freeze()  # ... and 15 at the end
     except KeyboardInterrupt:
         pass
     except (RuntimeError, SystemError, TypeError, ValueError):

@@ -69,7 +69,7 @@ class CompiledRunner(BatchRunner):
 
     def __post_init__(self) -> None:
         self.request, self.tensor = self.model.create_infer_request(), openvino_core().Tensor
-        if not gc.isenabled():  # the command line: to free a model at its end takes 25 ms, but
+        if gc.get_freeze_count():  # the command line: to free a model at its end takes 25 ms, but
             self.circle = self  # a process that ends frees all at once
 
     def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:

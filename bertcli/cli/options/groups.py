@@ -85,8 +85,7 @@ def command(
 
     @wraps(function)
     def run(**values: Any) -> None:
-        gc.freeze()
-        gc.enable()  # off while the program starts
+        gc.freeze()  # what was imported stays
         function(
             **{
                 name: group(**{field: values[field] for field in spread[name]})
