@@ -10,6 +10,10 @@ import numpy as np
 DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
 LEAST = 200  # samples all the same
 SHARE = 0.95
+# Examples below which intervals are too narrow: of a model that is right in nine of ten cases, the
+# interval of the accuracy contains 0.9 in 95 % of the draws of 30 examples, in 87 % of those of 20,
+# in 65 % of those of 10; of one or two examples it is mostly [1, 1].
+FEW = 30
 
 Metrics = Callable[[Any], Mapping[str, float]]  # of some rows
 

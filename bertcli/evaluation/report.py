@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bertcli.evaluation.bootstrap import interval, intervals, samples
+from bertcli.evaluation.bootstrap import FEW, interval, intervals, samples
 from bertcli.evaluation.predictions import Judged, ModelPredictions
 
 
@@ -17,6 +17,14 @@ class EvaluationReport:
     judged: Judged
     n: int
     other: Judged | None = None  # of another model
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what makes the numbers doubtful."""
+        for judged in filter(None, (self.judged, self.other)):
+            yield from judged.warnings
+        if self.n < FEW:
+            counted = "queries" if self.judged.task == "retrieval" else "examples"
+            yield f"fewer than {FEW} {counted} ({self.n}): the intervals are too narrow"
 
     def fields(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -87,6 +87,8 @@ def tokenized(
     def ids(item: Encoded) -> Sequence[int] | None:
         if not str(item.record.text).strip():
             return None
+        if not extra:
+            return [*item.columns["input_ids"]]
         (item,) = columns.added([item])
         each = [item.columns["input_ids"], *(item.columns[EXTRA + name] for name in extra)]
         return [*chain.from_iterable(zip(*each, strict=True))]

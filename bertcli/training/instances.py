@@ -236,5 +236,7 @@ def instance(pair: Pair, cls: int, sep: int, masker: Masker, rng: Random) -> Ins
 def by_column(tokens: Sequence[Token]) -> list[list[int]]:
     """Return the ids of tokens, and those of each extra embedding."""
     plain = [token for token in tokens if isinstance(token, int)]
-    several = [token for token in tokens if not isinstance(token, int)]
-    return [[*column] for column in zip(*several, strict=True)] if several else [plain]
+    if plain:
+        return [plain]
+    several = (token for token in tokens if not isinstance(token, int))
+    return [[*column] for column in zip(*several, strict=True)]

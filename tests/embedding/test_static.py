@@ -186,7 +186,7 @@ def test_searches_and_duplicates(tmp_path):
 
 def test_evaluation_takes_the_vectors(tmp_path):
     folder, pairs = model2vec_folder(tmp_path / "m"), tmp_path / "p.jsonl"
-    rows = [{"text": "a good book", "pair": one, "score": at} for at, one in enumerate(FEW)]
+    rows = [{"text": "a good book", "pair": one, "score": at} for at, one in enumerate(FEW * 8)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = json.loads(good("evaluate", pairs, "-m", folder, "--json").out)
     assert "spearman" in json.dumps(found)

@@ -38,11 +38,20 @@ def test_classes(place):
 
 
 def test_labels_that_the_model_lacks_are_counted(place):
-    file = written(place / "odd.jsonl", [*reviews(9), {"text": "so so", "label": "neutral"}])
+    file = written(place / "odd.jsonl", [*reviews(39), {"text": "so so", "label": "neutral"}])
     done = call("evaluate", file, "-m", place / "one")
     assert done.code == 0
-    assert done.err == "warning: 1 of 10 examples have a label that the model lacks\n"
-    assert done.rows[0]["accuracy"] <= 0.9
+    assert done.err == "warning: 1 of 40 examples have a label that the model lacks\n"
+    assert done.rows[0]["accuracy"] <= 39 / 40
+
+
+def test_intervals_of_few_examples_are_called_narrow(place):
+    for count in (1, 29, 30):
+        file = written(place / "few.jsonl", reviews(count))
+        done = call("evaluate", file, "-m", place / "one", "--compare", place / "one")
+        said = f"warning: fewer than 30 examples ({count}): the intervals are too narrow\n"
+        assert done.code == 0 and done.err.count(said) == (count < 30)
+        assert done.rows[0]["intervals"].keys() <= done.rows[0].keys()
 
 
 def test_several_labels(place):
@@ -75,9 +84,9 @@ def test_two_models(place):
 
 
 def test_a_table_for_people(place):
-    file = written(place / "shown.jsonl", reviews(12))
+    file = written(place / "shown.jsonl", reviews(32))
     shown = good("evaluate", file, "-m", place / "one", "-f", "table").out
-    assert "classify, 12 examples" in shown and "95 % interval" in shown and "confusion" in shown
+    assert "classify, 32 examples" in shown and "95 % interval" in shown and "confusion" in shown
 
 
 def search(folder, qrels):
@@ -100,7 +109,10 @@ def search(folder, qrels):
 def test_a_search(qrels, tmp_path):
     done = call("evaluate", *search(tmp_path, qrels))
     assert done.code == 0
-    assert done.err == "note: 1 of 3 queries have no relevant documents and do not count\n"
+    assert done.err.splitlines() == [
+        "note: 1 of 3 queries have no relevant documents and do not count",
+        "warning: fewer than 30 queries (2): the intervals are too narrow",
+    ]
     (found,) = done.rows
     assert (found["task"], found["n"]) == ("retrieval", 2)
     assert (found["ndcg@10"], found["recall@100"], found["mrr@10"]) == (1, 1, 1)
@@ -133,13 +145,13 @@ def test_tags_and_answers(models, tmp_path):
     tagged = [
         {"words": ["Angela", "lives", "in", "Ouagadougou"], "tags": ["B-PER", "O", "O", "B-LOC"]}
     ]
-    file = written(tmp_path / "tags.jsonl", tagged * 4)
+    file = written(tmp_path / "tags.jsonl", tagged * 30)
     labels = {"id2label": {0: "O", 1: "B-PER", 2: "B-LOC"}}
     model = models("BertForTokenClassification", num_labels=3, **labels)
     (found,) = good("evaluate", file, "-m", model).rows
     assert found["task"] == "tag" and set(found["intervals"]) > {"precision", "recall", "f1"}
     asked = {"question": "Who?", "context": "Angela lives here.", "answer": "Angela", "start": 0}
-    file = written(tmp_path / "answers.jsonl", [asked] * 3)
+    file = written(tmp_path / "answers.jsonl", [asked] * 30)
     (found,) = good("evaluate", file, "-m", models("BertForQuestionAnswering")).rows
     given = ["--question", "Who?", "--context", asked["context"]]
     (said,) = good("answer", "-m", models("BertForQuestionAnswering"), *given).rows

@@ -98,7 +98,7 @@ def _of_search(
 def _report(found: "list[Judged]", count: int, console: Console) -> dict[str, object]:
     from bertcli.evaluation.report import EvaluationReport
 
-    for one in found:
-        for warning in one.warnings:
-            console.warn(warning)
-    return EvaluationReport(found[0], count, *found[1:]).fields()
+    report = EvaluationReport(found[0], count, *found[1:])
+    for warning in report.warnings():
+        console.warn(warning)
+    return report.fields()
