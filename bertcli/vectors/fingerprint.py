@@ -75,11 +75,15 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
-        block, nothing = TextBlock.of(records), repeat(None)
-        texts, pairs = block.texts, block.pairs or nothing
-        rows = zip(block.ids or nothing, texts, pairs, block.extras or nothing, strict=False)
-        self.sha.update("".join(map(repr, rows)).encode())
-        self.texts.update("".join(map(repr, zip(texts, pairs, strict=False))).encode())
+        block = TextBlock.of(records)
+        pairs, texts = map(repr, block.pairs or repeat(None)), [*map(repr, block.texts)]
+        both = [f"{text}, {pair}" for text, pair in zip(texts, pairs, strict=False)]
+        ids, extras = (map(repr, some or repeat(None)) for some in (block.ids, block.extras))
+        rows = zip(ids, both, extras, strict=False)
+        self.sha.update(
+            "".join([f"({key}, {text}, {extra})" for key, text, extra in rows]).encode()
+        )
+        self.texts.update("".join([f"({text})" for text in both]).encode())
         if self.of_texts:
             self.each += b"".join(self.of_texts.of(block))
         self.records += len(block)
