@@ -56,9 +56,24 @@ def heed(caught: list[int]) -> Callable[[], None]:
     return undo
 
 
+def fill_closed() -> None:
+    """Put the null device where a standard stream is closed: a file would get its number.
+
+    Messages then go nowhere; `sys.stdin` and `sys.stdout` stay None.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is taken
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
 def run() -> NoReturn:
     """Run the command line and exit with its code, or as a shell expects: 128 + the signal."""
     caught: list[int] = []
+    fill_closed()
     undo = heed(caught)
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy's threads wait asleep: 25 ms
     gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms ...
@@ -74,6 +89,10 @@ def run() -> NoReturn:
         if not caught:
             raise  # else it is what C code made of the interrupt, as torch's does
     undo()  # there is nothing left to tidy up
+    try:
+        sys.stderr.flush()
+    except OSError:  # a full log, which would make the exit code 120
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     if caught:
         # `python -m bertcli` would end by SIGINT, whatever its code, when the last code that stood
         # in a string, such as dataclasses are made by, ended by an interrupt. Now it has not.

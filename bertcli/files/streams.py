@@ -399,6 +399,8 @@ def _stdin() -> Any:
     """Return stdin without its buffer, whose lock a thread that reads would hold at the end."""
     if sys.stdin is None:
         return io.BytesIO()
+    if sys.stdin.closed:
+        raise InputError("stdin: was read already", "give - once, and files for the rest")
     return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertcli.errors import UsageError
+from bertcli.errors import OutputError, UsageError
 from bertcli.records.example_forms import USUAL, FieldNames
 
 
@@ -186,3 +186,15 @@ class RunFolder:
     output: Path
     resume: bool = False
     overwrite: bool = False
+
+    def refuse_inputs(self, *folders: Path | None) -> None:
+        """Raise OutputError when a folder to read is this one or in it: a run removes models."""
+        output = self.output.resolve()
+        for folder in filter(None, folders):
+            found = folder.resolve()
+            if output in (found, *found.parents):
+                what = "is both" if found == output else f"holds {folder}, which is"
+                raise OutputError(
+                    f"{self.output}: {what} read and written by this run",
+                    "give another folder with --output",
+                )

@@ -121,7 +121,7 @@ def refuse_changed(
     output: str, was: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raise OutputError, naming the file, when an input is not what it was."""
-    before = {one.get("name"): one for one in was}
+    before = {str(one.get("name")): one for one in was}
     for one in now:
         earlier = before.get(one["name"], {})
         if earlier.get("sha256") != one["sha256"]:

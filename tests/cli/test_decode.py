@@ -235,14 +235,9 @@ def test_a_closed_stdout_is_one_line(tmp_path, command):
     assert done.err.startswith("error: stdout is closed\nhint: ")
 
 
-def test_help_into_a_pipe_that_closes_or_a_full_disk(tmp_path):
+def test_help_into_a_pipe_that_closes(tmp_path):
     done = shell("bertcli decode --help | head -1; echo ${PIPESTATUS[0]}", cwd=tmp_path)
     assert (done.code, done.out.split()[-1], done.err) == (0, "0", "")
-    done = shell("bertcli --version > /dev/full", cwd=tmp_path)
-    assert (done.code, done.err) == (
-        1,
-        "error: stdout cannot be written: No space left on device\n",
-    )
 
 
 @pytest.mark.parametrize(

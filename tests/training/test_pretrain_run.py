@@ -517,6 +517,17 @@ def test_wrong_usage(place, tmp_path, more, said):
     assert said in bad(*argv(place, tmp_path / "out", *more), code=2).error
 
 
+def test_what_a_run_reads_is_not_where_it_writes(place, whole, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(whole[0], out)
+    before = sorted(out.rglob("*"))
+    given = ["pretrain", "run", place / "data", "--init", out, "-o", out, "--overwrite"]
+    assert bad(*given).error == f"{out}: is both read and written by this run"
+    given = ["pretrain", "run", place / "data", "--init", out, "-o", place, "--overwrite"]
+    assert bad(*given).error.startswith(f"{place}: holds {place / 'data'}, which is read and")
+    assert sorted(out.rglob("*")) == before
+
+
 def test_one_run_at_a_time_in_a_folder(place, whole, tmp_path):
     out = tmp_path / "out"
     with locked(tmp_path / "lock", out):  # as a run holds it

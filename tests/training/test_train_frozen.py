@@ -37,6 +37,18 @@ def whole(tmp_path_factory):
     return place / "out", file, more
 
 
+def test_a_base_model_is_not_removed_by_its_own_training(whole, tmp_path):
+    out, base = tmp_path / "out", tmp_path / "link"
+    shutil.copytree(whole[0], out)
+    base.symlink_to(out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    done = call(*argv(whole[1], out, "-m", base, "--overwrite", *whole[2]))
+    error, hint = done.err.splitlines()[-2:]
+    assert done.code == 1 and error == f"error: {out}: is both read and written by this run"
+    assert hint == "hint: give another folder with --output"
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
 def test_a_rule_is_learnt(whole):
     assert metrics(whole[0])["accuracy"] > 0.9
     rows = good("classify", "-m", whole[0], *TEXTS).rows

@@ -429,6 +429,15 @@ def test_a_manifest_that_says_nothing(tmp_path, texts, text):
     assert done.error == f"{out}: already exists, but has no manifest to resume from"
 
 
+def test_a_manifest_whose_inputs_have_no_names(tmp_path, texts):
+    out = tmp_path / "s.npy"
+    good(*SET, "-i", texts, "-o", out)
+    path = Path(f"{out}.manifest.json")
+    made = json.loads(path.read_text())
+    path.write_text(json.dumps({**made, "inputs": [{"name": ["x"], "sha256": "y"}]}))
+    assert bad(*SET, "-i", texts, "-o", out, "--resume").error.startswith(f"{out}: input changed: ")
+
+
 # --- precisions that cannot be ------------------------------------------------------------------
 
 TOO_FEW = "int8 and uint8 need the range of at least two vectors, not 1"

@@ -43,10 +43,12 @@ def pretrain_run(
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
     extra = extra_fields(start.extra)
     wanted = record(PretrainingJob, job, start, evaluation, extra=extra)
+    place = record(RunFolder, job, saving)
+    place.refuse_inputs(wanted.data, wanted.init, wanted.eval_dir)
 
     def opened(ranks: "Ranks", console: Console) -> "PretrainingTask":
         from bertcli.training.pretraining import PretrainingTask
 
         return PretrainingTask.open(wanted, options, ranks)
 
-    train_task(opened, record(RunFolder, job, saving), saving.keep, where, console)
+    train_task(opened, place, saving.keep, where, console)

@@ -1,7 +1,6 @@
 """`bertcli train`: a model from examples."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.cli.commands.training_run import train_task
@@ -23,16 +22,16 @@ from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.training.options import FineTuningJob, TrainingOptions
+    from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
     from bertcli.training.ranks import Ranks
     from bertcli.training.run import TrainedTask
 
 
 class RunSetting(NamedTuple):
-    """How a model computes, and the folder of the run that is resumed."""
+    """How a model computes, and the folder of the run."""
 
     compute: dict[str, Any]
-    resumed: Path | None
+    place: "RunFolder"
 
 
 STEPS = ("epochs", "batch_size", "learning_rate", "log_every")  # settled with the method
@@ -82,8 +81,7 @@ def train(
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
         compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-        setting = RunSetting(compute, place.output if place.resume else None)
-        return _opened(wanted, options, reader, model, setting, console)
+        return _opened(wanted, options, reader, model, RunSetting(compute, place), console)
 
     train_task(opened, place, saving.keep, where, console)
     for each in readers.values():
@@ -110,6 +108,7 @@ def _opened(
     for note in texts.notes:
         console.note(note)
     folder = model.folder(MODEL_FILES)
+    setting.place.refuse_inputs(folder.path)
     if texts.task == "embed":
         pairs = PairTask.open(wanted, options, texts, folder.path)
         _tell(pairs.tally, console)
@@ -124,7 +123,7 @@ def _opened(
         _tell(task.tally, console)
         return task
     made = FrozenTask.open(folder, wanted, texts, setting.compute)
-    if setting.resumed and read_vectors(setting.resumed, made):
+    if setting.place.resume and read_vectors(setting.place.output, made):
         console.detail(f"the vectors of {len(made.vectors):,} texts are those of the run before")
     else:
         console.watch(made)

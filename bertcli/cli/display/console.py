@@ -6,6 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,12 +36,21 @@ def stdin_is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def print_text(text: str) -> None:
+    """Write a text to stdout. Raises OutputError when that is closed, or its disk full."""
+    from bertcli.files.writers import open_output
+
+    with open_output(None, drawn=True) as output:
+        output.file.write(f"{text}\n".encode(sys.stdout.encoding, "backslashreplace"))
+
+
 def say(kind: str, message: str) -> None:
     """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
     line = printable(public(" ".join(message.split())))
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}... ({len(line) - LONGEST:,} more characters)"
-    sys.stderr.write(f"{kind}: {line}\n")
+    with suppress(OSError):  # a full log is no reason to lose what is computed
+        sys.stderr.write(f"{kind}: {line}\n")
 
 
 class Console:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
 import typer
+
+from bertcli.cli.display.console import print_text, stdout_is_terminal
 
 MESSAGES = "Messages and help"  # the last panel
 WIDEST = 100  # columns: longer lines are hard to read
@@ -66,7 +67,7 @@ GROUP_HELP = {"help_all": _option("Show this help.", _show_all, "--help", "-h")}
 def show_help(ctx: typer.Context, *, everything: bool) -> None:
     """Print the help of a command, and exit."""
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    typer.echo("\n".join(_Page(ctx, width, everything).lines()), color=_coloured())
+    print_text("\n".join(_Page(ctx, width, everything).lines()))
     raise typer.Exit
 
 
@@ -74,7 +75,7 @@ def _coloured() -> bool:
     """Whether headings are bold: on a terminal, unless the environment has another wish."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    return bool(os.environ.get("FORCE_COLOR")) or stdout_is_terminal()
 
 
 class _Page:
@@ -115,7 +116,7 @@ class _Page:
             yield from self._row(f"  {name}", about)
 
     def _title(self, text: str) -> str:
-        return typer.style(f"{text}:", bold=True)
+        return typer.style(f"{text}:", bold=True) if _coloured() else f"{text}:"
 
     def _usage(self) -> Iterable[str]:
         arguments = [_in_usage(one) for one in self.params if one.param_type_name == "argument"]

@@ -77,6 +77,6 @@ def show(*pictures: RenderableType) -> None:
 @contextmanager
 def screen_of_stdout() -> Iterator[Screen]:
     """Yield what prints to stdout; a reader who has had enough ends the command in silence."""
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
     with open_output(None, drawn=True):
+        told = sys.stdout.isatty() or "COLUMNS" in os.environ
         yield Screen(width=None if told else PIPED)

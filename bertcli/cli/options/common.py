@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.display.console import Console, stdout_is_terminal
+from bertcli.cli.display.console import Console, print_text, stdout_is_terminal
 from bertcli.cli.display.help import MESSAGES
 from bertcli.cli.options.completion import complete_model
 from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, flag, number
@@ -222,7 +222,7 @@ def _show_versions(wanted: bool) -> None:
     from bertcli.files.versions import __version__, versions
 
     found = [f"{name} {number}" for name, number in versions("torch", "tokenizers").items()]
-    typer.echo(f"bertcli {__version__}, {', '.join(found)}")
+    print_text(f"bertcli {__version__}, {', '.join(found)}")
     raise typer.Exit
 
 
