@@ -73,13 +73,17 @@ def examples_source(path: str, **options: Any) -> Source:
     source = Source(paths=(path,), text_fields=names, single=True, sentences=True, keep="*")
     if path == "-" and options.get("format", "auto") == "auto":
         options["format"] = "jsonl"
-    if path.endswith(CONLL) and options.get("format", "auto") == "auto":
+    if (
+        path.removesuffix(".gz").removesuffix(".zst").endswith(CONLL)
+        and options.get("format", "auto") == "auto"
+    ):
         options["format"] = "conll"
     source = Source(**{**vars(source), **options})
     if source.format_of(path) == "txt":
         raise UsageError(
             f"{path}: a text file has no fields",
-            "examples are .jsonl, .csv, .tsv or .parquet with fields such as label, or .conll",
+            "examples are .jsonl, .csv, .tsv or .parquet with fields such as label, or .conll; "
+            "--input-format says what another file is",
         )
     return source
 

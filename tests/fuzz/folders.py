@@ -13,6 +13,7 @@ from model_reference import randomise
 from pretrain_folders import prepared
 from safetensors.torch import load_file, save_file
 
+from . import families
 from .craft import PICKLES, evil_pickle, mutated_safetensors, mutated_zip
 from .plausible import PLAUSIBLE
 from .values import mutated_bytes, mutated_json, odd
@@ -68,6 +69,7 @@ def make_sound(root: Path) -> None:
     _sentence(root / "sentence")
     _tokenizers(root)
     _older(root / "older")
+    families.make_families(root)
     prepared(root / INSTANCES, rows=40)
 
 
@@ -438,6 +440,8 @@ def _training(dice: random.Random, case: Path) -> list[Command]:
 
 def _command(dice: random.Random, name: str) -> Command:
     head = next((task for task, kind in HEADS.items() if kind == name), None)
+    if name.startswith("family-"):
+        head = dice.choice([*families.TASKS])
     if head and dice.random() < 0.5:
         return _task(head, dice)
     kind = dice.random()
@@ -462,6 +466,8 @@ def _command(dice: random.Random, name: str) -> Command:
         return _embed(dice, name)
     if kind < 0.88:
         more = dice.choice([[], ["--vectors", "out.npy"]])
+        if name in families.OF_TERMS:
+            more = dice.choice([more, ["--sparse"], ["--token-vectors"]])
         return Command(["similar", "a word", "--corpus", "corpus.txt", *more], output="out.npy")
     if kind < 0.92:
         return Command(
@@ -480,7 +486,9 @@ def _embed(dice: random.Random, name: str) -> Command:
     several = [["--token-vectors"], ["--word-vectors", "mean"], ["--word-vectors", "first"]]
     pooled = [["--pooling", how] for how in ("cls", "mean", "max", "pooler", "mean+max")]
     more = dice.choice([[], [], *several, *pooled])
-    if name == "sentence" or dice.random() < 0.04:
+    if name in families.OF_TERMS and dice.random() < 0.6:
+        more = dice.choice([["--sparse"], ["--sparse", "--top-terms", "3"], ["--token-vectors"]])
+    if name in ("sentence", *families.OF_TERMS) or dice.random() < 0.04:
         more = [*more, *dice.choice([[], ["--prompt-name", "query"]])]
     more += dice.choice([[], [], ["--dtype", "int8"], ["--dtype", "bfloat16"]])
     more += dice.choice([[], [], ["--layers", "-2,-1"], ["--layers", "0"], ["--max-length", "8"]])

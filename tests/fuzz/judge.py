@@ -57,7 +57,7 @@ def run_case(case: str, sound: Path, place: Path, errors: Path | None = None) ->
 
 def judge(command: Command, place: Path, errors: Path | None) -> Fault | None:
     """Run a command and return the first thing that is wrong."""
-    before = snapshot(place)
+    argv, before = {*command.argv}, snapshot(place)
     written = errors.stat().st_size if errors else 0
     growth = peak_since()
     try:
@@ -68,7 +68,7 @@ def judge(command: Command, place: Path, errors: Path | None) -> Fault | None:
     done = done._replace(err=done.err + more)
     after = snapshot(place)
     problems = (
-        *code_problems(done, reports="--verify" in command.argv),
+        *code_problems(done, silent={"-q", "skip"} <= argv or "--verify" in argv),
         *message_problems(done),
         *output_problems(command, done, place),
         *disk_problems(command, done, before, after),
@@ -83,12 +83,12 @@ def judge(command: Command, place: Path, errors: Path | None) -> Fault | None:
     return None
 
 
-def code_problems(done: Result, reports: bool) -> Iterator[str]:
+def code_problems(done: Result, silent: bool) -> Iterator[str]:
     """Say whether an exit code is one of those that are documented, and its message fits."""
     if done.code not in (0, 1, 2):
         yield f"exit code {done.code}"
     explained = re.search(r"^error: |skipped", done.err, re.MULTILINE)
-    if done.code and not explained and not reports:
+    if done.code and not explained and not silent:
         yield "failed without an error"
     if done.code == 0 and "error: " in done.err:
         yield "an error and exit code 0"

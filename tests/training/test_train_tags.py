@@ -1,5 +1,6 @@
 """`bertcli train` on words with tags: the step of transformers, and what loads the result."""
 
+import gzip
 import json
 from dataclasses import replace
 
@@ -163,6 +164,9 @@ def test_conll_files_are_words_with_tags(base, tmp_path):
     assert found.record.line == 3
     more = ["--steps", 1, "--eval-fraction", 0]
     assert call(*argv(tmp_path / "a.conll", tmp_path / "out", base, *more)).code == 0
+    (tmp_path / "b.bio.gz").write_bytes(gzip.compress(text.encode()))
+    (packed,) = read_examples(Reader(examples_source(str(tmp_path / "b.bio.gz")))).examples[:1]
+    assert packed.target == found.target
     (tmp_path / "bad.conll").write_text("Angela B-PER\nlives\n")
     given = argv(tmp_path / "bad.conll", tmp_path / "other", base)
     assert "bad.conll:2: a word without a tag" in bad(*given).error
