@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from bertcli.files.system_calls import ENDING, alarm, on_alarm
+from bertcli.files.system_calls import ENDING, alarm, fill_closed, null_stderr, on_alarm
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -56,20 +56,6 @@ def heed(caught: list[int]) -> Callable[[], None]:
     return undo
 
 
-def fill_closed() -> None:
-    """Put the null device where a standard stream is closed: a file would get its number.
-
-    Messages then go nowhere; `sys.stdin` and `sys.stdout` stay None.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is taken
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-
-
 def run() -> NoReturn:
     """Run the command line and exit with its code, or as a shell expects: 128 + the signal."""
     caught: list[int] = []
@@ -92,7 +78,7 @@ def run() -> NoReturn:
     try:
         sys.stderr.flush()
     except OSError:  # a full log, which would make the exit code 120
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        null_stderr()
     if caught:
         # `python -m bertcli` would end by SIGINT, whatever its code, when the last code that stood
         # in a string, such as dataclasses are made by, ended by an interrupt. Now it has not.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
@@ -55,6 +56,30 @@ def sync_folder(folder: Path) -> None:
     except OSError as failed:
         if failed.errno not in UNSYNCED:
             raise
+
+
+# --- standard streams ---
+
+
+def fill_closed() -> None:
+    """Put the null device where a standard stream is closed: a file would get its number.
+
+    Messages then go nowhere; `sys.stdin` and `sys.stdout` stay None.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is taken
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def null_stderr() -> None:
+    """Let what is still to be written to stderr go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 # --- processes ---

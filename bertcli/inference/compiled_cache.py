@@ -56,6 +56,9 @@ def cache_folder() -> Path | None:
     return (mac if mac.is_dir() else Path(home, ".cache")) / "bertcli"
 
 
+UNKEPT = "the compiled model cannot be kept"  # how the warning begins
+
+
 class CompiledModel(NamedTuple):
     """A compiled model: an array of bytes, and how near it is to float32, when that is not it."""
 
@@ -100,7 +103,7 @@ def cached(
             _keep(path, {**about, "accuracy": made.accuracy}, made.blob)
         except OSError as failed:
             tell.warn(
-                f"the compiled model cannot be kept{f' in {folder}' if folder else ''}: "
+                f"{UNKEPT}{f' in {folder}' if folder else ''}: "
                 f"{failed.strerror or failed}; every run will compile it (BERTCLI_CACHE names "
                 "another folder)"
             )

@@ -95,6 +95,11 @@ class Masker:
         if not words:
             raise ModelError("the vocabulary has only special tokens", "choose another --model")
         pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
+        if whole_word and not pieces:
+            raise ModelError(
+                f"no token begins with {PREFIX}: --whole-word cannot tell what is one word",
+                "leave out --whole-word, or choose a --model with WordPiece",
+            )
         return cls(special[mask], words, pieces, masked_lm_prob, max_predictions, whole_word)
 
     def mask(self, ids: Sequence[int], segments: Sequence[range], rng: Random) -> Masked:

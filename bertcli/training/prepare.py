@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.digests import sha256
 from bertcli.files.streams import size_on_disk
@@ -86,8 +86,13 @@ class InstanceTokenizer:
             whole_word=options.whole_word,
         )
         ids, roles = tokenizer.special_ids(), tokenizer.roles
-        found = (ids[roles[role]] for role in ("cls_token", "sep_token", "pad_token"))
-        return cls(tokenizer, folder, masker, *found)
+        around = [roles[role] for role in ("cls_token", "sep_token", "pad_token")]
+        if missing := [token for token in around if token not in ids]:
+            raise ModelError(
+                f"the vocabulary has no {', '.join(missing)}, which instances are made with",
+                "choose another --model, or train a vocabulary with bertcli pretrain vocab",
+            )
+        return cls(tokenizer, folder, masker, *map(ids.__getitem__, around))
 
 
 @dataclass

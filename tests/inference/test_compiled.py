@@ -316,6 +316,14 @@ def test_where_nothing_can_be_written_it_is_compiled_in_memory(tmp_path, cache):
         assert f"warning: the compiled model cannot be kept in {place}: Not a directory" in done.err
 
 
+def test_what_cannot_be_kept_is_not_prepared(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = call("models", "prepare", TINY, BERTCLI_CACHE=str(tmp_path / "file"))
+    assert done.code == 1 and "is prepared" not in done.err
+    assert f"error: the compiled model cannot be kept in {tmp_path / 'file'}: Not a" in done.err
+    assert "BERTCLI_CACHE" in done.err.splitlines()[-1]
+
+
 def test_without_a_home_it_is_compiled_in_memory(cache, monkeypatch):
     """HOME is not set, and nobody knows where this user is at home."""
     expected = good(*EMBED, BERTCLI_CACHE=cache)

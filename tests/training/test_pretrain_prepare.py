@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from chances import likely
 from front import NO_BYTECODE, bad, call, good, process
+from tokenizers_made import wordpiece_folder
 
 from bertcli.errors import BertcliError
 from bertcli.training.documents import Documents
@@ -344,6 +345,14 @@ def test_too_few_documents(place, tmp_path):
     ):
         assert refused(place, "-o", tmp_path / "a", stdin=text).error == said
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_tokenizer_that_instances_cannot_be_made_with(place, tmp_path):
+    folder = wordpiece_folder(tmp_path / "none", sep_token="[NEW]")
+    done = refused(place, "corpus.txt", "-m", folder, "-o", tmp_path / "out")
+    assert done.error == "the vocabulary has no [NEW], which instances are made with"
+    done = refused(place, "corpus.txt", "-o", tmp_path / "out", "--whole-word")
+    assert done.error.startswith("no token begins with ##: --whole-word cannot tell")
 
 
 def test_a_vocabulary_without_a_mask(place, tmp_path):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
+from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ROWS, ConsoleOptions, Offline, Revision, RowOutput
 from bertcli.cli.options.embed import ComputeType, LayerCombine, LayerList, PoolingMode, layers_in
 from bertcli.cli.options.groups import MODEL, OptionGroup
-from bertcli.errors import UsageError
+from bertcli.errors import OutputError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
 if TYPE_CHECKING:
-    from bertcli.cli.display.console import Console
     from bertcli.inference.compiled_cache import CacheEntry
     from bertcli.inspection.model_facts import ModelFacts
 
@@ -135,13 +135,14 @@ def _row(
     return said | asdict(facts)
 
 
-def _prepare(store: StoreOptions, use: UseOptions, console: "Console") -> None:
+def _prepare(store: StoreOptions, use: UseOptions, console: Console) -> None:
     model = store.model or DEFAULT_MODEL
     folder = find_model(model, files=MODEL_FILES, revision=store.revision, offline=store.offline)
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.options import EmbedOptions
     from bertcli.tasks.head import COMMANDS, Head, Settings, command_of
 
+    console = _Preparing(quiet=console.quiet, verbose=console.verbose)
     named = command_of(folder)
     usual = ["embed", named] if named else ["embed"]
     for command in use.command or usual:
@@ -157,6 +158,18 @@ def _prepare(store: StoreOptions, use: UseOptions, console: "Console") -> None:
         else:
             Head.open(folder, COMMANDS[command], Settings("openvino", dtype=use.dtype), console)
         console.note(f"{model} is prepared for {command}")
+
+
+class _Preparing(Console):
+    """A console for which it is an error that a compiled model cannot be kept."""
+
+    def warn(self, message: str) -> None:
+        from bertcli.inference.compiled_cache import UNKEPT
+
+        if message.startswith(UNKEPT):
+            why = message.partition("; ")[0]
+            raise OutputError(why, "free disk space, or name another folder with BERTCLI_CACHE")
+        super().warn(message)
 
 
 def _size(found: list["CacheEntry"]) -> str:

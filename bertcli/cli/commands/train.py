@@ -22,6 +22,7 @@ from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import TokenCounts
+    from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
     from bertcli.training.ranks import Ranks
     from bertcli.training.run import TrainedTask
@@ -101,7 +102,6 @@ def _opened(
     from bertcli.training.frozen import FrozenTask
     from bertcli.training.kept_vectors import read_vectors
     from bertcli.training.labelled_texts import LabelledTexts
-    from bertcli.training.options import FEW
     from bertcli.training.pairs import PairTask
 
     texts = LabelledTexts.read(wanted, reader, options.seed)
@@ -113,12 +113,7 @@ def _opened(
         pairs = PairTask.open(wanted, options, texts, folder.path)
         _tell(pairs.tally, console)
         return pairs
-    frozen = wanted.frozen
-    if frozen is None and not wanted.extra and texts.task not in ("tag", "answer"):
-        frozen = len(texts.train) <= FEW
-        if not frozen:
-            console.note("all weights are trained; --frozen trains a head alone, in far less time")
-    if not frozen:
+    if not _frozen(wanted, texts, console):
         task = HeadTask.open(wanted, options, texts, folder.path)
         _tell(task.tally, console)
         return task
@@ -129,6 +124,18 @@ def _opened(
         console.watch(made)
         _tell(made.tally, console)
     return FrozenTask.of(wanted, options, texts, made)
+
+
+def _frozen(wanted: "FineTuningJob", texts: "LabelledTexts", console: Console) -> bool:
+    """Return whether a head alone is trained: as asked, else for few examples."""
+    from bertcli.training.options import FEW
+
+    frozen = wanted.frozen
+    if frozen is None and not wanted.extra and texts.task not in ("tag", "answer"):
+        frozen = len(texts.train) <= FEW
+        if not frozen:
+            console.note("all weights are trained; --frozen trains a head alone, in far less time")
+    return bool(frozen)
 
 
 def _tell(tally: "TokenCounts", console: Console) -> None:
