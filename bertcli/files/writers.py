@@ -105,7 +105,8 @@ def finished(file: IO[bytes]) -> Iterator[Write]:
     """Lines that need nothing but writing, as bytes."""
 
     def write(lines: Sequence[Any]) -> None:
-        file.write(b"".join(lines))
+        for some in lines:
+            file.write(some)
         file.flush()
 
     yield write

@@ -66,6 +66,13 @@ class Ragged:
         """Whether all tokens are of type 0, and none is padding."""
         return not (self.pairs.any() or self.types[0].any() or self.parts[:, (0, 6)].any())
 
+    def rows(self, start: int, stop: int) -> Ragged:
+        """Return the texts from ``start`` to before ``stop``."""
+        offsets, some = self.offsets[start : stop + 1], slice(start, stop)
+        ids, begin = self.ids[offsets[0] : offsets[-1]], offsets[0]
+        parts, pairs, cut = self.parts[some], self.pairs[some], self.cut[some]
+        return Ragged(ids, offsets - begin, parts, pairs, self.types, cut)
+
     def column(self, name: str) -> NDArray[np.uint32] | NDArray[np.uint8]:
         """Return a column of `COLUMNS` for all texts [T]."""
         match name:

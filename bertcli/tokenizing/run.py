@@ -34,6 +34,16 @@ class RaggedBatch:
     def __len__(self) -> int:
         return len(self.records)
 
+    def pieces(self, tokens: int) -> Iterator[RaggedBatch]:
+        """Yield the records in order, so many tokens at a time; more where one alone has more."""
+        ends, start = self.tokens.offsets, 0
+        while start < len(self):
+            most = int(ends.searchsorted(ends[start] + tokens, "right")) - 1
+            stop = max(start + 1, most)
+            some = self.records[start:stop], self.tokens.rows(start, stop)
+            yield RaggedBatch(*some, self.samples[start:stop])
+            start = stop
+
     def encoded(self, columns: Sequence[str]) -> list[Encoded]:
         """Return the records one by one."""
         return self.tokens.encoded(self.records, columns, self.samples)

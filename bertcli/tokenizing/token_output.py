@@ -95,7 +95,7 @@ class TokenOutput:
         form = self.task.form
         if isinstance(batch, RaggedBatch):
             if form == "jsonl":
-                return [self._lines(batch)]
+                return self._lines(batch)
             if form == "txt" and batch.records.is_plain:
                 return [b"".join([b"%d\n" % length for length in batch.tokens.lengths.tolist()])]
             if form in (*TENSORS, "parquet") and not self.task.only_count:

@@ -14,6 +14,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.records.text_block import TextBlock
+from bertcli.tokenizing import ragged_lines
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.token_output import Task, TokenOutput
@@ -46,6 +47,8 @@ def written(tokenizer, records, task, few):
     output, found = TokenOutput(run, task), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "FEW", few)
+        for name, limit in (("TOGETHER", 20), ("SHAPES", 3), ("LONGEST", 8)):
+            patch.setattr(ragged_lines, name, limit)
         output.write(output, found.extend)
     return b"".join(found), run.tally, run.reader.skipped
 
@@ -146,11 +149,8 @@ def test_stats(monkeypatch):
     assert found[0].rows[0]["unknown_words"]
 
 
-def test_ids_of_eight_digits(default, monkeypatch):
-    """The table of digits has room for seven."""
-    from bertcli.tokenizing import ragged_lines
-
-    monkeypatch.setattr(ragged_lines, "LARGEST", 20_000)
+def test_an_id_that_would_stand_between_texts(default, monkeypatch):
+    monkeypatch.setattr(ragged_lines, "BETWEEN", 102)  # [SEP]
     made, task = [Record(text) for text in TEXTS[:50]], Task(Layout())
     assert written(default, made, task, 0) == written(default, made, task, 100)
 
