@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -12,6 +13,10 @@ from torch.nn import functional as F
 from bertcli.errors import ModelError
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
+
+# What torch's kernels on a CPU divide numbers by: vectorized_loop in its Loops.h, at AVX-512.
+STEP = 64  # numbers taken together; those left over are computed one by one, with other last bits
+GRAIN = 1 << 15  # numbers that are worth another thread; GELU takes all threads long before
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -61,6 +66,24 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "tanh": torch.tanh,
     "linear": linear,
 }
+
+
+def in_whole_steps(bend: Activation) -> Activation:
+    """Return an activation for a CPU: a number's bits depend neither on the others nor on threads.
+
+    Numbers are filled up where a thread would get others than whole steps.
+    """
+
+    def bent(x: Tensor) -> Tensor:
+        count = size = x.numel()
+        threads = torch.get_num_threads()
+        while idle := -size % (STEP * math.lcm(threads, min(threads, -(-size // GRAIN) or 1))):
+            size += idle
+        if size == count:
+            return bend(x)
+        return bend(F.pad(x.flatten(), (0, size - count)))[:count].view(x.shape)
+
+    return bent
 
 
 def activation(name: str) -> Activation:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertcli.models.activations import in_whole_steps
 from bertcli.models.attention import Attend
 from bertcli.models.bert import (
     KV,
@@ -212,6 +213,8 @@ def prepare(model: BertModel, device: torch.device) -> str:
         layer.attention.self.distance_embedding.prepare()
         layer.attention.self.qkv = made(layer.attention.self.qkv)
         attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
+        if device.type == "cpu" and wide.activation is not F.gelu:  # whose bits are always the same
+            wide.activation = in_whole_steps(wide.activation)
         layer.attention.output = PreparedResidual(attended, made(attended.dense))
         if isinstance(wide, GatedIntermediate):
             gated = PreparedGatedIntermediate(wide, made(wide.gate), made(wide.dense))

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from front import call
 from hostile import REAL
+from model_reference import randomise, tiny
 
+from bertcli.embedding.pooling import Pooling
 from bertcli.inference.encoder import Encoder
+from bertcli.inference.runner import Reading, Tokens, result_of
+from bertcli.models.bert import BertModel
+from bertcli.models.surgery import prepare
 
 ROOT = Path(__file__).parents[2]
 WORDS = [*range(14), 20, 25, 26, 27, 40, 70, 110]  # 2 to 256 tokens, with those of `REAL`
@@ -65,3 +71,16 @@ def test_the_manifest_says_whether_bits_depend_on_the_batch(tmp_path, monkeypatc
     manifest = json.loads((tmp_path / "o.npy.manifest.json").read_text())
     assert manifest["same_bits"] is (kernel == "packed")
     assert ("the last bits of a vector depend" in done.err) is (kernel == "padded")
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "silu", "mish", "quick_gelu"])
+def test_widths_that_vector_units_do_not_divide_have_the_same_bits(act, threads):
+    model = randomise(BertModel(tiny(hidden_act=act, intermediate_size=48)))
+    prepare(model, torch.device("cpu"))
+    encoder = Encoder(model, Reading(), 4096)
+    ids = [[7 * at % 90 + length for at in range(length)] for length in (1, 2, 3, 5, 9, 12)]
+    together, *alone = (
+        result_of(encoder.run(Tokens.listed(some), Pooling(("mean",))))
+        for some in (ids, *([one] for one in ids))
+    )
+    assert np.array_equal(together, np.concatenate(alone))
