@@ -16,13 +16,14 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from typing_extensions import TypeVar  # torch needs it as well
 
 from bertcli.checkpoints.comparison import (
     Shape,
@@ -46,49 +47,23 @@ from bertcli.models.heads import BertWithHead, architecture
 from bertcli.models.surgery import initialise_weight
 
 Model: TypeAlias = BertModel | BertWithHead
-M = TypeVar("M", bound=BertModel | BertWithHead)
+M = TypeVar("M", bound=Model, default=Model)  # of what class a model is loaded
 Device: TypeAlias = torch.device | str
 
 
 # --- loading ---
 
 
-@overload
 def load(
     folder: str | Path,
-    cls: None = None,
+    cls: type[M] | None = None,
     *,
     pooler: bool | None = None,
     device: Device = "cpu",
     dtype: torch.dtype | None = None,
     fresh: bool = False,
     labels: Sequence[str] = (),
-) -> tuple[Model, LoadReport]: ...
-
-
-@overload
-def load(
-    folder: str | Path,
-    cls: type[M],
-    *,
-    pooler: bool | None = None,
-    device: Device = "cpu",
-    dtype: torch.dtype | None = None,
-    fresh: bool = False,
-    labels: Sequence[str] = (),
-) -> tuple[M, LoadReport]: ...
-
-
-def load(
-    folder: str | Path,
-    cls: type[Any] | None = None,
-    *,
-    pooler: bool | None = None,
-    device: Device = "cpu",
-    dtype: torch.dtype | None = None,
-    fresh: bool = False,
-    labels: Sequence[str] = (),
-) -> tuple[Any, LoadReport]:
+) -> tuple[M, LoadReport]:
     """Load the model of a folder, in eval mode, with a report of what the folder holds.
 
     The class is the one that config.json names first. `pooler` is for BertModel: by default it
@@ -118,11 +93,11 @@ def examine(folder: Path, cls: type[Model] | None = None) -> LoadReport:
 
 def _plan(
     folder: Path,
-    cls: type[Model] | None,
+    cls: type[Any] | None,
     pooler: bool | None,
     reader: TensorReader,
     labels: Sequence[str] = (),
-) -> tuple[Model, dict[str, StoredTensor], LoadReport]:
+) -> tuple[Any, dict[str, StoredTensor], LoadReport]:
     folder = bert_folder(folder)
     config = read_config(folder)
     if labels:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
 
 import torch
 
-from bertcli.checkpoints.load import Device, Model
+from bertcli.checkpoints.load import Device, M
 from bertcli.checkpoints.load import load as load_folder
 from bertcli.checkpoints.load_report import LoadReport
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.models.bert import BertModel
-from bertcli.models.heads import BertWithHead
-
-M = TypeVar("M", bound=BertModel | BertWithHead)
 
 
-@overload
 def load(
     name: str | Path,
-    cls: None = None,
+    cls: type[M] | None = None,
     *,
     pooler: bool | None = None,
     device: Device = "cpu",
@@ -31,36 +25,7 @@ def load(
     labels: Sequence[str] = (),
     revision: str | None = None,
     offline: bool = False,
-) -> tuple[Model, LoadReport]: ...
-
-
-@overload
-def load(
-    name: str | Path,
-    cls: type[M],
-    *,
-    pooler: bool | None = None,
-    device: Device = "cpu",
-    dtype: torch.dtype | None = None,
-    fresh: bool = False,
-    labels: Sequence[str] = (),
-    revision: str | None = None,
-    offline: bool = False,
-) -> tuple[M, LoadReport]: ...
-
-
-def load(
-    name: str | Path,
-    cls: type[Any] | None = None,
-    *,
-    pooler: bool | None = None,
-    device: Device = "cpu",
-    dtype: torch.dtype | None = None,
-    fresh: bool = False,
-    labels: Sequence[str] = (),
-    revision: str | None = None,
-    offline: bool = False,
-) -> tuple[Any, LoadReport]:
+) -> tuple[M, LoadReport]:
     """Load the model of a folder, or of a name as in `find_model`, in eval mode, with a report.
 
     The class is the one that its config.json names first, or ``cls``. The other arguments and the

@@ -184,6 +184,7 @@ def _with_head(
     there = read_config(base)
     own = [there.id2label.get(index, "") for index in range(len(there.id2label))]
     same = own == list(names) and kind.__name__ in there.architectures
+    model: HeadedBert
     model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=names)
     fresh = list(report.fresh)
     headed = not isinstance(model, BertForQuestionAnswering)
