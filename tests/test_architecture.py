@@ -61,7 +61,8 @@ checkpoints/comparison
 embedding/__init__ embedding/sentence_folder embedding/record_vectors embedding/dense
 inference/static_runtime inference/static_table embedding/character_limit
 embedding/activations embedding/sentence_modules checkpoints/stored_numbers
-embedding/embedder embedding/options embedding/pooling embedding/sentence_config
+embedding/embedder embedding/embedded_block embedding/refusals
+embedding/options embedding/pooling embedding/sentence_config
 embedding/late_interaction embedding/sparse_config embedding/term_weights
 embedding/word_pooling inference/__init__ inference/accelerators inference/compiled
 inference/compiled_cache inference/cpu_features inference/opening inference/openvino

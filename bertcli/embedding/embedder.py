@@ -15,17 +15,23 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.embedding.character_limit import CharacterLimit
+from bertcli.embedding.embedded_block import COLUMNS, EmbeddedBlock, EmbedWindow
 from bertcli.embedding.late_interaction import QUERY, LateInteraction, read_late
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
+from bertcli.embedding.refusals import (
+    refuse_changed_words,
+    refuse_cut,
+    refuse_empty,
+    refuse_infinite,
+)
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.sentence_modules import (
     VectorModule,
@@ -46,7 +52,7 @@ from bertcli.embedding.token_vectors import (
     windows_of,
 )
 from bertcli.embedding.word_pooling import pool_words, words_of
-from bertcli.errors import BertcliError, InputError, ModelError, UsageError
+from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import Ran
@@ -56,7 +62,6 @@ from bertcli.inference.runtime import (
     ModelSpec,
     Runtime,
     open_tokenizer,
-    refuse_extra,
     refuse_pairs,
 )
 from bertcli.inference.tell import SILENCE, Tell
@@ -73,68 +78,8 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.chunks import Chunker
 
-COLUMNS = ("input_ids", "token_type_ids")
 TRIED = (2, 19)  # tokens of the texts that `same_bits` compares
 HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
-
-
-class Embedded(NamedTuple):
-    """A record, its tokens, and its vector [D], or [k, D] with stacked layers.
-
-    Where each token or word has a vector, those are [L, D...], and ``pieces`` says of what.
-    """
-
-    encoded: Encoded
-    vector: np.ndarray
-    pieces: TokenVectors | None = None
-
-
-class EmbeddedBlock(Sequence[Embedded]):
-    """Records with their vectors, as columns; an `Embedded` is made where somebody asks for one.
-
-    The vectors are an array [n, D...], or where tokens or words have one each, ``pieces`` says
-    which, and the vectors of each record are [L, D...].
-    """
-
-    def __init__(
-        self,
-        batch: Batch,
-        vectors: np.ndarray | list[np.ndarray],
-        pieces: list[TokenVectors] | None = None,
-    ) -> None:
-        self.batch, self.vectors, self.pieces = batch, vectors, pieces
-        if isinstance(batch, RaggedBatch):
-            self.records, self.samples = batch.records, batch.samples
-            self.lengths: list[int] = batch.tokens.lengths.tolist()
-            self.cuts: list[int] = batch.tokens.cut.tolist()
-        else:
-            self.records = TextBlock.of([item.record for item in batch])
-            self.samples = [item.sample for item in batch]
-            self.lengths = [item.length for item in batch]
-            self.cuts = [item.cut for item in batch]
-
-    @cached_property
-    def items(self) -> list[Embedded]:
-        """The records one by one."""
-        pieces: Iterable[TokenVectors | None] = self.pieces or repeat(None)
-        return list(map(Embedded, each_of(self.batch, COLUMNS), self.vectors, pieces))
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @overload
-    def __getitem__(self, at: int) -> Embedded: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Embedded]: ...
-    def __getitem__(self, at: int | slice) -> Embedded | list[Embedded]:
-        return self.items[at]
-
-
-class EmbedWindow(NamedTuple):
-    """A window of records: its counts, and what comes of it, in order, once it is iterated."""
-
-    counts: TokenCounts
-    parts: Iterator[Ran | EmbeddedBlock]
 
 
 @dataclass(frozen=True)
@@ -591,50 +536,3 @@ def _reading(spec: ModelSpec, options: EmbedOptions, modules: Sequence[VectorMod
             f"{layers[-1]}, and the model has layers 0 to {depth}"
         )
     return Reading(layers, "stack", first)
-
-
-def refuse_changed_words(
-    spec: ModelSpec, options: EmbedOptions, late: LateInteraction | None
-) -> None:
-    """Raise UsageError or ModelError where texts that have ids for their words get other words."""
-    if not spec.extra or spec.kind == STATIC:
-        return
-    config = read_config(spec.folder)
-    if late:
-        refuse_extra(spec.folder, config)
-    needs = "the model needs an id for each word, and this changes the words"
-    if config.extra_embeddings and options.on_truncate == "chunk":
-        raise UsageError(f"--on-truncate chunk: {needs}", "use --on-truncate window")
-    if config.extra_embeddings and options.prompt:
-        raise UsageError(f"--prompt: {needs}", "write it into the texts, with ids")
-
-
-def refuse_cut(batch: Sequence[Encoded], limit: int) -> None:
-    """Raise InputError for a text of which truncation took something away."""
-    for item in batch:
-        if item.cut:
-            raise InputError(
-                f"{item.record.where}: {item.length + item.cut} tokens, and {limit} is the limit",
-                "--on-truncate warn truncates texts, window and chunk encode all of them",
-            )
-
-
-def refuse_empty(batch: Sequence[Encoded]) -> None:
-    """Raise InputError for a text without a token, not even a special one."""
-    for item in batch:
-        if not item.length:
-            raise InputError(
-                f"{item.record.where}: has no tokens, so it has no vector",
-                "leave out --no-special-tokens, or drop the text",
-            )
-
-
-def refuse_infinite(records: Sequence[Record], vectors: np.ndarray) -> None:
-    """Raise ModelError for a record whose vectors [n, ...] hold NaN or infinity."""
-    finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
-    if not finite.all():
-        record = records[int(finite.argmin())]
-        raise ModelError(
-            f"{record.where}: its vector contains NaN or infinity",
-            "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
-        )

@@ -9,7 +9,8 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.embedding.embedder import EmbeddedBlock, Embedder
+from bertcli.embedding.embedded_block import EmbeddedBlock
+from bertcli.embedding.embedder import Embedder
 from bertcli.errors import OutputError
 from bertcli.files.versions import versions
 from bertcli.files.writers import open_output

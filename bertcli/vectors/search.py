@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
-from bertcli.embedding.embedder import EmbeddedBlock, Embedder
+from bertcli.embedding.embedded_block import EmbeddedBlock
+from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bertcli.embedding.embedder import COLUMNS, EmbeddedBlock, Embedder, EmbedWindow
+from bertcli.embedding.embedded_block import COLUMNS, EmbeddedBlock, EmbedWindow
+from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.token_vectors import windows_of
 from bertcli.files.jsonl import objects_of
 from bertcli.inference.progress import Ran

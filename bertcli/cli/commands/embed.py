@@ -38,7 +38,8 @@ from bertcli.vectors.sink import Target
 from bertcli.vectors.term_rows import WRITTEN_OF_TERMS
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedder import Embedded, Embedder
+    from bertcli.embedding.embedded_block import Embedded
+    from bertcli.embedding.embedder import Embedder
     from bertcli.ray.cluster import Pool
     from bertcli.ray.jobs import Model, ShardJob
     from bertcli.records.reader import Reader

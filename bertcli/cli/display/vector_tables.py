@@ -17,7 +17,7 @@ from bertcli.cli.display.tables import MOST, pairs, shown, table
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.embedding.embedder import Embedded
+    from bertcli.embedding.embedded_block import Embedded
     from bertcli.embedding.term_weights import TermNames
     from bertcli.embedding.token_vectors import TokenVectors
     from bertcli.vectors.agreement import Agreement
