@@ -23,7 +23,7 @@ import numpy as np
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.embedding.character_limit import CharacterLimit
 from bertcli.embedding.embedded_block import COLUMNS, EmbeddedBlock, EmbedWindow
-from bertcli.embedding.late_interaction import QUERY, LateInteraction, read_late
+from bertcli.embedding.late_interaction import LateInteraction
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
 from bertcli.embedding.refusals import (
@@ -61,8 +61,9 @@ from bertcli.inference.runtime import (
     UNLIMITED,
     ModelSpec,
     Runtime,
-    open_tokenizer,
+    TokenizerLoader,
     refuse_pairs,
+    tokenizer_loader,
 )
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
@@ -71,7 +72,6 @@ from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -120,12 +120,12 @@ class Embedder:
         place = folder.path if sentence.static else folder.path / sentence.transformer
         kind = STATIC if sentence.static else sparse.kind if sparse else "BertModel"
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
-        tokenizer = open_tokenizer(spec, tell)
+        tokenizer = tokenizer_loader(spec, tell)
         late = None if sentence.static else late_of(folder.path, options, tokenizer)
         if late:
             options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
         options = settled(options, sentence)
-        terms = sparse.maker(folder.path, tokenizer) if sparse else None
+        terms = sparse.maker(folder.path, tokenizer()) if sparse else None
         reading = Reading(first=reads_first(options, sentence), idle=late.idle if late else None)
         pooler = _pooler(options, spec.kind)
         spec = replace(spec, compute=options, reading=reading, pooler=pooler)
@@ -513,9 +513,14 @@ def _pooler(options: EmbedOptions, kind: str) -> bool | None:
     return None if kind == "BertForMaskedLM" else options.pooling == "pooler"
 
 
-def late_of(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:
+def late_of(
+    folder: Path, options: EmbedOptions, tokenizer: TokenizerLoader
+) -> LateInteraction | None:
     """Return how tokens are matched one by one, where that is asked for and the model is for it."""
-    late = read_late(folder, tokenizer) if options.per_token and options.words is None else None
+    if not options.per_token or options.words is not None:
+        return None
+
+    late = read_late(folder, tokenizer())
     return late and replace(late, is_query=options.prompt_name == QUERY)
 
 

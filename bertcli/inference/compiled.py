@@ -11,10 +11,11 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,9 +35,8 @@ from bertcli.inference.openvino import (
 )
 from bertcli.inference.options import several
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens
-from bertcli.inference.runtime import ModelSpec, Runtime
+from bertcli.inference.runtime import ModelSpec, Runtime, TokenizerLoader
 from bertcli.inference.tell import SILENCE, Tell
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertcli.inference.runner import Places
@@ -103,8 +103,10 @@ class CompiledRuntime(Runtime):
     accuracy: Mapping[str, Any]  # how near it is to float32, where it is another format
 
     @classmethod
-    def open(cls, spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> CompiledRuntime:
-        """Load the compiled model of a folder, or make it.
+    def open(
+        cls, spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILENCE
+    ) -> CompiledRuntime:
+        """Load the compiled model of a folder, or make it; and meanwhile its tokenizer.
 
         Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
         choice that this model or this engine cannot follow, OpenvinoError where OpenVINO is not
@@ -121,7 +123,7 @@ class CompiledRuntime(Runtime):
             raise several(compute.device, "name one of them")
         config = read_config(spec.folder)
         spec.reading.indices(config.depth)
-        first = _runner(spec, tell)
+        first = _runner(spec, tell, tokenizer)
         runner: Runner = first
         threads = runner.threads
         if len(places) > 1:
@@ -130,7 +132,7 @@ class CompiledRuntime(Runtime):
             each = replace(spec, compute=replace(compute, threads=max(1, threads // len(places))))
             openers = [partial(_runner, each)] * len(places)
             runner = ProcessPool(places, openers, max(1, threads // len(places)), budget_of(spec))
-        return cls(spec, tokenizer, config, runner, places, threads, first.accuracy)
+        return cls(spec, tokenizer(), config, runner, places, threads, first.accuracy)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -164,19 +166,51 @@ def budget_of(spec: ModelSpec) -> int:
     return spec.compute.batch_tokens or BUDGET
 
 
-def _runner(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledRunner:
-    """Open the compiled model in this process; it is made where it is not kept."""
-    core, about, count = openvino_core(), described(spec), spec.compute.threads
+class ModelImport(Thread):
+    """OpenVINO reads a compiled model, while this thread has other things to do."""
+
+    def __init__(self, blob: np.ndarray, given: Mapping[str, str | int]) -> None:
+        super().__init__()
+        self.blob, self.given = blob, given
+        self.failed: RuntimeError | MemoryError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Read it; Python's lock is free meanwhile."""
+        tensor = openvino_core().Tensor(self.blob, shared_memory=True)
+        try:
+            self.found = core_for_cpu().import_model(tensor, "CPU", self.given)
+        except (RuntimeError, MemoryError) as failed:
+            self.failed = failed
+
+    def model(self) -> Any:
+        """Wait for the model. Raises what OpenVINO raised."""
+        self.join()
+        if self.failed:
+            raise self.failed
+        return self.found
+
+
+def _runner(
+    spec: ModelSpec, tell: Tell = SILENCE, besides: Callable[[], object] = lambda: None
+) -> CompiledRunner:
+    """Open the compiled model in this process; it is made where it is not kept.
+
+    What there is to do ``besides`` is done while it is read, or before it is made.
+    """
+    about, count = described(spec), spec.compute.threads
     given = (
         about["settings"]
         if count is None
         else {**about["settings"], "INFERENCE_NUM_THREADS": count}
     )
+    make = partial(_made, spec, tell, besides)
     for again in (False, True):
-        blob, accuracy = cached(_key(about), about, partial(_made, spec, tell), tell, again=again)
-        tensor = core.Tensor(blob, shared_memory=True)
+        blob, accuracy = cached(_key(about), about, make, tell, again=again)
+        reading = ModelImport(blob, given)
+        besides()
         try:
-            model = core_for_cpu().import_model(tensor, "CPU", given)
+            model = reading.model()
         except (RuntimeError, MemoryError) as failed:
             if out_of_memory(failed):
                 raise OpenvinoError("out of memory: the model itself does not fit") from None
@@ -232,7 +266,8 @@ def unable(spec: ModelSpec) -> str:
     return f"--dtype {compute.dtype}" if compute.dtype == "float16" else ""
 
 
-def _made(spec: ModelSpec, tell: Tell) -> CompiledModel:
+def _made(spec: ModelSpec, tell: Tell, besides: Callable[[], object]) -> CompiledModel:
     from bertcli.inference.compiling import compiled
 
+    besides()
     return compiled(spec, tell)

@@ -6,12 +6,11 @@ from bertcli.checkpoints.scan import STATIC, TERM_TABLE
 from bertcli.errors import UsageError
 from bertcli.inference.accelerators import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
-from bertcli.inference.runtime import ModelSpec, Runtime
+from bertcli.inference.runtime import ModelSpec, Runtime, TokenizerLoader
 from bertcli.inference.tell import SILENCE, Tell
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 
-def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> Runtime:
+def open_runtime(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILENCE) -> Runtime:
     """Open a model with the engine that is asked for; no other is imported.
 
     auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch. Raises
@@ -21,11 +20,11 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
     if spec.kind == STATIC:
         from bertcli.inference.static_runtime import StaticRuntime
 
-        return StaticRuntime.open(spec, tokenizer)
+        return StaticRuntime.open(spec, tokenizer())
     if spec.kind == TERM_TABLE:
         from bertcli.inference.no_model import NoModelRuntime
 
-        return NoModelRuntime.open(spec, tokenizer)
+        return NoModelRuntime.open(spec, tokenizer())
     if spec.compute.backend == "torch":
         return _torch(spec, tokenizer, tell, "--backend torch")
     from bertcli.inference.compiled import CompiledRuntime
@@ -62,7 +61,7 @@ def _not_openvino(spec: ModelSpec) -> str:
     return ""
 
 
-def _torch(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell, reason: str = "") -> Runtime:
+def _torch(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell, reason: str = "") -> Runtime:
     if spec.compute.dtype == "int8":
         raise UsageError(
             f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})",
@@ -72,4 +71,4 @@ def _torch(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell, reason: str = "") 
         )
     from bertcli.inference.torch_runtime import TorchRuntime
 
-    return TorchRuntime.open(spec, tokenizer, tell)
+    return TorchRuntime.open(spec, tokenizer(), tell)

@@ -1,7 +1,7 @@
 """A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
 
     spec = ModelSpec(folder, Compute(dtype="bfloat16"))
-    runtime = open_runtime(spec, open_tokenizer(spec))
+    runtime = open_runtime(spec, tokenizer_loader(spec))
     vectors = result_of(runtime.runner.run(Tokens.listed([[101, 102]]), finish))
 
 Nobody else puts a tokenizer, a config, weights and a device together; `opening` says
@@ -11,11 +11,12 @@ who does. What can be told before the weights are read is told before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
@@ -27,6 +28,7 @@ from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
+TokenizerLoader: TypeAlias = Callable[[], Tokenizer]  # loads it once
 UNLIMITED = LARGEST_NUMBER  # tokens of a text, for a model that takes any number
 
 
@@ -94,6 +96,11 @@ def token_limit(
             f"give at most {fits}{instead}",
         )
     return asked or min(meant or tokenizer.limit or fits, fits)
+
+
+def tokenizer_loader(spec: ModelSpec, tell: Tell = SILENCE) -> TokenizerLoader:
+    """Return what loads the tokenizer of a model, when it is called first."""
+    return cache(partial(open_tokenizer, spec, tell))
 
 
 def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:

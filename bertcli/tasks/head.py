@@ -104,7 +104,7 @@ class Head:
         try:
             tokenizer = open_tokenizer(spec, tell)
             spec = replace(spec, reading=reading(spec, tokenizer))
-            return cls(open_runtime(spec, tokenizer, tell), settings, tell)
+            return cls(open_runtime(spec, lambda: tokenizer, tell), settings, tell)
         except ModelError:
             refuse_without_head(folder, kind)  # has more to say of it
             raise

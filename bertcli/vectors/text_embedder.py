@@ -165,7 +165,7 @@ class TextEmbedder(Embedder):
         """Tell whether tokens are matched one by one, or were: their role and length differ."""
         if self.sentence.static:
             return False
-        there = late_of(self.folder.path, wanted, self.runtime.tokenizer)
+        there = late_of(self.folder.path, wanted, lambda: self.runtime.tokenizer)
         return self.late is not None or there is not None
 
     def _computes(self, options: EmbedOptions) -> tuple[Any, ...]:
