@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
-from bertcli.embedding.character_limit import CharacterLimit
 from bertcli.embedding.embedded_block import COLUMNS, EmbeddedBlock, EmbedWindow
-from bertcli.embedding.late_interaction import LateInteraction
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
 from bertcli.embedding.refusals import (
@@ -41,8 +39,6 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.embedding.sparse_config import read_sparse
-from bertcli.embedding.term_weights import TableTerms, TermMaker, TermNames, largest, merged
 from bertcli.embedding.token_vectors import (
     PLACES,
     TOKEN_COLUMNS,
@@ -76,6 +72,11 @@ from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun,
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    # Most models have no use for these, which are imported where they have.
+    from bertcli.embedding.character_limit import CharacterLimit
+    from bertcli.embedding.late_interaction import LateInteraction
+    from bertcli.embedding.sparse_config import SparseModel
+    from bertcli.embedding.term_weights import TermMaker, TermNames
     from bertcli.tokenizing.chunks import Chunker
 
 TRIED = (2, 19)  # tokens of the texts that `same_bits` compares
@@ -111,7 +112,7 @@ class Embedder:
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
-        sparse = read_sparse(folder.path, options) if options.sparse else None
+        sparse = _sparse(folder.path, options) if options.sparse else None
         options = sparse.options if sparse else options
         sentence = read_sentence(folder.path, pooling=options.pooling)
         sentence = sparse.sentence(folder.path, sentence) if sparse else sentence
@@ -163,6 +164,8 @@ class Embedder:
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
         if self.terms:
+            from bertcli.embedding.term_weights import TableTerms
+
             width_after(self.terms.layers, self.runtime.config.hidden_size, self.folder.path)
             table = self.terms.weights if isinstance(self.terms, TableTerms) else None
             return self.runtime.config.vocab_size if table is None else len(table)
@@ -385,6 +388,8 @@ class Embedder:
 
     def _terms(self, batch: Batch, work: Work, made: TermMaker) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records with the weights of their terms, those of all their windows."""
+        from bertcli.embedding.term_weights import largest, merged
+
         kept, texts = (yield from work), Tokens.of(batch)
         ids = split(texts.ids, texts.lengths.tolist())
         found = [made.terms(*pair) for pair in zip(ids, kept, strict=True)]
@@ -467,7 +472,11 @@ class Embedder:
     @property
     def term_names(self) -> TermNames | None:
         """The words of the vocabulary, where texts become weights of terms."""
-        return TermNames(self.runtime.tokenizer, self.width) if self.terms else None
+        if not self.terms:
+            return None
+        from bertcli.embedding.term_weights import TermNames
+
+        return TermNames(self.runtime.tokenizer, self.width)
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
@@ -480,6 +489,8 @@ class Embedder:
         cuts = self.sentence.static == "model2vec" and self.max_length < UNLIMITED
         if not cuts or self.options.on_truncate in ("window", "chunk"):
             return None
+        from bertcli.embedding.character_limit import CharacterLimit
+
         return CharacterLimit.of(self.runtime.tokenizer, self.max_length)
 
     def _with_cut_characters(self, batch: Batch, counts: TokenCounts) -> Batch:
@@ -508,6 +519,12 @@ class Embedder:
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
 
 
+def _sparse(folder: Path, options: EmbedOptions) -> SparseModel:
+    from bertcli.embedding.sparse_config import read_sparse
+
+    return read_sparse(folder, options)
+
+
 def _pooler(options: EmbedOptions, kind: str) -> bool | None:
     """Tell whether a model needs its pooler; None where its class says that."""
     return None if kind == "BertForMaskedLM" else options.pooling == "pooler"
@@ -519,6 +536,7 @@ def late_of(
     """Return how tokens are matched one by one, where that is asked for and the model is for it."""
     if not options.per_token or options.words is not None:
         return None
+    from bertcli.embedding.late_interaction import QUERY, read_late
 
     late = read_late(folder, tokenizer())
     return late and replace(late, is_query=options.prompt_name == QUERY)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertcli.checkpoints.scan import STATIC, read_config
-from bertcli.embedding.late_interaction import LateInteraction
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.inference.runtime import ModelSpec, refuse_extra
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Encoded
+
+if TYPE_CHECKING:
+    from bertcli.embedding.late_interaction import LateInteraction
 
 
 def refuse_changed_words(

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from bertcli.checkpoints.scan import SentenceModule, require_weights
-from bertcli.checkpoints.stored_numbers import mapped
-from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.activations import ACTIVATIONS
 from bertcli.embedding.dense import CONFIG, Dense
 from bertcli.embedding.pooling import finish
@@ -216,6 +214,9 @@ def _weighted_layers(folder: Path) -> WeightedLayers:
 
 def _numbers(folder: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a module's folder as float32."""
+    from bertcli.checkpoints.stored_numbers import mapped  # most models have no such module
+    from bertcli.checkpoints.tensors import read_tensors
+
     tensors = read_tensors(require_weights(folder))
     return {one.name: np.array(mapped(one), np.float32) for one in tensors}
 
