@@ -41,7 +41,7 @@ def cached_models() -> list[str]:
 
 def cached_revisions(name: str) -> list[str]:
     """Return the revisions of a model in the cache: branches and tags, else commits."""
-    folder = _repository(name)
+    folder = repository(name)
     return _listdir(folder / "refs") or _listdir(folder / "snapshots")
 
 
@@ -50,18 +50,18 @@ def find_snapshot(name: str, revision: str) -> Path | None:
     if ".." in revision:
         return None  # git does not allow it; here it would lead out of the cache
     try:
-        commit = (_repository(name) / "refs" / revision).read_text("ascii").strip()
+        commit = (repository(name) / "refs" / revision).read_text("ascii").strip()
     except (OSError, ValueError):
         commit = revision
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         return None
-    folder = _repository(name) / "snapshots" / commit
+    folder = repository(name) / "snapshots" / commit
     return folder if isdir(folder) else None
 
 
 def any_snapshot(name: str) -> Path | None:
     """Return the folder of a model's main revision, or of another one that there is."""
-    snapshots = _repository(name) / "snapshots"
+    snapshots = repository(name) / "snapshots"
     others = [snapshots / commit for commit in _listdir(snapshots)]
     return find_snapshot(name, "main") or next(filter(isdir, others), None)
 
@@ -99,7 +99,8 @@ def _listing(snapshot: Path) -> dict[str, int]:
         return {}
 
 
-def _repository(name: str) -> Path:
+def repository(name: str) -> Path:
+    """Return the folder of a model in the cache."""
     return cache_root() / f"{PREFIX}{name.replace('/', '--')}"
 
 

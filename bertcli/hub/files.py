@@ -26,12 +26,8 @@ from bertcli.checkpoints.scan import (
 )
 from bertcli.errors import ModelError
 
-NOT_NAMED = (
-    ".index.json",
-    TENSORFLOW,
-    "vocab.json",
-    ".model",
-)  # in a message about what is missing
+# In a message about what is missing.
+NOT_NAMED = (".index.json", TENSORFLOW, "vocab.json", ".model")
 
 
 def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from bertcli.hub.cache import PREFIX, any_snapshot, cache_root, cached_models
+from bertcli.hub.cache import any_snapshot, cached_models, repository
 from bertcli.hub.finding import carried
 from bertcli.hub.names import CARRIERS
 
@@ -29,7 +29,7 @@ def stored_models() -> list[StoredModel]:
             size = _size(folder.path)
             found.append(StoredModel(name, "installed", folder.path, size, folder.path))
     for name in cached_models():
-        path = cache_root() / (PREFIX + name.replace("/", "--"))
+        path = repository(name)
         found.append(StoredModel(name, "cached", path, _size(path), any_snapshot(name)))
     return found
 

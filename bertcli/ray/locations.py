@@ -50,8 +50,7 @@ def listed(pattern: str) -> list[str]:
     Hidden files, and those whose name begins with "_" as Spark's marks do, are not data. Raises
     InputError when there are none.
     """
-    with explained(pattern):
-        fs, path = _filesystem(pattern)
+    with _filesystem(pattern) as (fs, path):
         if any(letter in path for letter in "*?[") and not fs.exists(path):
             found = [name for name in fs.glob(path) if fs.isfile(name)]
         elif fs.isdir(path):
@@ -92,15 +91,13 @@ def named(place: str) -> str:
 
 def size(place: str) -> int:
     """Return the bytes of a file."""
-    with explained(place):
-        fs, path = _filesystem(place)
+    with _filesystem(place) as (fs, path):
         return int(fs.size(path))
 
 
 def exists(place: str) -> bool:
     """Return whether there is such a file."""
-    with explained(place):
-        fs, path = _filesystem(place)
+    with _filesystem(place) as (fs, path):
         return bool(fs.exists(path))
 
 
@@ -112,8 +109,7 @@ def beside(place: str, end: str) -> str:
 
 def read(place: str) -> bytes | None:
     """Return what a small file holds; None when there is none."""
-    with explained(place):
-        fs, path = _filesystem(place)
+    with _filesystem(place) as (fs, path):
         return fs.cat_file(path) if fs.exists(path) else None
 
 
@@ -121,8 +117,7 @@ def fetch(place: str, folder: Path) -> Path:
     """Return a file as one of this machine: itself, or a copy in the folder."""
     if is_local(place):
         return local_path(place)
-    with explained(place):
-        fs, path = _filesystem(place)
+    with _filesystem(place) as (fs, path):
         copy = folder / path.rsplit("/", 1)[-1]
         fs.get_file(path, str(copy))
         return copy
@@ -130,8 +125,7 @@ def fetch(place: str, folder: Path) -> Path:
 
 def put(file: Path, place: str) -> None:
     """Copy a local file to a remote place."""
-    with explained(place):
-        fs, path = _filesystem(place)
+    with _filesystem(place) as (fs, path):
         fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         fs.put_file(str(file), path)
 
@@ -148,17 +142,18 @@ def explained(place: str) -> Iterator[None]:
         ) from None
 
 
-def _filesystem(place: str) -> tuple[Any, str]:
-    """Return the file system of a place, with fsspec's methods, and the path within it."""
-    import fsspec
+@contextmanager
+def _filesystem(place: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a place, with fsspec's methods, and the path within it."""
+    with explained(place):
+        import fsspec
 
-    scheme = place.split("://")[0] if "://" in place else ""
-    if scheme in ARROW:
-        from bertcli.files.arrow import file_system
+        if "://" in place and place.split("://")[0] in ARROW:
+            from bertcli.files.arrow import file_system
 
-        return file_system(place)
-    fs, path = fsspec.core.url_to_fs(place)
-    return fs, path
+            yield file_system(place)
+        else:
+            yield fsspec.core.url_to_fs(place)
 
 
 def _hidden(path: str) -> bool:

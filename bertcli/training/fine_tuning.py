@@ -77,7 +77,9 @@ class HeadTask:
     base: Path
     config: BertConfig
     start: HeadedBert  # its weights may be mapped files
-    lesson: Lesson
+    objective: LabelObjective | TagObjective | SpanObjective
+    rows: Any  # to train on
+    held: HeldLabels | HeldTags | HeldSpans | None
     tally: TokenCounts
     notes: list[str] = field(default_factory=list)
 
@@ -98,22 +100,7 @@ class HeadTask:
         notes += _window_notes(texts, items)
         lesson = _lesson(job, texts, items)
         options = job.settled(options, len(lesson.rows), frozen=False)
-        return cls(job, options, texts, base, config, start, lesson, tally, notes)
-
-    @property
-    def objective(self) -> LabelObjective | TagObjective | SpanObjective:
-        """Rows and losses."""
-        return self.lesson.objective
-
-    @property
-    def rows(self) -> Any:
-        """The rows to train on."""
-        return self.lesson.rows
-
-    @property
-    def held(self) -> HeldLabels | HeldTags | HeldSpans | None:
-        """What is evaluated."""
-        return self.lesson.held
+        return cls(job, options, texts, base, config, start, *lesson, tally, notes)
 
     @property
     def selection(self) -> Selection | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from bertcli.models.heads import BertForSequenceClassification
 from bertcli.training.batches import Columns, in_batches, token_batch
 from bertcli.training.label_losses import LabelLoss
-from bertcli.training.objective import states, tensor
+from bertcli.training.objective import evaluating, states, tensor
 from bertcli.training.ranks import Ranks
 
 
@@ -75,13 +75,11 @@ class HeldLabels:
     ) -> dict[str, Any]:
         """Return the loss and the metrics of the task."""
         objective, device = self.objective, ranks.device
-        model.eval()
         parts = []
         own = self.rows[ranks.index :: ranks.count]
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with evaluating(model, device, dtype):
             for rows in in_batches(own, batch_size):
                 parts.append(objective.logits(model, objective.read(rows), device).float())
-        model.train()
         logits = torch.zeros(len(self.rows), self.width, device=device)
         if parts:
             logits[ranks.index :: ranks.count] = torch.cat(parts)

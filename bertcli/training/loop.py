@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertcli.inference.devices import dtype_of
 from bertcli.models.bert import BertEncoder, recomputing
 from bertcli.training.batches import Columns, Order, parts
-from bertcli.training.objective import JointObjective, Objective, StepParts
+from bertcli.training.objective import JointObjective, Objective, StepParts, autocast
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.ranks import Ranks
 
@@ -127,12 +127,8 @@ class Training:
         options: TrainingOptions,
         ranks: Ranks,
     ) -> None:
-        self.model, self.objective, self.options, self.ranks = (
-            model.train(),
-            objective,
-            options,
-            ranks,
-        )
+        self.model, self.objective = model.train(), objective
+        self.options, self.ranks = options, ranks
         self.order = Order(rows, options.batch_size, options.seed)
         self.schedule: Schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
@@ -182,13 +178,8 @@ class Training:
         several = ranks.count * self.options.gradient_accumulation_steps > 1
         if not (several and isinstance(objective, JointObjective)):
             return own
-        with self._autocast():
+        with autocast(ranks.device, self.dtype):
             return objective.joined(self.model, StepParts(found, own), seeds, ranks)
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(
-            self.ranks.device.type, self.dtype, enabled=self.dtype != torch.float32
-        )
 
     def _seed(self, number: int, part: int) -> int:
         """Return the random seed of a part of a step."""
@@ -200,7 +191,7 @@ class Training:
     def _backward(self, part: Columns, counts: Sequence[float]) -> Tensor:
         """Add the gradients of some rows to those of the batch; return the sum of each loss."""
         device = self.ranks.device
-        with self._autocast():
+        with autocast(device, self.dtype):
             sums = self.objective.sums(self.model, part, device)
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         loss: Tensor = self.scaler.scale(torch.stack(means).sum())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import encode
@@ -53,6 +54,20 @@ class JointObjective(Objective, Protocol):
 
         ``seeds`` are those with which `sums` runs on each part. Every process calls this.
         """
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """Return what computes in this precision; in float32 as without it."""
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Compute without dropout and gradients, in this precision; then the model is in training."""
+    model.eval()
+    with torch.no_grad(), autocast(device, dtype):
+        yield
+    model.train()
 
 
 def tensor(array: Any, device: torch.device) -> Tensor:

@@ -21,7 +21,7 @@ from bertcli.embedding.pooling import pool
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns, in_batches, token_batch
-from bertcli.training.objective import StepParts, states, tensor
+from bertcli.training.objective import StepParts, evaluating, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows
 
@@ -132,16 +132,14 @@ class HeldPairs:
     ) -> dict[str, Any]:
         """Return the loss by batches, and correlations, or how many find their own pair."""
         objective, device = self.objective, ranks.device
-        model.eval()
         vectors = {}
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with evaluating(model, device, dtype):
             for side, texts in enumerate(objective.texts[self.rows].T):
                 own = np.flatnonzero(texts != NONE)[ranks.index :: ranks.count]
                 found = torch.zeros(len(texts), model.config.hidden_size * len(objective.modes))
                 for some in in_batches(own, batch_size):
                     found[some] = objective.vectors(model, texts[some], device).cpu()
-                vectors[side] = ranks.sum(found.to(device)).cpu() if ranks.count > 1 else found
-        model.train()
+                vectors[side] = ranks.total(found)
         return {"eval_loss": self._loss(vectors, batch_size), **self._metrics(vectors)}
 
     def _loss(self, vectors: dict[int, Tensor], batch_size: int) -> float:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.batches import Columns, MaskedBatch, collate, in_batches, parts, read
-from bertcli.training.objective import states, tensor
+from bertcli.training.objective import evaluating, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import Instances
 
@@ -73,10 +73,8 @@ class PretrainingObjective:
         return predict(model, collate(part, padded=device.type != "cpu"), device).losses()
 
 
-SAMPLE, BLOCK = (
-    100_000,
-    1000,
-)  # rows in which the most frequent token is counted, in all and at a time
+# Rows in which the most frequent token is counted, in all and at a time.
+SAMPLE, BLOCK = 100_000, 1000
 Z = 1.96  # of a confidence interval of 95 %
 
 
@@ -96,18 +94,11 @@ class HeldOut:
         `unigram_accuracy` is that of always guessing the commonest word, `commoner_label_accuracy`
         that of always giving the same answer about the second sentence.
         """
-        model.eval()
         sums = torch.zeros(8, dtype=torch.float64)
-        with (
-            torch.no_grad(),
-            torch.autocast(ranks.device.type, dtype, enabled=dtype != torch.float32),
-        ):
+        with evaluating(model, ranks.device, dtype):
             for rows in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
                 sums += self._sums(model, rows, ranks.device)
-        model.train()
-        if ranks.count > 1:
-            sums = ranks.sum(sums.to(ranks.device)).cpu()
-        return _named(sums.tolist())
+        return _named(ranks.total(sums).tolist())
 
     def _sums(self, model: BertForPreTraining, rows: Any, device: torch.device) -> torch.Tensor:
         (longest_first,) = parts(read(self.data, rows), 1)

@@ -46,6 +46,10 @@ class Ranks:
                 ) from None
         return tensor
 
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum over all processes of a tensor on the CPU."""
+        return self.sum(tensor.to(self.device)).cpu() if self.count > 1 else tensor
+
     def wait(self) -> None:
         """Wait for all processes."""
         self.sum(torch.zeros(1, device=self.device))

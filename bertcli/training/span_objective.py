@@ -24,7 +24,7 @@ from bertcli.records.examples import AnswerSpan, Example
 from bertcli.tasks.spans import Choosing
 from bertcli.tokenizing.columns import Encoded, span
 from bertcli.training.batches import Columns, in_batches, token_batch
-from bertcli.training.objective import states, tensor
+from bertcli.training.objective import evaluating, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows
 
@@ -102,15 +102,11 @@ class HeldSpans:
     ) -> dict[str, Any]:
         """Return the loss of windows, exact match and F1 of questions."""
         device = ranks.device
-        model.eval()
         sums = torch.zeros(4, dtype=torch.float64)
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with evaluating(model, device, dtype):
             for numbers in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
                 sums += self._sums(model, numbers, device)
-        model.train()
-        if ranks.count > 1:
-            sums = ranks.sum(sums.to(device)).cpu()
-        loss, windows, exact, f1 = sums.tolist()
+        loss, windows, exact, f1 = ranks.total(sums).tolist()
         count = len(self.rows)
         found = {"exact_match": exact / count, "f1": f1 / count}
         return {"eval_loss": loss / max(windows, 1), **found, "rows": count}

@@ -19,7 +19,7 @@ from bertcli.tasks.word_windows import own_words
 from bertcli.tokenizing.columns import Encoded
 from bertcli.training.batches import Columns, in_batches, token_batch
 from bertcli.training.label_losses import LabelLoss
-from bertcli.training.objective import states, tensor
+from bertcli.training.objective import evaluating, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows
 
@@ -85,10 +85,9 @@ class HeldTags:
     ) -> dict[str, Any]:
         """Return the loss of words, and precision, recall and F1 of entities."""
         objective, device = self.objective, ranks.device
-        model.eval()
         sums = torch.zeros(2, dtype=torch.float64)
         said = np.zeros(len(objective.data.tokens[TAGS]), np.float32)
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with evaluating(model, device, dtype):
             for rows in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
                 found = objective.read(rows)
                 logits = objective.logits(model, found, device).float()
@@ -96,11 +95,8 @@ class HeldTags:
                 loss = objective.loss.sum(logits, targets).item()
                 sums += torch.tensor([loss, objective.loss.count(targets)])
                 said[objective.data.places(rows, TAGS)] = logits.argmax(-1).cpu().numpy()
-        model.train()
-        if ranks.count > 1:
-            sums = ranks.sum(sums.to(device)).cpu()
-            said = ranks.sum(torch.from_numpy(said).to(device)).cpu().numpy()
-        loss, count = sums.tolist()
+        loss, count = ranks.total(sums).tolist()
+        said = ranks.total(torch.from_numpy(said)).numpy()
         predictions = self._predictions(said.astype(np.int64))
         found = {"eval_loss": loss / max(count, 1), **predictions.metrics()}
         return {**found, "rows": len(predictions.truth)}
