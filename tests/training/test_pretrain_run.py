@@ -17,6 +17,7 @@ from model_reference import close
 from pretrain_folders import CONFIG, STILL, VOCABULARY, config_file, lines, prepared
 from safetensors.torch import load_file, save_file
 from torchrun import two_processes
+from train_steps import stop_at
 
 from bertcli.cli.display import training as pretrain_view
 from bertcli.errors import OutputError
@@ -25,7 +26,6 @@ from bertcli.plots.colours import FAINT, SENTENCES
 from bertcli.training import checkpoints
 from bertcli.training.configuration import SIZES
 from bertcli.training.log import plot
-from bertcli.training.loop import Training
 
 STEPS = 6
 
@@ -253,20 +253,9 @@ def test_quiet(place):
 # --- going on ---
 
 
-def stop_at(monkeypatch, number, error):
-    step = Training.step
-
-    def stopping(self, at):
-        if at == number:
-            raise error
-        return step(self, at)
-
-    monkeypatch.setattr(Training, "step", stopping)
-
-
 @pytest.mark.parametrize("number", [1, 3, 5])
 def test_interrupted_and_resumed(place, whole, tmp_path, monkeypatch, number):
-    stop_at(monkeypatch, number, KeyboardInterrupt())
+    stop_at(monkeypatch, number)
     done = call(*argv(place, tmp_path / "out"))
     assert done.code == 130
     last = f"the last checkpoint is checkpoint-{number - 1}" if number > 2 else "no checkpoint"
@@ -280,7 +269,7 @@ def test_interrupted_and_resumed(place, whole, tmp_path, monkeypatch, number):
 def test_float16_goes_on_with_its_scale(place, tmp_path, monkeypatch):
     more = ["--dtype", "float16"]
     assert call(*argv(place, tmp_path / "a", *more)).code == 0
-    stop_at(monkeypatch, 3, KeyboardInterrupt())
+    stop_at(monkeypatch, 3)
     assert call(*argv(place, tmp_path / "b", *more)).code == 130
     monkeypatch.undo()
     assert call(*argv(place, tmp_path / "b", *more, "--resume")).code == 0

@@ -18,7 +18,6 @@ from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.extra_columns import NEEDED, ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 MOODS = {"glad": (1, 2), "sad": (3, 4)}
 FIXED = ["--threads", 1, "--device", "cpu"]
 FILES = {"train.jsonl": (300, 0), "test.jsonl": (100, 1)}
@@ -32,11 +31,6 @@ def moods(count, seed=0):
         ids = draw.choices(MOODS[label], k=len(words))
         found.append({"text": " ".join(words), "emotion_ids": ids, "label": label})
     return found
-
-
-@pytest.fixture(scope="module")
-def base(models):
-    return models("BertForMaskedLM", **STILL)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import json
 import pytest
 from example_files import asked, belonging, reviews, scored, several, tagged, written
 from front import bad, call, good
-from pretrain_folders import STILL
 
 TEXT, PAIR, LABEL = "--text-field", "--pair-field", "--label-field"
 KINDS = {  # rows, other names for their fields, options
@@ -36,11 +35,6 @@ KINDS = {  # rows, other names for their fields, options
         [TEXT, "one", PAIR, "two", "--task", "embed"],
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def base(models):
-    return models("BertForMaskedLM", **STILL)
 
 
 def argv(file, out, base, *more):

@@ -11,10 +11,10 @@ from example_files import reviews, scored, several, written
 from front import bad, call, good
 from model_reference import close
 from pretrain_folders import lines
+from train_steps import stop_at
 
 from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.training.kept_vectors import VECTORS
-from bertcli.training.loop import Training
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
 
@@ -92,14 +92,8 @@ def test_vectors_are_kept_for_a_run_that_is_resumed(whole, tmp_path, monkeypatch
     """They are computed again where the file is damaged, or is of other texts."""
     out, more = tmp_path / "out", ["--steps", 6, "--save-every", 2, "--resume"]
     assert call(*argv(whole[1], tmp_path / "whole", *more)).code == 0
-    step, computed = Training.step, []
-
-    def stopping(self, at):
-        if at == 3:
-            raise KeyboardInterrupt
-        return step(self, at)
-
-    monkeypatch.setattr(Training, "step", stopping)
+    computed = []
+    stop_at(monkeypatch, 3)
     assert call(*argv(whole[1], out, *more)).code == 130
     monkeypatch.undo()
     each = RecordVectors.__iter__
@@ -162,14 +156,7 @@ def test_interrupted_and_resumed_to_the_same_bits(whole, tmp_path, monkeypatch):
     folder, file, more = whole
     given = argv(file, tmp_path / "out", *more, "--resume")
     for number in (7, 31, 59):
-        step = Training.step
-
-        def stopping(self, at, number=number, step=step):
-            if at == number:
-                raise KeyboardInterrupt
-            return step(self, at)
-
-        monkeypatch.setattr(Training, "step", stopping)
+        stop_at(monkeypatch, number)
         assert call(*given).code == 130
         monkeypatch.undo()
     assert call(*given).code == 0

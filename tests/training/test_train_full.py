@@ -11,26 +11,18 @@ import transformers
 from example_files import reviews, scored, several, written
 from front import bad, call, good
 from model_reference import close
-from pretrain_folders import lines
+from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
 from task_models import SIZES, tokenizer
+from train_steps import check_step, opened, standing, stop_at
 
 from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
 from bertcli.training.fine_tuning import HeadTask
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Training
-from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.training.ranks import Ranks
+from bertcli.training.options import FineTuningJob
 
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-CPU = Ranks(torch.device("cpu"))
 ROWS = {"classify": reviews, "multilabel": several, "regress": scored}
-
-
-@pytest.fixture(scope="module")
-def base(models):
-    return models("BertForMaskedLM", **STILL)
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +49,6 @@ def argv(file, out, base, *more):
 # --- one step ---
 
 
-def opened(rows, path, base, **changes):
-    file = str(written(path / "examples.jsonl", rows))
-    job = FineTuningJob(file, eval_fraction=0.0, batch_size=12, **changes)
-    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
-    options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
-    return HeadTask.open(job, options, texts, base)
-
-
 def their_step(task, base, rows, numbers):
     """Loss and gradients of transformers, from its own tokenizer and the same weights."""
     config = transformers.BertConfig.from_pretrained(
@@ -87,21 +71,14 @@ def their_step(task, base, rows, numbers):
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_step_is_that_of_transformers(kind, parts, base, tmp_path):
     rows = ROWS[kind](30)
-    task = opened(rows, tmp_path, base)
-    options = TrainingOptions(**{**vars(task.options), "gradient_accumulation_steps": parts})
-    training = Training(task.model(None), task.objective, task.rows, options, CPU)
-    training.optimizer.step = lambda *given: None
-    step = training.step(0)
-    loss, gradients = their_step(task, base, rows, training.order.batch(0))
-    close(step.losses["loss"], loss)
-    for name, weight in training.model.named_parameters():
-        close(weight.grad, gradients[name])
+    task = opened(HeadTask, rows, tmp_path, base, 12)
+    check_step(standing(task, parts), lambda some: their_step(task, base, rows, some))
 
 
 @pytest.mark.parity
 def test_class_weights_and_smoothing_are_those_of_torch(base, tmp_path):
     rows = [row for row in reviews(60) if row["label"] == "good"] + reviews(12, seed=3)
-    task = opened(rows, tmp_path, base, class_weights="balanced", label_smoothing=0.1)
+    task = opened(HeadTask, rows, tmp_path, base, 12, class_weights="balanced", label_smoothing=0.1)
     counts = [sum(row["label"] == name for row in rows) for name in ("bad", "good")]
     assert task.texts.names == ["bad", "good"]
     expected = torch.tensor([len(rows) / (2 * count) for count in counts])
@@ -188,17 +165,6 @@ def test_labels_several_and_scores_load_in_classify(base, tmp_path):
 
 
 # --- going on ---
-
-
-def stop_at(monkeypatch, number):
-    step = Training.step
-
-    def stopping(self, at):
-        if at == number:
-            raise KeyboardInterrupt
-        return step(self, at)
-
-    monkeypatch.setattr(Training, "step", stopping)
 
 
 @pytest.mark.parametrize("number", [1, 5, 9])

@@ -8,28 +8,16 @@ import torch
 from example_files import belonging, scored, written
 from front import call, good
 from model_reference import close
-from pretrain_folders import lines
+from train_steps import check_resumed, opened, standing
 
-from bertcli.records.examples import examples_source
-from bertcli.records.reader import Reader
-from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Training
-from bertcli.training.options import FineTuningJob, TrainingOptions
 from bertcli.training.pair_objective import PairObjective
 from bertcli.training.pairs import PairTask
-from bertcli.training.ranks import Ranks
 
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 KINDS = {
     "contrast": (lambda count: belonging(count), "MultipleNegativesRankingLoss"),
     "negatives": (lambda count: belonging(count, negatives=True), "MultipleNegativesRankingLoss"),
     "scores": (lambda count: scored(count), "CoSENTLoss"),
 }
-
-
-@pytest.fixture(scope="module")
-def base(models):
-    return models("BertForMaskedLM", **STILL)
 
 
 def argv(file, out, base, *more):
@@ -58,18 +46,7 @@ def their_step(base, rows, loss_name):
 
 def pair_task(rows, base, path, parts=1):
     """The task of pairs, ready to step without moving any weight."""
-    file = str(written(path / "e.jsonl", rows))
-    job = FineTuningJob(file, task="embed", eval_fraction=0.0, batch_size=12)
-    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
-    options = TrainingOptions(
-        steps=2, warmup_steps=0, max_grad_norm=0.0, gradient_accumulation_steps=parts
-    )
-    task = PairTask.open(job, options, texts, base)
-    training = Training(
-        task.model(None), task.objective, task.rows, task.options, Ranks(torch.device("cpu"))
-    )
-    training.optimizer.step = lambda *given: None
-    return training
+    return standing(opened(PairTask, rows, path, base, 12, task="embed"), parts)
 
 
 @pytest.mark.parity
@@ -168,21 +145,7 @@ def test_the_result_is_a_sentence_model(base, tmp_path):
 def test_interrupted_and_resumed_to_the_same_bits(base, tmp_path, monkeypatch):
     file = written(tmp_path / "pairs.jsonl", belonging(40, negatives=True))
     more = ["--steps", 8, "--save-every", 2, "--log-every", 2, "--eval-every", 3, "--resume"]
-    assert call(*argv(file, tmp_path / "whole", base, *more)).code == 0
-    step = Training.step
-
-    def stopping(self, at):
-        if at == 5:
-            raise KeyboardInterrupt
-        return step(self, at)
-
-    monkeypatch.setattr(Training, "step", stopping)
-    assert call(*argv(file, tmp_path / "out", base, *more)).code == 130
-    monkeypatch.undo()
-    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
-    assert lines(tmp_path / "out") == lines(tmp_path / "whole")
-    for name in ("model.safetensors", "manifest.json", "checkpoint-8/optimizer.safetensors"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    check_resumed(lambda out: argv(file, out, base, *more), tmp_path, monkeypatch, 5)
 
 
 def test_vectors_need_full_training(base, tmp_path):

@@ -7,37 +7,17 @@ import torch
 import transformers
 from example_files import asked, written
 from front import bad, call, good
-from model_reference import close
-from pretrain_folders import lines
+from pretrain_folders import STILL
+from train_steps import check_resumed, check_step, opened, standing
 
-from bertcli.records.examples import AnswerSpan, examples_source
-from bertcli.records.reader import Reader
+from bertcli.records.examples import AnswerSpan
 from bertcli.training.fine_tuning import HeadTask
-from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Training
-from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.training.ranks import Ranks
 from bertcli.training.span_objective import token_places
-
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-@pytest.fixture(scope="module")
-def base(models):
-    return models("BertForMaskedLM", **STILL)
 
 
 def argv(file, out, base, *more):
     fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 3e-3]
     return ["train", file, "-o", out, "-m", base, *fixed, *more]
-
-
-def opened(rows, path, base, **changes):
-    file = str(written(path / "e.jsonl", rows))
-    job = FineTuningJob(file, eval_fraction=0.0, batch_size=10, **changes)
-    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
-    options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
-    return HeadTask.open(job, options, texts, base)
 
 
 def their_step(task, base, rows):
@@ -62,22 +42,14 @@ def their_step(task, base, rows):
 @pytest.mark.parity
 def test_a_step_is_that_of_transformers(base, tmp_path):
     rows = asked(20)
-    task = opened(rows, tmp_path, base)
-    training = Training(
-        task.model(None), task.objective, task.rows, task.options, Ranks(torch.device("cpu"))
-    )
-    training.optimizer.step = lambda *given: None
-    step = training.step(0)
-    loss, gradients = their_step(task, base, [rows[at] for at in training.order.batch(0)])
-    close(step.losses["loss"], loss)
-    for name, weight in training.model.named_parameters():
-        close(weight.grad, gradients[name])
+    task = opened(HeadTask, rows, tmp_path, base)
+    check_step(standing(task), lambda some: their_step(task, base, [rows[at] for at in some]))
 
 
 def test_long_contexts_are_windows(base, tmp_path):
     row = {"question": "how", "context": "the film was very long and " * 8 + "good"}
     row |= {"answer": "good", "start": len(row["context"]) - 4}
-    task = opened([row, row], tmp_path, base, max_length=24)
+    task = opened(HeadTask, [row, row], tmp_path, base, max_length=24)
     spans = task.objective.data.targets["spans"]
     assert len(spans) > 4 and len(task.rows) == len(spans)
     assert spans[0].tolist() == [0, 0] and spans[len(spans) // 2 - 1][0] > 0
@@ -103,21 +75,7 @@ def test_interrupted_and_resumed_to_the_same_bits(base, tmp_path, monkeypatch):
     rows = [*asked(30), {"question": "how", "context": "the film", "answer": "", "start": None}]
     file = written(tmp_path / "asked.jsonl", rows)
     more = ["--steps", 6, "--save-every", 2, "--log-every", 2, "--eval-every", 2, "--resume"]
-    assert call(*argv(file, tmp_path / "whole", base, *more)).code == 0
-    step = Training.step
-
-    def stopping(self, at):
-        if at == 3:
-            raise KeyboardInterrupt
-        return step(self, at)
-
-    monkeypatch.setattr(Training, "step", stopping)
-    assert call(*argv(file, tmp_path / "out", base, *more)).code == 130
-    monkeypatch.undo()
-    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
-    assert lines(tmp_path / "out") == lines(tmp_path / "whole")
-    for name in ("model.safetensors", "manifest.json", "checkpoint-6/optimizer.safetensors"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    check_resumed(lambda out: argv(file, out, base, *more), tmp_path, monkeypatch, 3)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import torch
 import transformers
 from example_files import tagged, written
 from front import bad, call, good
-from model_reference import close
+from pretrain_folders import STILL
+from train_steps import check_step, opened, standing
 
 from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.reader import Reader
@@ -18,17 +19,6 @@ from bertcli.tasks.word_windows import own_words, word_windows
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.fine_tuning import HeadTask
-from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Training
-from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.training.ranks import Ranks
-
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-@pytest.fixture(scope="module")
-def base(models):
-    return models("BertForMaskedLM", **STILL)
 
 
 def argv(file, out, base, *more):
@@ -61,22 +51,9 @@ def their_step(task, base, rows):
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_step_is_that_of_transformers(parts, base, tmp_path):
     rows = tagged(20)
-    file = str(written(tmp_path / "e.jsonl", rows))
-    job = FineTuningJob(file, eval_fraction=0.0, batch_size=10)
-    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
-    options = TrainingOptions(
-        steps=2, warmup_steps=0, max_grad_norm=0.0, gradient_accumulation_steps=parts
-    )
-    task = HeadTask.open(job, options, texts, base)
-    training = Training(
-        task.model(None), task.objective, task.rows, task.options, Ranks(torch.device("cpu"))
-    )
-    training.optimizer.step = lambda *given: None
-    step = training.step(0)
-    loss, gradients = their_step(task, base, [rows[at] for at in training.order.batch(0)])
-    close(step.losses["loss"], loss)
-    for name, weight in training.model.named_parameters():
-        close(weight.grad, gradients[name])
+    task = opened(HeadTask, rows, tmp_path, base)
+    training = standing(task, parts)
+    check_step(training, lambda some: their_step(task, base, [rows[at] for at in some]))
 
 
 def test_a_rule_is_learnt_and_used(base, tmp_path):

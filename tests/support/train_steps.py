@@ -1,0 +1,70 @@
+"""What the tests of `bertcli train` share: a step of a task, and runs that are interrupted."""
+
+from dataclasses import replace
+
+import torch
+from example_files import written
+from front import call
+from model_reference import close
+from pretrain_folders import lines
+
+from bertcli.records.examples import examples_source
+from bertcli.records.reader import Reader
+from bertcli.training.labelled_texts import LabelledTexts
+from bertcli.training.loop import Training
+from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.ranks import Ranks
+
+
+def opened(kind, rows, place, base, batch_size=10, **changes):
+    """The task of examples, all of them trained on; ``kind`` is its class."""
+    file = str(written(place / "examples.jsonl", rows))
+    job = FineTuningJob(file, eval_fraction=0.0, batch_size=batch_size, **changes)
+    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
+    options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
+    return kind.open(job, options, texts, base)
+
+
+def standing(task, parts=1):
+    """The training of a task, whose steps are in so many parts and move no weight."""
+    options = replace(task.options, gradient_accumulation_steps=parts)
+    ranks = Ranks(torch.device("cpu"))
+    training = Training(task.model(None), task.objective, task.rows, options, ranks)
+    training.optimizer.step = lambda *given: None
+    return training
+
+
+def check_step(training, their_step):
+    """Compare a step with the loss and the gradients that ``their_step`` gives of its rows."""
+    step = training.step(0)
+    loss, gradients = their_step(training.order.batch(0))
+    close(step.losses["loss"], loss)
+    for name, weight in training.model.named_parameters():
+        close(weight.grad, gradients[name])
+
+
+def stop_at(monkeypatch, number):
+    """Interrupt training instead of this step."""
+    step = Training.step
+
+    def stopping(self, at):
+        if at == number:
+            raise KeyboardInterrupt
+        return step(self, at)
+
+    monkeypatch.setattr(Training, "step", stopping)
+
+
+def check_resumed(argv, place, monkeypatch, number):
+    """A run that is interrupted at a step and resumed leaves what one leaves that is not."""
+    assert call(*argv(place / "whole")).code == 0
+    stop_at(monkeypatch, number)
+    assert call(*argv(place / "out")).code == 130
+    monkeypatch.undo()
+    assert call(*argv(place / "out")).code == 0
+    assert lines(place / "out") == lines(place / "whole")
+    names = ["model.safetensors", "manifest.json"]
+    names += [f"{one.name}/optimizer.safetensors" for one in place.glob("whole/checkpoint-*")]
+    assert len(names) > 2
+    for name in names:
+        assert (place / "out" / name).read_bytes() == (place / "whole" / name).read_bytes()
