@@ -1,4 +1,4 @@
-"""Real processes: bad input, exit codes, pipes, full disks, signals, slow streams, memory."""
+"""Bad input; and real processes: exit codes, pipes, full disks, signals, slow streams, memory."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from front import (
     HELLO,
     NO_BYTECODE,
     PROGRAM,
+    bad,
     environment,
     left_in,
     process,
@@ -192,12 +193,11 @@ BAD_INPUT = {
 
 
 @pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input(tmp_path, name):
+def test_bad_input(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     argv, message, code = BAD_INPUT[name](tmp_path)
     before = left_in(tmp_path)
-    done = process("tokenize", *argv, cwd=tmp_path)
-    assert (done.code, done.out) == (code, "")
-    assert done.error.startswith(message)
+    assert bad("tokenize", *argv, code=code).error.startswith(message)
     assert left_in(tmp_path) == before
 
 

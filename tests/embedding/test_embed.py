@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import environment, on_torch, struck
+from front import bad, call, on_torch, struck
 from safetensors.torch import load_file
 
 from bertcli.cli.app import main
@@ -51,15 +51,16 @@ def vectors_of(embedder, texts):
     return np.stack([item.vector for window in embedder.embed(run) for item in window])
 
 
-def run(*argv, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "bertcli", "embed", *map(str, argv)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=120,
-        **{"env": environment(), **options},
-    )
+@pytest.fixture(scope="module")
+def plain(folder):
+    """The model as it is, opened once: no test changes it."""
+    return Embedder.open(folder, on_torch())
+
+
+@pytest.fixture(scope="module")
+def whole(plain, texts):
+    """The vectors of the texts."""
+    return vectors_of(plain, texts)
 
 
 def rows(text):
@@ -67,26 +68,30 @@ def rows(text):
 
 
 @pytest.mark.parity
-def test_vectors_are_those_of_sentence_transformers(folder, texts):
+def test_vectors_are_those_of_sentence_transformers(folder, texts, whole):
     from sentence_transformers import SentenceTransformer
 
     expected = SentenceTransformer(str(folder.path), device="cpu").encode(texts)
-    found = vectors_of(Embedder.open(folder, on_torch()), texts)
-    assert np.abs(found - expected).max() < 1e-5
-    assert (found * expected).sum(1).min() > 0.999999
+    assert np.abs(whole - expected).max() < 1e-5
+    assert (whole * expected).sum(1).min() > 0.999999
+
+
+@pytest.fixture(scope="module")
+def hidden_states(folder):
+    """Those of transformers, of "I love NLP!"."""
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(folder.path).eval()
+    tokens = AutoTokenizer.from_pretrained(folder.path)("I love NLP!", return_tensors="pt")
+    with torch.no_grad():
+        return model(**tokens, output_hidden_states=True).hidden_states
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("layers", [(-1,), (0,), (3,), (-2, -1), (0, 6)])
 @pytest.mark.parametrize("combine", ["mean", "sum", "concat", "stack"])
-def test_layers_are_the_hidden_states_of_transformers(folder, layers, combine):
-    from transformers import AutoModel, AutoTokenizer
-
-    model = AutoModel.from_pretrained(folder.path).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder.path)
-    with torch.no_grad():
-        output = model(**tokenizer("I love NLP!", return_tensors="pt"), output_hidden_states=True)
-    states = [output.hidden_states[layer].mean(1)[0] for layer in layers]
+def test_layers_are_the_hidden_states_of_transformers(folder, hidden_states, layers, combine):
+    states = [hidden_states[layer].mean(1)[0] for layer in layers]
     expected = {
         "mean": lambda: torch.stack(states).mean(0),
         "sum": lambda: torch.stack(states).sum(0),
@@ -99,11 +104,13 @@ def test_layers_are_the_hidden_states_of_transformers(folder, layers, combine):
 
 
 @pytest.mark.parametrize("options", [{"batch_tokens": 64}, {"window": 7}, {"batch_tokens": 9999}])
-def test_a_vector_depends_on_its_text_alone(folder, texts, options):
-    whole = vectors_of(Embedder.open(folder, on_torch()), texts)
+def test_a_vector_does_not_depend_on_batches_and_order(folder, texts, whole, options):
     other = vectors_of(Embedder.open(folder, on_torch(**options)), texts[::-1])[::-1]
     assert np.abs(whole - other).max() < 1e-6
-    alone = [vectors_of(Embedder.open(folder, on_torch()), [text])[0] for text in texts[:8]]
+
+
+def test_a_vector_depends_on_its_text_alone(plain, texts, whole):
+    alone = [vectors_of(plain, [text])[0] for text in texts[:8]]
     assert np.abs(whole[:8] - np.stack(alone)).max() < 1e-6
 
 
@@ -166,8 +173,7 @@ def test_pairs_have_token_types(folder, capsys):
 
 
 @pytest.mark.parametrize("numbers", [1 << 50, None], ids=["of a CPU", "of a GPU"])
-def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
-    plain = Embedder.open(folder, on_torch())
+def test_memory_that_runs_out_halves_the_batches(folder, texts, whole, numbers):
     tight = Embedder.open(folder, on_torch())
     states = tight.runtime.encoder._states
 
@@ -183,7 +189,7 @@ def test_memory_that_runs_out_halves_the_batches(folder, texts, numbers):
     (window,) = tight.windows(tight.run(Reader(Source(texts=tuple(texts)))))
     *steps, items = window.parts
     found = np.stack([item.vector for item in items])
-    assert np.abs(vectors_of(plain, texts) - found).max() < 1e-6
+    assert np.abs(whole - found).max() < 1e-6
     said = [step.warning for step in steps if step.warning]
     assert "out of memory on cpu: batches of 2048 tokens from here on" in said
     tight.runtime.encoder._states = fail
@@ -264,11 +270,8 @@ def test_a_stream_is_jsonl(capsys):
 
 
 def test_on_truncate_error_names_the_record():
-    done = run(
-        "-m", TINY, "ok", "far too long for this", "--max-length", 5, "--on-truncate", "error"
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "error: text 2: 12 tokens, and 5 is the limit" in done.stderr
+    long = ("ok", "far too long for this", "--max-length", 5, "--on-truncate", "error")
+    assert bad("embed", "-m", TINY, *long).error == "text 2: 12 tokens, and 5 is the limit"
 
 
 def test_a_pipe_that_closes_is_no_error(tmp_path):
@@ -334,36 +337,31 @@ def many(tmp_path):
 
 
 def arguments(source, out, *more):
-    return ["-m", TINY, "-i", source, "-o", out, "--window", 100, "-q", *more]
+    return ["embed", "-m", TINY, "-i", source, "-o", out, "--window", 100, "-q", *more]
 
 
 def test_a_run_that_is_complete_has_nothing_to_do(tmp_path):
-    command = ("embed", "-m", TINY, "-i", str(ROOT / "samples/texts.txt"), "--resume")
     out = tmp_path / "out.npy"
-    assert run(*command[1:], "-q", "-o", out).returncode == 0
+    command = ("embed", "-m", TINY, "-i", ROOT / "samples/texts.txt", "--resume", "-o", out)
+    assert call(*command, "-q").code == 0
     before = out.stat().st_mtime_ns
-    again = run(*command[1:], "-o", out)
-    assert "is already complete: nothing to do" in again.stderr
+    again = call(*command)
+    assert "is already complete: nothing to do" in again.err
     assert out.stat().st_mtime_ns == before
 
 
 def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
     out = tmp_path / "out.npy"
-    assert struck("SIGINT", "embed", *arguments(many, out)) == 130
+    assert struck("SIGINT", *arguments(many, out)) == 130
     assert not out.exists()
-    refused = run(*arguments(many, out))
-    assert refused.returncode == 1
-    assert "--resume continues it" in refused.stderr
-    other = run(*arguments(many, out, "--resume", "--pooling", "cls"))
-    assert other.returncode == 1
-    assert "pooling" in other.stderr
+    assert "--resume continues it" in bad(*arguments(many, out)).err
+    assert "pooling" in bad(*arguments(many, out, "--resume", "--pooling", "cls")).err
     lines = many.read_text().splitlines()
     many.write_text("\n".join(["changed", *lines[1:]]) + "\n")
-    changed = run(*arguments(many, out, "--resume"))
-    assert changed.returncode == 1
-    assert "records are not those of the run that is resumed" in changed.stderr
+    changed = bad(*arguments(many, out, "--resume"))
+    assert "records are not those of the run that is resumed" in changed.err
     many.write_text("\n".join(lines) + "\n")
-    assert run(*arguments(many, out, "--resume")).returncode == 0
+    assert call(*arguments(many, out, "--resume")).code == 0
     assert np.load(out).shape == (3000, 32)
 
 
@@ -375,15 +373,12 @@ def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
     ],
 )
 def test_options_that_contradict(more, code, message, tmp_path):
-    done = run("-m", TINY, "a", "-o", tmp_path / "x.npy", *more)
-    assert done.returncode == code
-    assert f"error: {message}" in done.stderr
+    done = bad("embed", "-m", TINY, "a", "-o", tmp_path / "x.npy", *more, code=code)
+    assert done.error.startswith(message)
 
 
 def test_an_output_in_a_missing_folder(tmp_path):
-    done = run("-m", TINY, "a", "-o", tmp_path / "none" / "x.npy")
-    assert done.returncode == 1
-    assert "not found" in done.stderr
+    assert "not found" in bad("embed", "-m", TINY, "a", "-o", tmp_path / "none" / "x.npy").err
 
 
 def test_help_does_not_import_torch():
