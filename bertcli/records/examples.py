@@ -89,10 +89,7 @@ def examples_source(path: str, **options: Any) -> Source:
 
 
 def read_examples(
-    reader: Reader,
-    task: str | None = None,
-    extra: Collection[str] = (),
-    names: FieldNames = USUAL,
+    reader: Reader, task: str | None = None, extra: Collection[str] = (), names: FieldNames = USUAL
 ) -> Examples:
     """Read all examples; their form is that of the first record, unless a task is named.
 

@@ -75,11 +75,7 @@ class FrozenTask:
 
     @classmethod
     def of(
-        cls,
-        job: FineTuningJob,
-        options: TrainingOptions,
-        texts: LabelledTexts,
-        made: RecordVectors,
+        cls, job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, made: RecordVectors
     ) -> FrozenTask:
         """Return the task of vectors that are computed."""
         options = job.settled(options, len(texts.train), frozen=True)

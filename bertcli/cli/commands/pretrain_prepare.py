@@ -1,6 +1,6 @@
 """`bertcli pretrain prepare`: instances of masked words and next sentences, from text."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
@@ -8,9 +8,6 @@ from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
-
-if TYPE_CHECKING:
-    from bertcli.training.instances import PrepareOptions
 
 
 class InstanceOptions(OptionGroup):
@@ -35,13 +32,11 @@ class InstanceOptions(OptionGroup):
             metavar="P",
         ),
     ] = 0.15
-    max_predictions: Annotated[
-        int,
-        number("Maximum number of tokens to predict per sequence."),
-    ] = 20
+    max_predictions: Annotated[int, number("Maximum number of tokens to predict per sequence.")] = (
+        20
+    )
     dupe_factor: Annotated[
-        int,
-        number("Passes over the corpus, each with other pairs and masks."),
+        int, number("Passes over the corpus, each with other pairs and masks.")
     ] = 5
     extra: Annotated[
         list[str] | None,
@@ -61,12 +56,6 @@ class InstanceOptions(OptionGroup):
             envvar="BERTCLI_SEED",
         ),
     ] = 0
-
-    def record(self) -> "PrepareOptions":
-        """Return the library's record of these options."""
-        from bertcli.training.instances import PrepareOptions
-
-        return record(PrepareOptions, self)
 
 
 class ShardOptions(OptionGroup):
@@ -95,10 +84,11 @@ def pretrain_prepare(
 
     $ bertcli pretrain prepare corpus.txt.gz -m tokenizer -o instances
     """
+    from bertcli.training.instances import PrepareOptions
     from bertcli.training.prepare import InstanceTokenizer, PrepareRun
 
     console = messages.console()
-    extra, wanted = extra_fields(options.extra), options.record()
+    extra, wanted = extra_fields(options.extra), record(PrepareOptions, options)
     reader = corpus.reader(console, extra.values())
     tokenizer = model.tokenizer(console, parse_special=False)
     tokens = InstanceTokenizer.of(tokenizer, model.folder().path, wanted)

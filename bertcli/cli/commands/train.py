@@ -10,12 +10,7 @@ from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.examples import ExampleOptions
 from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import record
-from bertcli.cli.options.train import (
-    HeldOutOptions,
-    MethodOptions,
-    StepOptions,
-    TrainJobOptions,
-)
+from bertcli.cli.options.train import HeldOutOptions, MethodOptions, StepOptions, TrainJobOptions
 from bertcli.cli.options.training import DeviceOptions, SavingOptions
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader

@@ -7,7 +7,7 @@ import typer
 
 from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, number
-from bertcli.cli.options.training import MaxGradNorm, WeightDecay
+from bertcli.cli.options.training import MaxGradNorm, WarmupSteps, WeightDecay
 from bertcli.errors import UsageError
 
 Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, metavar="X")]
@@ -83,12 +83,7 @@ class OptimizerOptions(OptionGroup):
     learning_rate: Annotated[
         float, number("Peak learning rate, after the warm-up.", low=0, metavar="X")
     ] = 1e-4
-    warmup_steps: Annotated[
-        int | None,
-        number(
-            "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
-        ),
-    ] = None
+    warmup_steps: WarmupSteps = None
     lr_power: Annotated[
         float, number("Power of the polynomial decay to 0; 1 is linear.", low=0, metavar="X")
     ] = 1.0

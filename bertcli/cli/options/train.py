@@ -7,7 +7,7 @@ import typer
 
 from bertcli.cli.options.extra import extra_fields
 from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, OptionGroup, flag, number
-from bertcli.cli.options.training import MaxGradNorm, WeightDecay
+from bertcli.cli.options.training import MaxGradNorm, WarmupSteps, WeightDecay
 from bertcli.errors import UsageError
 from bertcli.training.options import FEW
 
@@ -107,12 +107,7 @@ class StepOptions(OptionGroup):
             metavar="X",
         ),
     ] = None
-    warmup_steps: Annotated[
-        int | None,
-        number(
-            "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
-        ),
-    ] = None
+    warmup_steps: WarmupSteps = None
     weight_decay: WeightDecay = 0.01
     max_grad_norm: MaxGradNorm = 1.0
     seed: Annotated[

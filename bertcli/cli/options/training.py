@@ -8,6 +8,10 @@ from bertcli.cli.options.completion import complete_device
 from bertcli.cli.options.groups import COMPUTE, OUTPUT, OptionGroup, flag, number
 from bertcli.errors import UsageError
 
+WarmupSteps = Annotated[
+    int | None,
+    number("Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0),
+]
 WeightDecay = Annotated[
     float, number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X")
 ]
