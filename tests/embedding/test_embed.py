@@ -1,7 +1,6 @@
 """`bertcli embed` against sentence-transformers and transformers, and against itself."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -379,11 +378,3 @@ def test_options_that_contradict(more, code, message, tmp_path):
 
 def test_an_output_in_a_missing_folder(tmp_path):
     assert "not found" in bad("embed", "-m", TINY, "a", "-o", tmp_path / "none" / "x.npy").err
-
-
-def test_help_does_not_import_torch():
-    code = "import sys; from bertcli.cli.app import main; main(['embed', '--help'])\n"
-    code += "sys.exit('torch' in sys.modules)"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
-    assert done.returncode == 0

@@ -560,7 +560,7 @@ def test_model_by_option_and_environment(capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "argv",
-    [["--help"], [], [str(TINY), "--json"], [str(TINY), "--tensors"], [str(TINY), "--tokenizer"]],
+    [[], [str(TINY), "--json"], [str(TINY), "--tensors"], [str(TINY), "--tokenizer"]],
 )
 def test_torch_is_not_imported(argv):
     code = (
