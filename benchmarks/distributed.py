@@ -107,7 +107,8 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 def _written(windows: Sequence[Sequence[Any]]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
     from bertcli.vectors.output import Target, open_vectors
-    from bertcli.vectors.run import metas, stacked
+    from bertcli.vectors.run import stacked
+    from bertcli.vectors.stream import metas
 
     with tempfile.TemporaryDirectory() as folder:
         target = Target(Path(folder) / "out.parquet", "parquet")

@@ -1,6 +1,7 @@
 """Vectors in files: written whole by runs that may be killed, read back, searched, compared.
 
-`run` is `bertcli embed` as a library: it reads, embeds, writes, resumes. `output` finds out where a
+`run` is `bertcli embed` as a library: it reads, embeds, writes, resumes (`stream` does without
+files). `output` finds out where a
 run starts (`fingerprint` and `input_hashes`: whether it is the same run; `update`: which vectors an
 output has already), `sink` takes its rows, `journal` and `spool` keep them through a kill;
 `formats`, `rows` and `term_rows` (of sparse ones) are how each format is written, `precision` in

@@ -1,11 +1,11 @@
-"""A whole run of `bertcli embed`: from a reader to a file that can be resumed, or to a stream."""
+"""A whole run of `bertcli embed`: from a reader to a file that can be resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain, repeat
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import model_files
@@ -13,48 +13,22 @@ from bertcli.embedding.embedded_block import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
 from bertcli.errors import OutputError
 from bertcli.files.versions import versions
-from bertcli.files.writers import open_output
 from bertcli.inference.progress import Ran, Resumed, Step
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried
+from bertcli.records.records import Record
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.fingerprint import InputDigest, TextDigests, made_by
-from bertcli.vectors.formats import vector_writer
 from bertcli.vectors.input_hashes import Inputs
 from bertcli.vectors.output import begin, claimed
-from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
 from bertcli.vectors.sink import Sink, Target
-from bertcli.vectors.term_rows import WRITTEN_OF_TERMS
+from bertcli.vectors.stream import metas
 from bertcli.vectors.update import KnownVectors
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.embedding.term_weights import TermNames
 
 LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
-
-
-def metas(block: EmbeddedBlock, consumed: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Return what is written of each record beside its vector; of its fields not the ``consumed``.
-
-    Raises InputError when a record carries a field of a name that is written.
-    """
-    records, found = block.records.without(consumed), []
-    rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
-    for at, (sample, key, length, cut) in enumerate(rows):
-        row: dict[str, Any] = {"id": sample if key is None else key}
-        if block.pieces:
-            row |= block.pieces[at].fields(pair=records[at].pair is not None)
-        row["n_tokens"] = length
-        if cut:
-            row["truncated"] = cut
-        found.append(row)
-    if records.extras:
-        several = isinstance(block.vectors, list)
-        also = WRITTEN_OF_MANY if block.pieces else WRITTEN_OF_TERMS if several else WRITTEN
-        return [row | carried(row, one, also) for row, one in zip(found, records, strict=True)]
-    return found
 
 
 def own_ids(block: EmbeddedBlock, places: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -81,39 +55,6 @@ def stacked(block: EmbeddedBlock) -> np.ndarray:
 def counts(block: EmbeddedBlock) -> list[int]:
     """Return how many rows of the array each record has."""
     return list(map(len, block.vectors)) if isinstance(block.vectors, list) else [1] * len(block)
-
-
-@dataclass
-class EmbedStream:
-    """A run that gives its records to ``write``, each window once its vectors are there."""
-
-    embedder: Embedder
-    reader: Reader
-    write: Callable[[EmbeddedBlock], None]
-    tally: TokenCounts = field(default_factory=TokenCounts)
-
-    def __post_init__(self) -> None:
-        self.consumed = self.embedder.extra.read_by(self.reader)
-
-    def __iter__(self) -> Iterator[Step]:
-        """Yield how far the run is."""
-        for window in self.embedder.windows(self.embedder.run(self.reader)):
-            self.tally.merge(window.counts)
-            for part in window.parts:
-                if isinstance(part, Ran):
-                    yield part
-                else:
-                    part.records = part.records.without(self.consumed)
-                    self.write(part)
-
-
-@contextmanager
-def stdout_writer(
-    form: str, precision: str, terms: TermNames | None = None
-) -> Iterator[Callable[[EmbeddedBlock], None]]:
-    """Yield a function that writes records to stdout, as JSONL or CSV."""
-    with open_output(None) as out, vector_writer(out.file, form, precision, terms) as write:
-        yield lambda block: write(metas(block), block.vectors)
 
 
 @dataclass

@@ -52,9 +52,10 @@ from bertcli.vectors.multiple import MaxSim, TermProducts
 from bertcli.vectors.nearest import Match, Nearest
 from bertcli.vectors.packed import add_packed
 from bertcli.vectors.reading import floats, form_of, precision_of
-from bertcli.vectors.run import EmbedRun, EmbedStream, stacked
+from bertcli.vectors.run import EmbedRun, stacked
 from bertcli.vectors.sink import Target
 from bertcli.vectors.stored_lists import ARRAYS, index_of, stored_terms, stored_tokens
+from bertcli.vectors.stream import EmbedStream
 
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
 QUERY = ("query",)

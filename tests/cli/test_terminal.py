@@ -184,7 +184,7 @@ def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     from bertcli.inference.progress import Progress
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
-    from bertcli.vectors.run import EmbedStream
+    from bertcli.vectors.stream import EmbedStream
 
     texts, shown = tmp_path / "texts.txt", []
     texts.write_text("".join(f"{n} i love nlp\n" for n in range(1000, 2000)))

@@ -161,6 +161,35 @@ def test_once_it_is_compiled_nothing_imports_torch_nor_opens_a_socket(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
+STARTED = """
+import gc, json, sys
+from bertcli.__main__ import run
+
+def passes():
+    return sum(some["collections"] for some in gc.get_stats())
+
+before = passes()
+try:
+    run()
+finally:
+    print(json.dumps([passes() - before, *sys.modules]), file=sys.stderr)
+"""
+NEEDLESS = """
+cli.options.task cli.commands.tokenize checkpoints.tensors checkpoints.load embedding.sparse_config
+embedding.late_interaction embedding.term_weights embedding.character_limit tokenizing.chunks
+vectors.run vectors.sink vectors.update inference.compiling inference.pool
+""".split()  # noqa: SIM905
+
+
+def test_a_start_imports_what_it_needs_and_looks_for_no_garbage(cache):
+    good(*EMBED, BERTCLI_CACHE=cache)
+    env = environment({"BERTCLI_CACHE": cache})
+    argv = [sys.executable, "-c", STARTED, *map(str, EMBED)]
+    done = subprocess.run(argv, env=env, capture_output=True, check=True, timeout=DEADLINE)
+    passes, *imported = json.loads(done.stderr)
+    assert (passes, [name for name in NEEDLESS if f"bertcli.{name}" in imported]) == (0, [])
+
+
 def test_similar_imports_no_torch(tmp_path, cache):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("It is raining.\nI enjoy language technology.\n")

@@ -33,7 +33,7 @@ from bertcli.inference.torch_runtime import open_runner
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.run import EmbedStream
+from bertcli.vectors.stream import EmbedStream
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "samples" / "tiny-bert"

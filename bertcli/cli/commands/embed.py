@@ -34,7 +34,6 @@ from bertcli.tokenizing.columns import PLACE
 from bertcli.vectors.formats import refuse_dense, refuse_stream
 from bertcli.vectors.precision import RANGED, too_few
 from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
-from bertcli.vectors.sink import Target
 from bertcli.vectors.term_rows import WRITTEN_OF_TERMS
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
+    from bertcli.vectors.sink import Target
 
 PAIR_OF_SENTENCE_MODEL = (
     "a pair becomes one vector of both texts, which this sentence-embedding model was not trained "
@@ -90,18 +90,7 @@ def embed(
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, output, form, console)
         return
-    target = record(
-        Target,
-        vector,
-        output,
-        file,
-        path=output.output,
-        form=form,
-        many=options.several,
-        ids=True,
-        terms=embedder.term_names,
-        places=PLACE if embedder.chunks else (),
-    )
+    target = _target(embedder, vector, output, file, form, many=options.several)
     _to_file(embedder, reader, target, console)
 
 
@@ -229,6 +218,31 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embed
     return embedder
 
 
+def _target(
+    embedder: Embedder,
+    vector: VectorOptions,
+    output: OutputOptions,
+    file: VectorFileOptions,
+    form: str,
+    *,
+    many: bool,
+) -> Target:
+    from bertcli.vectors.sink import Target  # a stream needs nothing of files
+
+    return record(
+        Target,
+        vector,
+        output,
+        file,
+        path=output.output,
+        form=form,
+        many=many,
+        ids=True,
+        terms=embedder.term_names,
+        places=PLACE if embedder.chunks else (),
+    )
+
+
 def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Console) -> None:
     from bertcli.vectors.run import EmbedRun
 
@@ -264,7 +278,7 @@ def _to_stream(
     form: str,
     console: Console,
 ) -> None:
-    from bertcli.vectors.run import EmbedStream, stdout_writer
+    from bertcli.vectors.stream import EmbedStream, stdout_writer
 
     if form == "table":
         from bertcli.cli.display.fitted import DrawnTexts
