@@ -143,7 +143,7 @@ def check_static(options: EmbedOptions) -> None:
     given = {
         "--sparse": options.sparse,
         f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
-        "a vector per token or word": options.per_token,
+        "--token-vectors or --word-vectors": options.per_token,
         "--layers": options.layers != (-1,),
         "--layer-combine": options.combine != "mean",
         f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),

@@ -21,7 +21,7 @@ from bertcli.checkpoints.names import CLASSES
 from bertcli.checkpoints.scan import WeightFiles, bert_folder, find_config, find_weights
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.embedding.sentence_config import Sentence, option_for, read_sentence
+from bertcli.embedding.sentence_config import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer, tokenizer_details
@@ -30,6 +30,8 @@ from bertcli.models.config_checks import HIDDEN_ACTS
 
 if TYPE_CHECKING:
     from bertcli.models.module_tree import Node
+
+PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class FolderReport:
     def declared(self) -> tuple[str, ...]:
         """The classes that config.json names, as it does."""
         return tuple(map(self.config.family.their_class, self.config.architectures))
+
+    @property
+    def option(self) -> str:
+        """The option of embed that a model requires that makes no vectors of texts; else ""."""
+        return option_for(self.folder.path)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -124,8 +131,10 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     known = architecture if architecture in CLASSES else "BertModel"
     weights = find_weights(place)
     tensors = read_tensors(weights)
+    sentence = read_sentence(folder.path, pooling="none")
     try:
         compared = fit(config, known, tensors) if weights.files else Fit()
+        known, compared = _without_head(config, known, compared, tensors, sentence)
         pooler = known != "BertModel" or not weights.files or "pooler" in compared.heads
         counts = _count(config, known, pooler)
     except ModelError as bad:
@@ -142,7 +151,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         weights=weights,
         tensors=tensors,
         tokenizer=tokenizer,
-        sentence=read_sentence(folder.path, pooling="none"),
+        sentence=sentence,
         parameters=counts,
         pooler=pooler,
         tokenizer_error=error,
@@ -150,6 +159,19 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     )
     warnings.extend(_concerns(report))
     return report
+
+
+def _without_head(
+    config: BertConfig, name: str, found: Fit, tensors: Sequence[StoredTensor], sentence: Sentence
+) -> tuple[str, Fit]:
+    """Return the class that a model is compared with, and how it fits.
+
+    Some sentence models name the class of the one they were trained from, whose head they lack.
+    """
+    if not found.missing or not sentence.modules:
+        return name, found
+    bare = fit(config, "BertModel", tensors)
+    return (name, found) if bare.missing else ("BertModel", bare)
 
 
 def report_json(
@@ -186,7 +208,7 @@ def _concerns(report: FolderReport) -> Iterator[str]:
     pooled = report.sentence.dimension
     if pooled not in (None, width) and not report.sentence.of_tokens:
         yield f"pooling expects {pooled} dimensions per token, the model has {width}"
-    option = option_for(report.folder.path)
+    option = report.option
     if option:
         yield f"the model makes no vector of a text: embed requires {option}"
     for name in () if option else report.sentence.unknown:
@@ -198,7 +220,7 @@ def _concerns(report: FolderReport) -> Iterator[str]:
 
 def _about_architecture(report: FolderReport) -> Iterator[str]:
     declared = report.config.architectures
-    if declared and declared[0] != report.architecture:
+    if declared and declared[0] not in (*CLASSES, COLBERT):
         title = report.config.family.title
         yield f"the architecture {declared[0]} is unknown: only its {title} can be used"
     act, pad = report.config.hidden_act, report.config.pad_token_id
@@ -227,10 +249,12 @@ def _about_weights(report: FolderReport) -> Iterator[str]:
         return
     if not report.pooler and report.config.structure.pooler:
         yield "no pooler weights: pooler output is not available"
+    named = report.config.family.their_class(report.architecture)
     if fit.missing:
-        yield f"missing for {report.architecture}: {grouped(fit.missing)}"
-    if fit.unused:
-        yield f"in the file, but no part of {report.architecture}: {grouped(fit.unused)}"
+        yield f"missing for {named}: {grouped(fit.missing)}"
+    own = PROJECTION if COLBERT in report.config.architectures else ""
+    if unused := [name for name in fit.unused if name != own]:
+        yield f"in the file, but no part of {named}: {grouped(unused)}"
     for name, (found, needed) in list(fit.misshapen.items())[:1]:
         more = f", and {len(fit.misshapen) - 1} more do not fit" if len(fit.misshapen) > 1 else ""
         yield f"{name} is {_by(found)}, {report.config_file} requires {_by(needed)}{more}"

@@ -70,7 +70,8 @@ def _loads(report: FolderReport) -> VerifyCheck:
     from bertcli.checkpoints.load import load
     from bertcli.models.heads import ARCHITECTURES
 
-    what = f"every tensor of {report.architecture} is present, with its shape"
+    named = report.config.family.their_class(report.architecture)
+    what = f"every tensor of {named} is present, with its shape"
     try:
         model, loaded = load(report.bert, ARCHITECTURES[report.architecture])
     except ModelError as failed:

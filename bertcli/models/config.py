@@ -18,7 +18,7 @@ from bertcli.families.bert import BERT
 from bertcli.families.family import Family
 from bertcli.families.registry import family_of
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, is_regular, read_object
+from bertcli.files.typed_json import JsonObject, is_regular, read_object, whole_number
 from bertcli.models.config_checks import CHECKS, SIZE, refuse_bad_heads
 
 # null is no size; for any other key it is the default.
@@ -108,6 +108,10 @@ class BertConfig:
         config = cls(**values, other=other, family=family, structure=structure)
         layers, heads = config.num_hidden_layers, config.num_attention_heads
         refuse_bad_heads(config.pruned_heads, layers, heads, source)
+        if structure.absolute_positions and config.most_tokens < 1:
+            key, least = family.key("max_position_embeddings"), structure.first_position + 1
+            whole = JsonObject({key: config.max_position_embeddings}, source)
+            whole.checked(key, *whole_number(least))  # the first token has a position
         return config
 
     @classmethod

@@ -303,7 +303,9 @@ def _positions(config: JsonObject) -> int | None:
     family = FAMILIES.get(config.text("model_type") or "")
     if rows is None or family is None:
         return rows
-    return rows - family.structure(family.filled(config)).first_position
+    first = family.structure(family.filled(config)).first_position
+    config.whole("max_position_embeddings", first + 1)
+    return rows - first
 
 
 def _length(settings: JsonObject) -> int | None:

@@ -127,7 +127,9 @@ def test_what_does_not_fit(root, base):
     other = colbert(base, root / "refused too")
     assert "--token-vectors" in bad("embed", "-m", other, "a").hint
     assert good("embed", "-q", "-m", other, "--pooling", "mean", "a").rows
-    assert "requires --token-vectors" in " ".join(good("inspect", other).out.split())
+    seen = " ".join(good("inspect", other).out.split())
+    assert "requires --token-vectors" in seen and "no vectors of texts: --token-vectors" in seen
+    assert not any(wrong in seen for wrong in ("unknown", "linear.weight", "embed uses mean"))
     assert "WRONG" not in good("inspect", other, "--verify").out
     argv = (*EMBED, "-m", folder, "a", "--backend", "openvino")
     assert "expansion" in bad(*argv, code=2).error

@@ -11,8 +11,10 @@ import pytest
 import torch
 import transformers
 from family_models import ROWS, batch, our_model, their_model
+from front import bad
 from model_reference import close
 from safetensors.torch import load_file, save_file
+from tokenizers_made import bpe_folder
 
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.load import load, save
@@ -211,6 +213,10 @@ REFUSED = {
     "another family": ({"model_type": "t5"}, "this is a t5 model; bertcli supports BERT, "),
     "no padding": ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id"),
     "its own key": ({"model_type": "distilbert", "dim": "x"}, "dim: expected a whole number"),
+    "no position for a token": (
+        {"model_type": "roberta", "pad_token_id": 99, "max_position_embeddings": 66},
+        "max_position_embeddings: expected a whole number from 101 to 1000000000, found 66",
+    ),
     "layers in groups": ({"model_type": "albert", "inner_group_num": 2}, "inner_group_num 2"),
     "a summary": ({"model_type": "electra", "summary_type": "last"}, "summary_type"),
 }
@@ -220,6 +226,13 @@ REFUSED = {
 def test_what_no_page_can_follow_is_refused(raw, words):
     with pytest.raises(ModelError, match=words):
         BertConfig.from_dict(raw)
+
+
+def test_a_tokenizer_without_a_position_for_a_token_is_refused(tmp_path):
+    folder = bpe_folder(tmp_path / "m")
+    raw, words = REFUSED["no position for a token"]
+    (folder / "config.json").write_text(json.dumps(raw))
+    assert words in bad("tokenize", "hi", "-m", folder).error
 
 
 def test_a_known_family_needs_no_remote_code():

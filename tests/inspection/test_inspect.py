@@ -14,6 +14,7 @@ import transformers
 from front import bad, process
 from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
+from tokenizers_made import wordpiece_folder
 
 from bertcli.checkpoints.load import load, save
 from bertcli.cli.app import main
@@ -302,6 +303,24 @@ def test_head_that_the_file_lacks(folder, capsys):
     found, said = warned(capsys, folder)
     assert found["architecture"]["name"] == "BertForSequenceClassification"
     assert "missing for BertForSequenceClassification: classifier (2)" in said
+
+
+def test_a_sentence_model_needs_no_head_of_its_base(capsys, tmp_path):
+    """As sentence-transformers/all-mpnet-base-v2, whose config.json says MPNetForMaskedLM."""
+    said = {"num_attention_heads": 2, "hidden_size": 8, "architectures": ["MPNetForMaskedLM"]}
+    config = transformers.MPNetConfig(num_hidden_layers=1, intermediate_size=8, **said)
+    transformers.MPNetModel(config).save_pretrained(tmp_path)
+    wordpiece_folder(tmp_path, "mpnet")
+    change(tmp_path, architectures=["MPNetForMaskedLM"])
+    assert "missing for MPNetForMaskedLM: masked language model (6)" in warned(capsys, tmp_path)[1]
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    found = report(capsys, tmp_path)
+    assert found["fit"]["missing"] == found["fit"]["unused"] == []
+    assert found["parameters"]["total"] == found["parameters"]["in_file"]
+    assert "ok    every tensor of MPNetModel" in run(capsys, tmp_path, "--verify")[1]
 
 
 def test_two_biases_of_a_decoder_are_one_though_its_matrix_is_not_tied(tmp_path, capsys):

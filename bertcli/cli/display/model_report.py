@@ -114,7 +114,7 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     yield "", _bar(report.parameters["parts"], plain=plain, width=wide)
     yield "weights", _weights(report)
     yield from tokenizer_facts(report.tokenizer)
-    yield from sentence_facts(report.sentence)
+    yield from sentence_facts(report.sentence, report.option)
 
 
 def _layers(config: BertConfig) -> str:
@@ -188,8 +188,11 @@ def tokenizer_facts(found: TokenizerInfo | None) -> Iterator[tuple[str, Any]]:
     )
 
 
-def sentence_facts(found: Sentence) -> Iterator[tuple[str, str]]:
-    """Yield how vectors of texts are made, with names."""
+def sentence_facts(found: Sentence, option: str = "") -> Iterator[tuple[str, str]]:
+    """Yield how vectors of texts are made, with names; an option that embed requires instead."""
+    if option and not found.modules:
+        yield "sentences", f"no vectors of texts: {option} is what embed makes"
+        return
     if found.pooling is None and not found.modules:
         yield "sentences", "pooling not specified; embed uses mean"
         return
