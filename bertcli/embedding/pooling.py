@@ -75,21 +75,16 @@ class Pooling:
                 return split(states, lengths)
             case ("pooler",):
                 return widened(model.pooler(first_tokens(states, lengths)))
-        return pool(states, lengths, self.modes, [self.skip] * len(lengths))
+        return pool(states, lengths, self.modes, self.skip)
 
 
-def pool(
-    states: Any,
-    lengths: Sequence[int],
-    modes: Sequence[str],
-    skip: Sequence[int] | None = None,
-) -> Any:
+def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 0) -> Any:
     """Pool token states [T, ..., D] of texts of these lengths: [n, ..., D * len(modes)].
 
-    The results of several modes lie one behind the other. ``skip`` counts for each text the tokens
-    at its start that are left out, [CLS] included: those of a prompt that is not to be pooled.
-    Half precision is summed, and returned, in float32. ValueError when lengths and tokens disagree,
-    or a text has no tokens.
+    The results of several modes lie one behind the other. ``skip`` counts the tokens at the start
+    of each text that are left out, [CLS] included: those of a prompt that is not to be pooled. Half
+    precision is summed, and returned, in float32. ValueError when lengths and tokens disagree, or a
+    text has no tokens.
     """
     if sum(lengths) != states.shape[0] or not all(lengths):
         raise ValueError(f"lengths {list(lengths)} do not make up {states.shape[0]} tokens")
@@ -97,13 +92,11 @@ def pool(
         raise UsageError(f"unknown --pooling {unknown[0]!r}", f"one of {', '.join(POOLINGS)}")
     if not lengths:
         return library_of(states).concat([states] * len(modes), -1)
-    skips = [0] * len(lengths) if skip is None else skip
-    alike = groupby(zip(lengths, skips, strict=True))
-    runs = [(len(list(same)), length, left_out) for (length, left_out), same in alike]
-    parts = split(states, [count * length for count, length, _ in runs])
+    runs = [(len(list(same)), length) for length, same in groupby(lengths)]
+    parts = split(states, [count * length for count, length in runs])
     pooled = [
-        _run(part.reshape(count, length, *part.shape[1:]), left_out, modes)
-        for part, (count, length, left_out) in zip(parts, runs, strict=True)
+        _run(part.reshape(count, length, *part.shape[1:]), skip, modes)
+        for part, (count, length) in zip(parts, runs, strict=True)
     ]
     return library_of(states).concat(pooled)
 

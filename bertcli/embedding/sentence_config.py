@@ -108,46 +108,45 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     if poolings:  # as in sentence-transformers, the last one decides
         found_in = f"{poolings[-1].path}/config.json"
         modes, include_prompt, dimension = _pooling(folder / found_in)
-    outer = read_object(folder / CONFIG)
-    prompts, default = _prompts(outer)
-    return Sentence(
+    return replace(
+        _outer(folder, modules, chain),
         max_length=sentence_limit(inner),
         lower_case=inner.switch("do_lower_case") or False,
-        modules=tuple(module.kind for module in modules),
         pooling=modes,
         dimension=dimension,
         include_prompt=include_prompt,
         of_tokens=tuple(chain.of_tokens),
-        of_texts=chain.inner,
         unknown=tuple(unknown),
+        found_in=found_in,
+    )
+
+
+def _outer(folder: Path, modules: list[SentenceModule], chain: ModuleChain) -> Sentence:
+    """Return what a folder says of all its modules together."""
+    raw = read_object(folder / CONFIG)
+    prompts, default = _prompts(raw)
+    return Sentence(
+        modules=tuple(module.kind for module in modules),
+        of_texts=chain.inner,
         normalize=chain.normalize,
-        dim=outer.whole("truncate_dim", 1),
+        dim=raw.whole("truncate_dim", 1),
         prompts=prompts,
         default_prompt=default,
-        similarity=outer.text("similarity_fn_name"),
-        transformer=transformer,
-        found_in=found_in,
+        similarity=raw.text("similarity_fn_name"),
+        transformer=transformer_path(modules),
     )
 
 
 def _static(folder: Path, modules: list[SentenceModule]) -> Sentence:
     """Return what a table of token vectors says: each text is the mean of its tokens."""
-    outer, chain = read_object(folder / CONFIG), _chain(folder, modules, layers=False)
+    chain = _chain(folder, modules, layers=False)
     if chain.unknown:
         names = ", ".join(chain.unknown)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
-    prompts, default = _prompts(outer)
-    found = Sentence(
-        modules=tuple(module.kind for module in modules),
+    found = replace(
+        _outer(folder, modules, chain),
         pooling=("mean",),
-        of_texts=chain.inner,
-        normalize=chain.normalize,
-        dim=outer.whole("truncate_dim", 1),
-        prompts=prompts,
-        default_prompt=default,
-        similarity=outer.text("similarity_fn_name"),
         static="sentence-transformers",
-        transformer=transformer_path(modules),
         found_in="modules.json",
     )
     if not is_model2vec(folder):

@@ -10,7 +10,7 @@ BERT, or whose config or weights are broken, is a ModelError.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,25 +65,15 @@ class FolderReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        folder, weights = self.folder, self.weights
-        fit = asdict(self.fit)
-        sizes = {path.name: path.stat().st_size for path in weights.files}
+        fit, weights = asdict(self.fit), self.weights
         tensors = [tensor_row(one) for one in self.tensors] if weights.files else None
+        count = None if tensors is None else len(tensors)
         return {
-            "model": folder.name,
-            "path": str(folder.path),
-            "source": folder.source,
-            "revision": folder.revision,
+            **place_row(self.folder),
             "family": self.config.family.title,
             "architecture": {"name": self.architecture, "declared": self.declared},
             "parameters": self.parameters | {"in_file": fit.pop("in_file") or None},
-            "weights": {
-                "format": weights.format,
-                "files": sizes,
-                "bytes": sum(sizes.values()),
-                "dtypes": fit.pop("dtypes"),
-                "tensors": None if tensors is None else len(tensors),
-            },
+            "weights": weights_row(weights, fit.pop("dtypes"), count),
             "fit": fit,
             "tokenizer": self.tokenizer and asdict(self.tokenizer),
             "sentence": sentence_row(self.sentence),
@@ -107,6 +97,28 @@ def tensor_row(tensor: StoredTensor) -> dict[str, Any]:
         "shape": list(tensor.shape),
         "bytes": tensor.nbytes,
         "file": tensor.file.name,
+    }
+
+
+def place_row(folder: ModelFolder) -> dict[str, Any]:
+    """Return what is shown of where a model was found."""
+    return {
+        "model": folder.name,
+        "path": str(folder.path),
+        "source": folder.source,
+        "revision": folder.revision,
+    }
+
+
+def weights_row(weights: WeightFiles, dtypes: Mapping[str, int], tensors: int | None) -> Any:
+    """Return what is shown of the files of weights."""
+    sizes = {path.name: path.stat().st_size for path in weights.files}
+    return {
+        "format": weights.format,
+        "files": sizes,
+        "bytes": sum(sizes.values()),
+        "dtypes": dtypes,
+        "tensors": tensors,
     }
 
 

@@ -19,7 +19,7 @@ from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.files.typed_json import read_object
 from bertcli.hub import ModelFolder
-from bertcli.inspection.folder import sentence_row, tensor_row
+from bertcli.inspection.folder import place_row, sentence_row, tensor_row, weights_row
 from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer, tokenizer_details
 
 
@@ -46,27 +46,17 @@ class StaticReport:
 
     def to_json(self, *, with_tensors: bool = False) -> dict[str, Any]:
         """Return the report as JSON values."""
-        sizes = {path.name: path.stat().st_size for path in self.weights.files}
         dtypes: dict[str, int] = {}
         for one in self.tensors:
             dtypes[one.dtype] = dtypes.get(one.dtype, 0) + one.numbers
         details = {} if self.tokenizer is None else tokenizer_details(self.folder.path)
         rows = [tensor_row(one) for one in self.tensors]
         return {
-            "model": self.folder.name,
-            "path": str(self.folder.path),
-            "source": self.folder.source,
-            "revision": self.folder.revision,
+            **place_row(self.folder),
             "architecture": {"name": STATIC, "declared": [], "library": self.sentence.static},
             "parameters": {"total": self.numbers, "in_file": self.numbers},
             "table": {"tokens": self.tokens, "dimensions": self.width},
-            "weights": {
-                "format": self.weights.format,
-                "files": sizes,
-                "bytes": sum(sizes.values()),
-                "dtypes": dtypes,
-                "tensors": len(self.tensors),
-            },
+            "weights": weights_row(self.weights, dtypes, len(self.tensors)),
             "tokenizer": self.tokenizer and asdict(self.tokenizer) | details,
             "sentence": sentence_row(self.sentence),
             "warnings": self.warnings,

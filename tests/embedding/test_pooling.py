@@ -82,10 +82,10 @@ def test_every_length_is_theirs(length):
 def test_a_prompt_is_left_out_as_in_theirs(lengths, prompt, seed):
     """A text that is nothing but its prompt included."""
     states = states_of(lengths, seed=seed)
-    ours = pool(states, lengths, OURS, skip=[prompt] * len(lengths))
+    ours = pool(states, lengths, OURS, skip=prompt)
     expected = theirs(states, lengths, OURS, prompt_length=prompt)
     close(ours, expected)
-    of_numpy = pool(states.numpy(), lengths, OURS, skip=[prompt] * len(lengths))
+    of_numpy = pool(states.numpy(), lengths, OURS, skip=prompt)
     close(torch.from_numpy(of_numpy), expected)
 
 
@@ -122,10 +122,10 @@ def test_many_texts_of_one_length_and_one_alone_agree_to_the_last_bit(length):
 def test_stacked_layers_are_pooled_one_by_one():
     lengths = [4, 2, 2]
     states = states_of(lengths, 3)
-    found = pool(states, lengths, OURS, skip=[1, 0, 0])
+    found = pool(states, lengths, OURS, skip=1)
     assert found.shape == (3, 3, D * len(OURS))
     for layer in range(3):
-        close(found[:, layer], pool(states[:, layer], lengths, OURS, skip=[1, 0, 0]))
+        close(found[:, layer], pool(states[:, layer], lengths, OURS, skip=1))
 
 
 def test_values_by_hand():
