@@ -73,7 +73,7 @@ MODEL_FILES: tuple[str, ...] = (
     f"{PART}/config.json",
     f"{PART}/model.safetensors",  # of a Dense layer
     f"{PART}/pytorch_model.bin",
-    "router_config.json",  # of queries and documents that go through other modules
+    ROUTER,  # of queries and documents that go through other modules
     f"{ROUTED}/*.json",
     f"{ROUTED}/*.txt",
     f"{ROUTED}/model.safetensors",

@@ -148,10 +148,6 @@ def _labelled(
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
     columns, config = encoded.columns, report.config
-    counts = {
-        layer: config.num_attention_heads - len(config.pruned_heads.get(layer, ()))
-        for layer in maps
-    }
     return AttentionMaps(
         model=report.folder.name,
         tokens=columns["tokens"],
@@ -159,7 +155,7 @@ def _labelled(
         special=[index in quiet for index in columns["input_ids"]],
         maps=maps,
         layers=config.depth,
-        averaged=counts if choice.mean else {},
+        averaged={layer: config.heads(layer) for layer in maps} if choice.mean else {},
     )
 
 

@@ -67,27 +67,23 @@ def padded(keep: Tensor | None = None, at: int | None = None) -> Attend:
 class Recording:
     """A kernel like `padded` that also appends its attention map, [..., H, Lq, Lk], to `maps`.
 
-    The maps come in the order of the calls, so one per layer, and before dropout. Kernels around it
-    have its attributes, as `functools.wraps` gives them; so a head mask finds the maps.
+    The maps come in the order of the calls, so one per layer, and before dropout; `keep` is as in
+    `padded`. Kernels around it have its attributes, as `functools.wraps` gives them; so a head mask
+    finds the maps.
     """
 
-    def __init__(self, maps: list[Tensor], keep: Tensor | None, at: int | None) -> None:
-        self.maps, self.keep, self.at = maps, keep, at
+    def __init__(self, maps: list[Tensor], keep: Tensor | None = None) -> None:
+        self.maps, self.keep = maps, keep
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         """Attend and record the map."""
         q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
-        q, k, near = placed(q, k, distance, self.at)
+        q, k, near = placed(q, k, distance, None)
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         bias = _bias(q, k, self.keep, near)
         probabilities = (scores if bias is None else scores + bias).softmax(-1)
         self.maps.append(probabilities)
         return (F.dropout(probabilities, drop) @ v).transpose(-2, -3)
-
-
-def recording(maps: list[Tensor], keep: Tensor | None = None, at: int | None = None) -> Attend:
-    """Make the kernel that records its maps; `keep` and `at` are as in `padded`."""
-    return Recording(maps, keep, at)
 
 
 def placed(

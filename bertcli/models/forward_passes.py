@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import packed, recording
+from bertcli.models.attention import Recording, packed
 from bertcli.models.bert import BertModel
 
 
@@ -63,7 +63,7 @@ def attention_maps(
         places = model.config.most_tokens
         raise ModelError(f"{len(ids)} tokens, but the model has {places} positions")
     maps: list[torch.Tensor] = []
-    kernel = model.direction(recording(maps))
+    kernel = model.direction(Recording(maps))
     also = {name: torch.tensor([column]) for name, column in (extra or {}).items()}
     given = torch.tensor([ids]), torch.tensor([types])
     states = model.states(given[0], types=given[1], extra=also, kernels=kernel)

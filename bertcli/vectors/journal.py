@@ -90,16 +90,9 @@ class Files(NamedTuple):
 
     def clear(self) -> None:
         """Remove all that an unfinished run leaves; the data first, as the journal speaks of it."""
-        for path in (
-            self.whole,
-            self.new_index,
-            self.vectors,
-            self.metas,
-            _making(self.journal),
-            self.journal,
-        ):
+        data = self.whole, self.new_index, self.vectors, self.metas
+        for path in (*data, _making(self.journal), self.journal, _making(self.manifest)):
             path.unlink(missing_ok=True)
-        _making(self.manifest).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
 LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
 
 
@@ -176,15 +177,9 @@ class EmbedRun:
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
-        for name in (
-            "asked",
-            "flags",
-            "taken",
-            "max_record_bytes",
-        ):  # no record is another by these
-            del source[name]
         texts = source.pop("texts")
-        return {**made_by(self.embedder), "input": source | {"texts": len(texts)}}
+        read = {name: it for name, it in source.items() if name not in NOT_OF_RECORDS}
+        return {**made_by(self.embedder), "input": read | {"texts": len(texts)}}
 
     def _manifest(self, digest: InputDigest) -> dict[str, Any]:
         tally = asdict(self.tally) | {"skipped": self.reader.skipped}

@@ -109,23 +109,25 @@ def _named(row: Mapping[str, Any], where: str, names: TermNames) -> np.ndarray:
 
 
 def _terms(ids: Any, weights: Any, where: str) -> np.ndarray:
-    try:
-        found = np.array([ids, weights], np.float32).T
-    except (TypeError, ValueError, OverflowError):
-        found = np.zeros((0, 0), np.float32)
+    found = _floats([ids, weights]).T
     if found.ndim != 2 or found.shape[1] != 2 or not np.isfinite(found).all():
         raise InputError(f"{where}: not as many ids as weights, all of them numbers", MAKE_AGAIN)
     return found
 
 
 def _vectors(value: Any, where: str) -> np.ndarray:
-    try:
-        found = np.array(value, np.float32)
-    except (TypeError, ValueError, OverflowError):
-        found = np.zeros(0, np.float32)
+    found = _floats(value)
     if found.ndim != 2 or not np.isfinite(found).all():
         raise InputError(f"{where}: no vectors of tokens in the field {VECTORS!r}", MAKE_AGAIN)
     return found
+
+
+def _floats(value: Any) -> np.ndarray:
+    """Return lists of numbers as an array, and what is none as a list of nothing."""
+    try:
+        return np.array(value, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return np.zeros(0, np.float32)
 
 
 def _of_matrix(path: str) -> Iterator[Lists]:

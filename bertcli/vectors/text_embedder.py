@@ -149,17 +149,22 @@ class TextEmbedder(Embedder):
         """Return an embedder with other options, of the same open model where that can be."""
         asked = {**self.asked, **options}
         wanted = embed_options(asked)
-        if wanted.sparse or self.terms or self._matched(wanted):
+        if not self._serves(wanted):
             return replace(self.open(self.folder, wanted, InLog(LOG), extra=True), asked=asked)
-        other = settled(wanted, self.sentence)
-        own = embed_options(self.asked).own_modules != wanted.own_modules
-        own = own and bool({*self.sentence.modules} - PLAIN)
-        if own or self._computes(other) != self._computes(self.options):
-            return replace(self.open(self.folder, wanted, InLog(LOG), extra=True), asked=asked)
-        made = replace(self, options=other, asked=asked)
-        if other.dim is not None:
-            check_dim(other.dim, made.width)
+        made = replace(self, options=settled(wanted, self.sentence), asked=asked)
+        if made.options.dim is not None:
+            check_dim(made.options.dim, made.width)
         return made
+
+    def _serves(self, wanted: EmbedOptions) -> bool:
+        """Tell whether the open model is what these options ask for."""
+        if wanted.sparse or self.terms or self._matched(wanted):
+            return False
+        computes = self._computes(settled(wanted, self.sentence))
+        own = embed_options(self.asked).own_modules != wanted.own_modules
+        if own and {*self.sentence.modules} - PLAIN:
+            return False
+        return computes == self._computes(self.options)
 
     def _matched(self, wanted: EmbedOptions) -> bool:
         """Tell whether tokens are matched one by one, or were: their role and length differ."""

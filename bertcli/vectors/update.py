@@ -20,7 +20,7 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.token_vectors import windows_of
 from bertcli.files.jsonl import objects_of
 from bertcli.inference.progress import Ran
-from bertcli.tokenizing.run import Batch, RaggedBatch, TokenizeRun
+from bertcli.tokenizing.run import Batch, RaggedBatch, TokenizeRun, each_of
 from bertcli.vectors.fingerprint import TextDigests
 from bertcli.vectors.journal import Files
 from bertcli.vectors.reading import floats
@@ -71,8 +71,7 @@ class KnownVectors:
     def _parts(self, embedder: Embedder, batch: Batch) -> Iterator[Ran | EmbeddedBlock]:
         if not len(batch):
             return
-        flat = isinstance(batch, RaggedBatch)
-        items = windows_of(batch.encoded(COLUMNS) if isinstance(batch, RaggedBatch) else batch)
+        items = windows_of(each_of(batch, COLUMNS))
         digests = self.digests.of([windows[0].record for windows in items])
         old = np.array([self.rows.get(one, -1) for one in digests])
         fresh = np.flatnonzero(old < 0)
@@ -88,7 +87,7 @@ class KnownVectors:
             else:
                 vectors[fresh] = part.vectors
         self.reused += len(old) - len(fresh)
-        firsts = batch if flat else [windows[0] for windows in items]
+        firsts = batch if isinstance(batch, RaggedBatch) else [windows[0] for windows in items]
         yield EmbeddedBlock(firsts, vectors)
 
 

@@ -20,7 +20,7 @@ from bertcli.checkpoints import shapes
 from bertcli.checkpoints.load import load, save
 from bertcli.errors import ModelError
 from bertcli.families.registry import FAMILIES
-from bertcli.models.attention import recording
+from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.decoder import Decoder
@@ -63,7 +63,7 @@ def compare_states(theirs, ours, inputs):
     real = keep.bool()
     wanted = call(theirs, *inputs, output_hidden_states=True, output_attentions=True)
     maps = []
-    states = list(ours.states(ids, types=types, kernels=recording(maps, keep)))
+    states = list(ours.states(ids, types=types, kernels=Recording(maps, keep)))
     for got, expected in zip(states, wanted.hidden_states, strict=True):
         close(got[real], expected[real])
     for got, expected in zip(maps, wanted.attentions, strict=True):

@@ -164,7 +164,7 @@ def test_text_that_is_too_long_is_cut_and_said(capsys):
 
 
 def test_maps_that_memory_has_no_room_for(monkeypatch):
-    monkeypatch.setattr(forward_passes, "recording", lambda maps: torch.empty(1 << 50))
+    monkeypatch.setattr(forward_passes, "Recording", lambda maps: torch.empty(1 << 50))
     done = bad("inspect", "--attention", "a", "-m", TINY)
     assert done.error == "out of memory"
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.inference.runner import first_tokens
-from bertcli.models.attention import packed, padded, recording
+from bertcli.models.attention import Recording, packed, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import encode, positions
 from bertcli.models.heads import ARCHITECTURES
@@ -72,9 +72,9 @@ def test_packed_maps_are_those_of_each_text():
     model = model_of(num_hidden_layers=1)
     maps, alone = [], []
     ids = torch.arange(1, 9)
-    kernel = packed([3, 3, 2], recording(maps))
+    kernel = packed([3, 3, 2], Recording(maps))
     model(ids, at=positions([3, 3, 2]), kernels=kernel)
-    model(ids[6:][None], kernels=recording(alone))
+    model(ids[6:][None], kernels=Recording(alone))
     assert [tuple(one.shape) for one in maps] == [(2, 4, 3, 3), (1, 4, 2, 2)]
     close(maps[1], alone[0], 1e-10)
 

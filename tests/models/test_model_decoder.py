@@ -5,7 +5,7 @@ import torch
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import padded, recording
+from bertcli.models.attention import Recording, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Cache, Decoder, memories
 from bertcli.models.heads import BertLMHeadModel
@@ -96,7 +96,7 @@ def test_each_token_is_computed_once():
 @torch.no_grad()
 def test_a_cache_goes_around_any_kernel():
     cache, maps = Cache(), []
-    attend = cache.over(recording(maps))
+    attend = cache.over(Recording(maps))
     for _ in range(2):
         q = torch.randn(1, 3, 4, 8)
         attend(q, q, q, NoDistance(), 0.0)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from bertcli.models.attention import recording
+from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.forward_passes import encode
@@ -67,7 +67,7 @@ def test_hidden_states_and_attentions_are_those_of_transformers(folder, model, i
         output_attentions=True,
     )
     maps = []
-    recorded = list(model.states(ids, types=types, kernels=recording(maps, keep)))
+    recorded = list(model.states(ids, types=types, kernels=Recording(maps, keep)))
     for got in (recorded, list(model.states(ids, keep, types))):
         for ours, wanted in zip(got, expected.hidden_states, strict=True):
             close(ours[keep.bool()], wanted[keep.bool()])

@@ -5,7 +5,7 @@ import torch
 from model_reference import close, load, randomise, texts, theirs, tiny
 
 from bertcli.families.bert import BERT
-from bertcli.models.attention import causal, padded, recording
+from bertcli.models.attention import Recording, causal, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Decoder, memories
 from bertcli.models.heads import ARCHITECTURES
@@ -74,7 +74,7 @@ def test_hidden_states_and_attentions_are_those_of_transformers():
     ids, keep, types = texts()
     expected = call(reference, ids, keep, types, output_hidden_states=True, output_attentions=True)
     maps = []
-    states = list(model.states(ids, types=types, kernels=recording(maps, keep)))
+    states = list(model.states(ids, types=types, kernels=Recording(maps, keep)))
     assert len(states) == 4 and len(maps) == 3
     for got, wanted in zip(states, expected.hidden_states, strict=True):
         close(got[keep.bool()], wanted[keep.bool()])
@@ -202,7 +202,7 @@ def test_masks_of_queries_and_keys_are_those_of_transformers(is_decoder):
     for given in (mask, mask.long(), mask.float()):
         close(model(ids, given, types), expected.last_hidden_state)
     maps = []
-    model(ids, types=types, kernels=recording(maps, mask))
+    model(ids, types=types, kernels=Recording(maps, mask))
     for got, wanted in zip(maps, expected.attentions, strict=True):
         close(got, wanted)
     if is_decoder:
@@ -245,7 +245,7 @@ def test_causal_attentions_are_those_of_transformers():
     ids, keep, types = texts()
     expected = call(reference, ids, keep, types, output_attentions=True).attentions
     maps = []
-    model(ids, types=types, kernels=causal(recording(maps, keep)))
+    model(ids, types=types, kernels=causal(Recording(maps, keep)))
     rows = keep.bool()[:, None].expand(-1, 4, -1)
     for got, wanted in zip(maps, expected, strict=True):
         close(got[rows], wanted[rows])

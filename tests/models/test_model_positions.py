@@ -7,7 +7,7 @@ import torch
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import padded, recording
+from bertcli.models.attention import Recording, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Decoder
 from bertcli.models.positions import SinusoidalPositions
@@ -35,7 +35,7 @@ def test_relative_positions_are_the_loop(scheme):
     model = randomise(BertModel(tiny(position_embedding_type=scheme))).eval()
     ids, keep, types = texts()
     maps = []
-    before, after, *_ = model.states(ids, types=types, kernels=recording(maps, keep))
+    before, after, *_ = model.states(ids, types=types, kernels=Recording(maps, keep))
     attention = model.encoder.layer[0].attention
     table = attention.self.distance_embedding.weight
     assert table.shape == (2 * 24 - 1, 8)
@@ -54,7 +54,7 @@ def test_relative_positions_are_the_loop(scheme):
         layer = model.encoder.layer[0]
         expected = layer.feed_forward(attention.output(torch.cat(heads, -1), x))
         close(after[text][keep[text].bool()], expected)
-    close(model(ids, keep, types), model.encoder(before, recording([], keep)))
+    close(model(ids, keep, types), model.encoder(before, Recording([], keep)))
 
 
 @pytest.mark.parametrize("scheme", RELATIVE)

@@ -7,7 +7,7 @@ import torch
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.checkpoints import shapes
-from bertcli.models.attention import bidirectional, causal, head_masked, padded, recording
+from bertcli.models.attention import Recording, bidirectional, causal, head_masked, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.decoder import Cache
@@ -88,12 +88,12 @@ def test_maps_recorded_under_a_head_mask_are_masked(model, around):
         lambda kernel, row: around(head_masked(kernel, row)),
     ):
         plain, maps = [], []
-        kernels = [order(recording(maps, keep), row) for row in weights]
+        kernels = [order(Recording(maps, keep), row) for row in weights]
         states = model(ids, types=types, kernels=kernels)
         x = model.embeddings(ids, types)
         for layer, row, got in zip(model.encoder.layer, weights, maps, strict=True):
             x_next = layer(x, order(padded(keep), row))
-            layer(x, around(recording(plain, keep)))
+            layer(x, around(Recording(plain, keep)))
             close(got, plain[-1] * row[:, None, None])
             x = x_next
         close(states, x)
@@ -107,7 +107,7 @@ def test_maps_under_a_head_mask_are_the_loop(model):
     weights = torch.ones(3, 4)
     for layer, heads in SILENT.items():
         weights[layer, list(heads)] = 0
-    kernels = [head_masked(recording(maps, keep), row) for row in weights]
+    kernels = [head_masked(Recording(maps, keep), row) for row in weights]
     close(model(ids, types=types, kernels=kernels), expected)
     for got, want in zip(maps, wanted, strict=True):
         close(got, want)
@@ -115,8 +115,8 @@ def test_maps_under_a_head_mask_are_the_loop(model):
     by_text[1, 0, 2] = 0
     plain, maps = [], []
     x = model.embeddings(ids, types)
-    model.encoder.layer[0](x, recording(plain, keep))
-    model.encoder.layer[0](x, head_masked(recording(maps, keep), by_text))
+    model.encoder.layer[0](x, Recording(plain, keep))
+    model.encoder.layer[0](x, head_masked(Recording(maps, keep), by_text))
     plain[0][1, 2] = 0
     close(maps[0], plain[0])
 

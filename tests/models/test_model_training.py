@@ -5,7 +5,7 @@ import torch
 from model_reference import close, randomise, texts, tiny
 from torch.nn import functional as F
 
-from bertcli.models.attention import recording
+from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel, recomputing
 from bertcli.models.heads import ARCHITECTURES, BertForPreTraining
 from bertcli.models.positions import NoDistance
@@ -128,6 +128,6 @@ def test_classifiers_drop_as_their_config_says(name, own, used):
 def test_recording_drops_after_recording():
     """The map is a distribution, and what is mixed is not."""
     maps, v = [], torch.ones(1, 64, 1, 8)
-    mixed = recording(maps)(v, v, v, NoDistance(), 0.5)
+    mixed = Recording(maps)(v, v, v, NoDistance(), 0.5)
     close(maps[0].sum(-1), torch.ones(1, 1, 64))
     assert mixed.std() > 0.01 and abs(mixed.mean() - 1) < 0.1
