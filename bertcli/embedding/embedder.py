@@ -127,11 +127,12 @@ class Embedder:
             options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
         options = settled(options, sentence)
         terms = sparse.maker(folder.path, tokenizer()) if sparse else None
-        reading = Reading(first=reads_first(options, sentence), idle=late.idle if late else None)
-        pooler = _pooler(options, spec.kind)
-        spec = replace(spec, compute=options, reading=reading, pooler=pooler)
         refuse_changed_words(spec, options, late)
-        spec = replace(spec, reading=_reading(spec, options, of_tokens))
+        layers, combine = _layers(place, options, of_tokens)
+        first, idle = reads_first(options, sentence), late.idle if late else None
+        reading = Reading(layers, combine, first, idle=idle)
+        pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
+        spec = replace(spec, compute=options, reading=reading, pooler=pooler)
         runtime = open_runtime(spec, tokenizer, tell)
         embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
         return embedder._checked()
@@ -525,11 +526,6 @@ def _sparse(folder: Path, options: EmbedOptions) -> SparseModel:
     return read_sparse(folder, options)
 
 
-def _pooler(options: EmbedOptions, kind: str) -> bool | None:
-    """Tell whether a model needs its pooler; None where its class says that."""
-    return None if kind == "BertForMaskedLM" else options.pooling == "pooler"
-
-
 def late_of(
     folder: Path, options: EmbedOptions, tokenizer: TokenizerLoader
 ) -> LateInteraction | None:
@@ -542,20 +538,21 @@ def late_of(
     return late and replace(late, is_query=options.prompt_name == QUERY)
 
 
-def _reading(spec: ModelSpec, options: EmbedOptions, modules: Sequence[VectorModule]) -> Reading:
-    """Return what is read off the model: the layers asked for, or those that a module weighs."""
-    first = spec.reading.first
+def _layers(
+    folder: Path, options: EmbedOptions, modules: Sequence[VectorModule]
+) -> tuple[tuple[int, ...], str]:
+    """Return the layers to read, and how to combine them: as asked, or as a module weighs them."""
     if not modules or not isinstance(modules[0], WeightedLayers):
-        return replace(spec.reading, layers=options.layers, combine=options.combine)
+        return options.layers, options.combine
     if options.layers != (-1,):
         raise UsageError(
             "--layers cannot be combined with this model's own WeightedLayerPooling",
             "give --pooling (mean, cls, ...) as well",
         )
-    layers, depth = modules[0].layers, read_config(spec.folder).num_hidden_layers
+    layers, depth = modules[0].layers, read_config(folder).num_hidden_layers
     if layers[-1] != depth:
         raise ModelError(
-            f"{spec.folder}: WeightedLayerPooling has weights for layers {layers[0]} to "
+            f"{folder}: WeightedLayerPooling has weights for layers {layers[0]} to "
             f"{layers[-1]}, and the model has layers 0 to {depth}"
         )
-    return Reading(layers, "stack", first)
+    return layers, "stack"

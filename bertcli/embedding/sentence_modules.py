@@ -196,10 +196,6 @@ def _activation(config: JsonObject) -> str:
     return name
 
 
-def _unit_length(folder: Path) -> UnitLength:
-    return UnitLength()
-
-
 def _vector_norm(folder: Path) -> VectorNorm:
     tensors = _numbers(folder)
     weight = _shaped(tensors, "norm.weight", folder, 1)
@@ -223,7 +219,7 @@ def _numbers(folder: Path) -> dict[str, np.ndarray]:
 
 READERS: Mapping[str, Callable[[Path], VectorModule]] = {
     "Dense": _dense,
-    "Normalize": _unit_length,
+    "Normalize": lambda folder: UnitLength(),
     "LayerNorm": _vector_norm,
     "WeightedLayerPooling": _weighted_layers,
 }

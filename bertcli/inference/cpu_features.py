@@ -21,8 +21,5 @@ def cpu_flags() -> set[str]:
 
 def cpu_features() -> str:
     """Return the kind of the CPU and those of its flags that arithmetic depends on."""
-    return " ".join([platform.machine(), *sorted(filter(_matters, cpu_flags()))])
-
-
-def _matters(flag: str) -> bool:
-    return flag.startswith(ARITHMETIC)
+    flags = (flag for flag in cpu_flags() if flag.startswith(ARITHMETIC))
+    return " ".join([platform.machine(), *sorted(flags)])

@@ -14,11 +14,10 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.head import Head, Stream, streamed, token_logits
 from bertcli.tasks.results import Result
-from bertcli.tasks.spans import Choosing
+from bertcli.tasks.spans import NONE, Choosing
 from bertcli.tokenizing.columns import Encoded, Layout
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
-NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
 WINDOW, SHARED = 384, 128  # tokens
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bertcli.checkpoints.names import own_layer
 from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
 from bertcli.embedding.pooling import split
 from bertcli.errors import ModelError
@@ -167,12 +168,8 @@ class Head:
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
     """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
     if spec.kind != "BertForMaskedLM":
-        structure = read_config(spec.folder).structure
-        heads = {
-            "BertForSequenceClassification": structure.text_head,
-            "BertForMultipleChoice": structure.choice_head,
-        }
-        mean = spec.kind in heads and heads[spec.kind].mean
+        own = own_layer(read_config(spec.folder), spec.kind)
+        mean = own is not None and own.mean
         return Reading(first=spec.kind in WHOLE and not mean, mean=mean)
     token = tokenizer.roles["mask_token"]
     mask = tokenizer.special_ids().get(token)

@@ -14,6 +14,8 @@ import numpy as np
 
 from bertcli.tokenizing.columns import Encoded, span
 
+NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
+
 
 class Span(NamedTuple):
     """A candidate: its score, and its first and last token."""
@@ -46,7 +48,7 @@ class Choosing:
                 same = found.setdefault(answer["answer"].lower(), answer)
                 if same is not answer:
                     same["score"] += answer["score"]
-        rest = [_no_answer(nothing)] if self.no_answer else []
+        rest = [{**NONE, "score": nothing}] if self.no_answer else []
         return sorted([*found.values(), *rest], key=lambda one: -one["score"])[: self.top_k]
 
 
@@ -86,7 +88,3 @@ def in_context(item: Encoded, best: Span) -> dict[str, Any]:
     context = item.record.pair
     text = context[start:end] if isinstance(context, str) else ""
     return {"answer": text, "score": best.score, "start": start, "end": end}
-
-
-def _no_answer(score: float) -> dict[str, Any]:
-    return {"answer": "", "score": score, "start": 0, "end": 0}

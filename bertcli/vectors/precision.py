@@ -33,10 +33,14 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
         case "float32":
             return vectors.astype(np.float32)
         case "float16":
-            return _half(vectors)
+            check_values(vectors, precision)
+            return vectors.astype(np.float16)
         case "int8" | "uint8":
-            bucket = _buckets(vectors, precision, ranges)
-            return bucket.astype(np.uint8) if precision == "uint8" else _signed(bucket)
+            least, step = _steps(precision, ranges)
+            bucket: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
+            return (
+                bucket.astype(np.uint8) if precision == "uint8" else (bucket - 128).astype(np.int8)
+            )
         case "binary":
             return (np.packbits(vectors > 0, axis=-1) ^ 0x80).view(np.int8)
         case "ubinary":
@@ -127,21 +131,6 @@ def check_values(vectors: Floats, precision: str) -> None:
         )
 
 
-def _half(vectors: Floats) -> NDArray[np.float16]:
-    import numpy as np
-
-    check_values(vectors, "float16")
-    return vectors.astype(np.float16)
-
-
-def _buckets(vectors: Floats, precision: str, ranges: Floats | None) -> Floats:
-    import numpy as np
-
-    least, step = _steps(precision, ranges)
-    found: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
-    return found
-
-
 def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
     """Return the least value and the width of a bucket for each dimension; a constant has 1."""
     import numpy as np
@@ -154,9 +143,3 @@ def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
     ranges = ranges.astype(np.float32, copy=False)
     step = (ranges[1] - ranges[0]) / BUCKETS
     return ranges[0], np.where(step == 0, np.float32(1), step).astype(np.float32, copy=False)
-
-
-def _signed(buckets: Floats) -> NDArray[np.int8]:
-    import numpy as np
-
-    return (buckets - 128).astype(np.int8)
