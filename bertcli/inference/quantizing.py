@@ -45,10 +45,8 @@ Columns = list[np.ndarray]  # ids and types [1, L] of a text
 def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Columns]:
     """Return the texts of the sample as a model takes them."""
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
-    layout, token = (
-        Layout(truncation="longest_first", max_length=config.most_tokens),
-        spec.reading.token,
-    )
+    layout = Layout(truncation="longest_first", max_length=config.most_tokens)
+    token = spec.reading.token
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()
     found = []
     for item in tokenizer.encode([Record(line) for line in lines], layout):

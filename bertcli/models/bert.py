@@ -65,9 +65,10 @@ def as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-def _norm(config: BertConfig) -> nn.LayerNorm:
-    bias = config.structure.norm_bias
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=bias)
+def layer_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm:
+    """Return the norm of vectors of this width, by default of hidden states."""
+    size, bias = width or config.hidden_size, config.structure.norm_bias
+    return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
 
 
 def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
@@ -120,8 +121,7 @@ class BertEmbeddings(nn.Module):
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.extra = extra_tables(config.extra_embeddings, width)
-        bias = config.structure.norm_bias
-        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=bias)
+        self.LayerNorm = layer_norm(config, width)
         self.dropout = _dropout(config, config.structure.dropouts.embeddings)
         self.project: nn.Module = nn.Identity()
         if structure.embedding_size is not None:
@@ -204,7 +204,7 @@ class BertSelfOutput(Residual):
     def __init__(self, config: BertConfig, width: int) -> None:
         structure = config.structure
         dense = nn.Linear(width, config.hidden_size, structure.attention_bias)
-        norm = as_it_is if structure.norm_first else _norm(config)
+        norm = as_it_is if structure.norm_first else layer_norm(config)
         super().__init__(dense, norm, _dropout(config, structure.dropouts.attended))
 
 
@@ -215,7 +215,7 @@ class BertOutput(Residual):
         structure = config.structure
         bias = structure.feed_forward_bias[1]
         dense = nn.Linear(config.intermediate_size, config.hidden_size, bias)
-        norm = as_it_is if structure.norm_first else _norm(config)
+        norm = as_it_is if structure.norm_first else layer_norm(config)
         super().__init__(dense, norm, _dropout(config, structure.dropouts.fed))
 
 
@@ -278,14 +278,14 @@ class BertLayer(nn.Module):
         """Make layer `index`; `table` is the one of distances, where layers share it."""
         super().__init__()
         distance, structure = distances(config, index, table), config.structure
-        norm = _norm(config) if structure.norm_first and index else as_it_is
+        norm = layer_norm(config) if structure.norm_first and index else as_it_is
         self.attention = BertAttention(config, config.heads(index), distance, norm)
         self.crossattention: nn.Module = Absent("cross-attention")
         if config.add_cross_attention and not config.is_decoder:
             raise ModelError("add_cross_attention needs is_decoder as well")
         if config.add_cross_attention:
             self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
-        self.LayerNorm: Normed = _norm(config) if structure.norm_first else as_it_is
+        self.LayerNorm: Normed = layer_norm(config) if structure.norm_first else as_it_is
         self.intermediate = (GatedIntermediate if structure.gated else BertIntermediate)(config)
         self.output = BertOutput(config)
         self.call: Call = directly
@@ -327,7 +327,7 @@ class BertEncoder(nn.Module):
             self.relative_attention_bias = table
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
-        self.LayerNorm: Normed = _norm(config) if config.structure.norm_first else as_it_is
+        self.LayerNorm: Normed = layer_norm(config) if config.structure.norm_first else as_it_is
         self.call: Call = directly
 
     def at(self, place: int) -> BertLayer:

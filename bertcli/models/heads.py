@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertcli.errors import ModelError
 from bertcli.families.structure import TextHead
 from bertcli.models.activations import activation
-from bertcli.models.bert import BertModel, Kernels, as_it_is
+from bertcli.models.bert import BertModel, Kernels, as_it_is, layer_norm
 from bertcli.models.config import BertConfig
 
 
@@ -83,8 +83,7 @@ class BertPredictionHeadTransform(nn.Module):
         head, width = config.structure.word_head, config.table_size
         self.dense = nn.Linear(config.hidden_size, width, head.dense_bias)
         self.activation = activation(head.activation or config.hidden_act)
-        bias = config.structure.norm_bias
-        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=bias)
+        self.LayerNorm = layer_norm(config, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., width], the width of the word embeddings."""
@@ -217,10 +216,7 @@ class OwnLayer(nn.Module):
             self.before = own or _dropout(config, head)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=head.bias)
         self.activation = activation(head.activation)
-        self.LayerNorm: nn.Module = nn.Identity()
-        if head.norm:
-            width, bias = config.hidden_size, config.structure.norm_bias
-            self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=bias)
+        self.LayerNorm = layer_norm(config) if head.norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., hidden]."""
