@@ -4,6 +4,10 @@ import os
 import signal
 from pathlib import Path
 
+# Threads of torch that wait for each other sleep: as many workers as cores, each with threads for
+# all cores, would else wait in a loop, and take the cores from those that are waited for.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
