@@ -3,7 +3,7 @@
 A compiled model is kept in `compiled_cache`, by a digest of everything that it depends on: weights,
 config, what is read off the model, versions, the CPU. `compiling` makes it.
 
-Texts of one length make a batch: padding would change the last bits of a vector.
+Texts whose rows have one length make a batch (`rows`): a vector depends on its text alone.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from bertcli.inference.openvino import (
     settings,
 )
 from bertcli.inference.options import several
+from bertcli.inference.rows import FORM, RowLayout
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens
 from bertcli.inference.runtime import ModelSpec, Runtime, TokenizerLoader
 from bertcli.inference.tell import SILENCE, Tell
@@ -57,7 +58,7 @@ class InGraph:
 
 @dataclass
 class CompiledRunner(BatchRunner):
-    """A compiled model, run by this process over texts of one length at a time."""
+    """A compiled model, run by this process over texts whose rows have one length."""
 
     model: Any  # of OpenVINO
     blob: np.ndarray  # what it reads its weights from
@@ -68,25 +69,28 @@ class CompiledRunner(BatchRunner):
     where = "cpu"
 
     def __post_init__(self) -> None:
+        self.layout = RowLayout(self.spec.reading, read_config(self.spec.folder).most_tokens)
         self.request, self.tensor = self.model.create_infer_request(), openvino_core().Tensor
         if gc.get_freeze_count():  # the command line: to free a model at its end takes 25 ms, but
             self.circle = self  # a process that ends frees all at once
 
+    def counted(self, texts: Tokens) -> Places:
+        """Return the lengths of the rows."""
+        return self.layout.lengths(texts.lengths)
+
     def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
-        """Yield the texts of each length, the longest first."""
-        counts = np.array(self._read(texts))
-        for length in sorted({*texts.lengths.tolist()}, reverse=True):
-            alike = np.flatnonzero(texts.lengths == length)
+        """Yield the texts of each length of rows, the longest first."""
+        counts, lengths = np.array(self._read(texts)), self.counted(texts)
+        for length in sorted({*lengths.tolist()}, reverse=True):
+            alike = np.flatnonzero(lengths == length)
             most = budget
             if self.spec.reading.token is not None:  # each of them becomes a row of logits
                 most = min(budget, int(MARKED // max(1, counts[alike].max()) * length))
             yield alike, most
 
     def vectors(self, batch: Tokens, finish: Finish) -> Kept:
-        """Run a batch of texts of one length."""
-        shape = (len(batch), -1)
-        columns = (column.astype(np.int64).reshape(shape) for column in (batch.ids, batch.types))
-        given = dict(enumerate(map(self.tensor, columns)))
+        """Run a batch of texts whose rows have one length."""
+        given = dict(enumerate(map(self.tensor, self.layout.of(batch))))
         (states,) = self.request.infer(given, False, False).values()  # packed, and copied
         kept: Kept = finish(InGraph(), states, self._read(batch))
         return kept
@@ -143,7 +147,7 @@ class CompiledRuntime(Runtime):
             "cpu": cpu_features(),
             "dtype": self.spec.compute.dtype,
             **({"accuracy": self.accuracy} if self.accuracy else {}),
-            "kernel": "equal lengths",
+            "kernel": FORM,
             "linear": "compiled",
             "device": "cpu",
             "threads": None,  # the numbers do not depend on them
@@ -240,6 +244,7 @@ def described(spec: ModelSpec) -> dict[str, Any]:
         "reading": asdict(spec.reading),
         "pooler": bool(spec.pooler),
         "bertcli": __version__,
+        "graph": FORM,
         "openvino": openvino_version(),
         "dtype": spec.compute.dtype,
         "settings": settings(spec.compute.dtype),

@@ -1,15 +1,14 @@
 """A BertModel, compiled by OpenVINO for the CPU of this machine.
 
 OpenVINO reads the model as torch traces it: the same modules and weights, no second description of
-the network. What is compiled takes ids and token types [B, L], texts of one length without padding,
-and returns what is read off the model, packed: the states of tokens, or what the pooler or the head
-makes of them, [n, D...].
+the network. What is compiled takes texts as `rows` lays them out, and returns what is read off the
+model, packed: the states of tokens, or what the pooler or the head makes of them, [n, D...].
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,32 +29,18 @@ from bertcli.inference.quantizing import (
     quantized,
     separate_loud,
 )
+from bertcli.inference.rows import LaidOut, RowLayout
+from bertcli.inference.runner import Tokens
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.tell import Tell
 from bertcli.models.attention import Attend, Distance, placed
 from bertcli.models.bert import BertModel, directly
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
 
+HIDDEN = -1e30  # added to the score of what is no token: its share of attention is 0
 FAR = 0.9  # the mean cosine to float32 of a format that is not good enough
 TRIED = (1, 2, 19, 130)  # tokens of the texts that compiled models are compared on
 NEAR = 1e-4  # of the largest number; a kernel that is wrong is off by as much as the numbers
-
-
-def with_mask(at: int | None = None) -> Attend:
-    """Make the kernel for [B, L] that adds a bias to the scores, be it of zeros.
-
-    OpenVINO 2026.4 computes attention without one wrongly, from 16 tokens on. ``at`` is the place
-    of the first query.
-    """
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # [B, L, H, D] -> [B, H, L, D]
-        q, k, bias = placed(q, k, distance, at)
-        if bias is None:
-            bias = torch.zeros_like(k[:, :1, :, 0]).unsqueeze(-2)  # [B, 1, 1, L]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(-2, -3)
-
-    return attend
 
 
 class CompiledGraph(nn.Module):
@@ -67,31 +52,65 @@ class CompiledGraph(nn.Module):
         self.bert = model.bert if isinstance(model, BertWithHead) else model
         self.reading, self.pooled = spec.reading, bool(spec.pooler)
         self.layers = spec.reading.indices(self.bert.config.depth)
+        self.layout = RowLayout(spec.reading, self.bert.config.most_tokens)
 
-    def forward(self, ids: Tensor, types: Tensor) -> Tensor:
-        """Map ids and types [B, L] to states or logits [n, D...]."""
+    def forward(
+        self, ids: Tensor, types: Tensor, back: Tensor, rows: Tensor, lengths: Tensor, read: Tensor
+    ) -> Tensor:
+        """Map the arrays of `LaidOut` to states or logits [n, D...]."""
         first, top = self.reading.first, max(self.layers)
-        kernels = self.bert.direction(with_mask())
+        real = torch.arange(rows.shape[1]) < lengths[:, None]  # [B, L]
+        bias = torch.where(real, 0.0, HIDDEN)[:, None, None]
+        kernels = self.bert.direction(in_rows(rows, back, bias))
+        asking = self.bert.direction(of_first(rows, bias))
+        at, encoder = back % rows.shape[1], self.bert.encoder
         wanted: dict[int, Tensor] = {}
-        for index, state in enumerate(self.bert.states(ids, types=types, kernels=kernels)):
+        for index, state in enumerate(self.bert.states(ids, types=types, at=at, kernels=kernels)):
             if index in self.layers:
-                wanted[index] = state[:, :1] if first else state
+                wanted[index] = state[read] if first else state
             if first and index == top - 1:
-                wanted[top] = self._first(top, state)
+                wanted[top] = encoder.some(index, state[read], asking, state)
             if top in wanted:
                 break
         found = combined([wanted[index] for index in self.layers], self.reading.combine)
-        token = self.reading.token
-        packed = found.flatten(0, 1) if token is None else found[ids == token]
         if self.reading.mean:
-            packed = found.mean(1)
+            kept = real.unflatten(1, (-1, *[1] * (found.ndim - 1)))
+            total = torch.where(kept, found[rows], 0.0).sum(1)
+            found = total / lengths.reshape(-1, *[1] * (total.ndim - 1))
+        elif not first:
+            found = found[read]
         if self.pooled:
-            packed = self.bert.pooler(found[:, 0])
-        return packed if self.head is None else self.head.packed_logits(packed)
+            found = self.bert.pooler(found)
+        return found if self.head is None else self.head.packed_logits(found)
 
-    def _first(self, index: int, below: Tensor) -> Tensor:
-        kernel = self.bert.direction(with_mask(at=0))
-        return self.bert.encoder.some(index - 1, below[:, :1], kernel, below)
+
+def in_rows(rows: Tensor, back: Tensor, bias: Tensor) -> Attend:
+    """Make the kernel for [T] that attends in rows, [B, L], with a bias that hides their ends."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        return attended(q[rows], k[rows], v[rows], distance, bias).flatten(0, 1)[back]
+
+    return attend
+
+
+def of_first(rows: Tensor, bias: Tensor) -> Attend:
+    """Make the kernel for the first token of each text, queries [B]."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        return attended(q[:, None], k[rows], v[rows], distance, bias)[:, 0]
+
+    return attend
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, distance: Distance, hidden: Tensor) -> Tensor:
+    """Attend from q [B, Lq, H, D] to k, v [B, L, H, D], from the first token on.
+
+    OpenVINO 2026.4 computes attention without a bias wrongly, from 16 tokens on.
+    """
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    q, k, near = placed(q, k, distance, 0)
+    bias = hidden if near is None else near + hidden
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
 
 
 @torch.inference_mode()
@@ -114,19 +133,21 @@ def compiled(spec: ModelSpec, tell: Tell) -> CompiledModel:
     held_out = [texts.pop(at) for at in reversed(range(0, len(texts), HELD_OUT))]
     if library:
         separate_loud(graph.bert, texts)
-    found = _compiled(graph, dtype, lambda it: quantized(library, it, texts) if library else it)
+    laid = [*map(graph.layout.of, texts)]
+    found = _compiled(graph, dtype, lambda it: quantized(library, it, laid) if library else it)
     accuracy: dict[str, Any] = {"nncf": library.__version__} if library else {}
     if dtype == "float32":
         _compare(graph, found)
     else:
-        accuracy |= agreement(partial(_by_torch, graph), lambda text: found(text)[0], held_out)
+        laid = [*map(graph.layout.of, held_out)]
+        accuracy |= agreement(partial(_by_torch, graph), lambda text: found(text)[0], laid)
         _refuse_far(dtype, accuracy["mean_cosine"])
     return CompiledModel(np.frombuffer(found.export_model().getbuffer(), np.uint8), accuracy)
 
 
 def _compiled(graph: CompiledGraph, dtype: str, changed: Callable[[Any], Any]) -> Any:
     """Compile the graph as it is ``changed`` after it is traced."""
-    example = tuple(torch.from_numpy(column) for column in _tried(graph, 3))
+    example = tuple(map(torch.from_numpy, _tried(graph, 3)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of shapes that are constants here, and of the tracer
         try:
@@ -139,7 +160,7 @@ def _compiled(graph: CompiledGraph, dtype: str, changed: Callable[[Any], Any]) -
             raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
 
 
-def _by_torch(graph: CompiledGraph, columns: Sequence[np.ndarray]) -> np.ndarray:
+def _by_torch(graph: CompiledGraph, columns: LaidOut) -> np.ndarray:
     found: np.ndarray = graph(*map(torch.from_numpy, columns)).numpy()
     return found
 
@@ -164,11 +185,12 @@ def _compare(graph: CompiledGraph, found: Any) -> None:
             )
 
 
-def _tried(graph: CompiledGraph, length: int) -> list[np.ndarray]:
-    """Return the ids and types of three texts, of so many tokens where the model takes them."""
+def _tried(graph: CompiledGraph, length: int) -> LaidOut:
+    """Return three texts, of so many tokens where the model takes them, and one and two fewer."""
     config, token = graph.bert.config, graph.reading.token
     size = min(length, config.most_tokens)
     ids = 7919 * np.arange(3 * size, dtype=np.int64).reshape(3, size) % config.vocab_size
     if token is not None:
         ids[:2, ::2] = token
-    return [ids, np.zeros_like(ids)]
+    texts = Tokens.listed([row[: max(1, size - at)] for at, row in enumerate(ids.tolist())])
+    return graph.layout.of(texts)

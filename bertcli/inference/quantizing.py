@@ -27,6 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.errors import ModelError
+from bertcli.inference.rows import LaidOut
+from bertcli.inference.runner import Tokens
 from bertcli.inference.runtime import ModelSpec
 from bertcli.models.bert import BertIntermediate, BertModel, GatedIntermediate, Residual
 from bertcli.models.config import BertConfig
@@ -39,10 +41,8 @@ LOUD = 24  # one in so many units stays float32
 SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take over
 HELD_OUT = 4  # each so many-th text is not calibrated on: it tells how near the numbers are
 
-Columns = list[np.ndarray]  # ids and types [1, L] of a text
 
-
-def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Columns]:
+def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     """Return the texts of the sample as a model takes them."""
     tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
     layout = Layout(truncation="longest_first", max_length=config.most_tokens)
@@ -50,10 +50,10 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Columns]:
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()
     found = []
     for item in tokenizer.encode([Record(line) for line in lines], layout):
-        ids = np.array([item.columns["input_ids"]], np.int64)
+        ids = [*item.columns["input_ids"]]
         if token is not None:  # the one that is read
-            ids[0, ids.shape[1] // 2] = token
-        found.append([ids, np.zeros_like(ids)])
+            ids[len(ids) // 2] = token
+        found.append(Tokens.listed([ids]))
     return found
 
 
@@ -86,7 +86,7 @@ def _units(wide: BertIntermediate, some: Tensor) -> BertIntermediate:
     return made
 
 
-def separate_loud(model: BertModel, sample: Sequence[Columns]) -> None:
+def separate_loud(model: BertModel, sample: Sequence[Tokens]) -> None:
     """Divide the feed-forward blocks of a model by how loud their units are in a sample.
 
     Raises ModelError for numbers that cannot be rounded.
@@ -98,9 +98,8 @@ def separate_loud(model: BertModel, sample: Sequence[Columns]) -> None:
         reach[part] = torch.maximum(reach.get(part, seen), seen)
 
     hooks = [layer.output.register_forward_pre_hook(look) for layer in model.encoder.layer]
-    for columns in sample:
-        ids, types = map(torch.from_numpy, columns)
-        if not model(ids, types=types).isfinite().all():
+    for text in sample:
+        if not model(torch.from_numpy(text.ids.astype(np.int64))[None]).isfinite().all():
             raise ModelError(
                 "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
                 " infinite or huge",
@@ -116,7 +115,7 @@ def separate_loud(model: BertModel, sample: Sequence[Columns]) -> None:
         layer.intermediate = nn.Identity()
 
 
-def quantized(library: Any, graph: Any, sample: Sequence[Columns]) -> Any:
+def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:
     """Return a graph of OpenVINO with 8-bit products; ``library`` is NNCF."""
     library.set_log_level(logging.ERROR)
     whole = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX
@@ -128,7 +127,9 @@ def quantized(library: Any, graph: Any, sample: Sequence[Columns]) -> Any:
             model_type=library.ModelType.TRANSFORMER,
             subset_size=len(sample),
             ignored_scope=library.IgnoredScope(
-                types=["ScaledDotProductAttention"], patterns=[".*loud_.*"], validate=False
+                types=["ScaledDotProductAttention", "Divide"],
+                patterns=[".*loud_.*"],
+                validate=False,
             ),
             advanced_parameters=library.AdvancedQuantizationParameters(
                 smooth_quant_alphas=smoothing, activations_range_estimator_params=whole
@@ -136,7 +137,7 @@ def quantized(library: Any, graph: Any, sample: Sequence[Columns]) -> Any:
         )
 
 
-def agreement(right: Any, wrong: Any, sample: Sequence[Columns]) -> dict[str, float]:
+def agreement(right: Any, wrong: Any, sample: Sequence[LaidOut]) -> dict[str, float]:
     """Return the worst and the mean cosine between what two functions give for texts."""
     both = ((right(columns), wrong(columns)) for columns in sample)
     cosines = [

@@ -280,13 +280,17 @@ class BatchRunner(ABC):
     def vectors(self, batch: Tokens, finish: Finish) -> Kept:
         """Run one batch."""
 
+    def counted(self, texts: Tokens) -> Places:
+        """Return the tokens that each text counts as where batches are made."""
+        return texts.lengths
+
     def free(self) -> None:  # noqa: B027 - most keep nothing
         """Give back what is kept for later batches, as memory ran out."""
 
     def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
         """Run batches of similar length; one that does not fit into memory is tried in halves."""
         distinct = DistinctTexts(texts)
-        lengths, shrunk = distinct.texts.lengths, budget or self.budget
+        lengths, shrunk = self.counted(distinct.texts), budget or self.budget
         for group, most in self.groups(distinct.texts, shrunk):
             waiting = deque(group[some] for some in batches(lengths[group], min(most, shrunk)))
             while waiting:
