@@ -356,7 +356,7 @@ class Embedder:
             return Tokens.of(batch)
         read = self.prepare([item.record for item in batch])  # the words that were tokenized
         items = [item._replace(record=one) for item, one in zip(batch, read, strict=True)]
-        return Tokens.of(self.extra.added(items))
+        return Tokens.of(self.extra.added(items, self.runtime.tokenizer))
 
     def refuse(self, batch: Batch) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""

@@ -166,7 +166,7 @@ def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Enco
     extra = ExtraColumns.of(report.config)
     columns = (*COLUMNS, *extra.needed)
     layout = Layout(columns=columns, max_length=places, truncation="longest_first")
-    (encoded,) = extra.added(tokenizer.encode([record], layout))
+    (encoded,) = extra.added(tokenizer.encode([record], layout), tokenizer)
     from bertcli.inference.runtime import refuse_pairs
 
     refuse_pairs([encoded], report.config)

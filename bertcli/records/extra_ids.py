@@ -5,6 +5,9 @@
 A field holds an id for each word, or one number for all. Words stand between white space, or are
 the items of a text that is split; those of a pair follow those of the text. A document of sentences
 has an id for each word of them all, or for each sentence a list or a number.
+
+A list with more ids than words has one for each token of the model, without special ones. Whether
+it fits, the tokenizer knows: see `tokenizing.extra_columns`.
 """
 
 from __future__ import annotations
@@ -28,10 +31,15 @@ def word_starts(text: Text) -> list[int]:
     return [found.start() for found in WORD.finditer(text)]
 
 
-def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
-    """Return the ids of a record's words, or the one of them all.
+def word_count(record: Record) -> int:
+    """Return the number of words of a record."""
+    return sum(len(word_starts(text)) for text in (record.text, record.pair or ""))
 
-    Raises InputError, naming the field, unless there are as many as words, from 0 to size - 1.
+
+def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
+    """Return the ids of a record's words or tokens, or the one of them all.
+
+    Raises InputError, naming the field, for fewer than words, and unless all are 0 to size - 1.
     """
     where = record.where
     value: Any = (record.extra or {}).get(field)
@@ -50,19 +58,23 @@ def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
                 f"{where}: field {field!r} holds {shown(number)}, but its ids are 0 to {size - 1}",
                 SKIP,
             )
-    texts = (record.text, record.pair or "")
-    count = sum(len(word_starts(text)) for text in texts)
-    if isinstance(value, list) and len(value) != count:
-        raise InputError(
-            f"{where}: field {field!r} has {len(value)} ids, but the text has {count} words",
-            "give an id for each word between white space, or a number for the whole text",
-        )
+    count = word_count(record)
+    if isinstance(value, list) and len(value) < count:
+        raise unfit_ids(record, field, len(value), f"{count} words")
     found: int | list[int] = value
     return found
 
 
+def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError:
+    """Return the error for a list with another number of ids than the text needs."""
+    return InputError(
+        f"{record.where}: field {field!r} has {count} ids, but the text has {needed}",
+        "give an id for each word between white space, for each token, or a number for all",
+    )
+
+
 def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterator[int | list[int]]:
-    """Yield the ids of the words of each sentence of a document, as `extra_ids` does.
+    """Yield the ids of the words or tokens of each sentence of a document, as `extra_ids` does.
 
     Raises InputError, naming the field, unless the document has ids for its sentences.
     """
@@ -77,11 +89,15 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterat
         for sentence, ids in zip(sentences, given, strict=True):
             yield extra_ids(record._replace(text=sentence, extra={field: ids}), field)
         return
-    found = extra_ids(record._replace(text="\n".join(sentences)), field)
-    at = 0
-    for sentence in sentences:
-        count = len(word_starts(sentence))
-        yield found if isinstance(found, int) else found[at : at + count]
+    found, at = extra_ids(record._replace(text="\n".join(sentences)), field), 0
+    if isinstance(found, int) or len(sentences) == 1:
+        yield from [found] * len(sentences)
+        return
+    counts = [len(word_starts(sentence)) for sentence in sentences]
+    if len(found) != sum(counts):
+        raise unfit_ids(record, field, len(found), f"{sum(counts)} words")
+    for count in counts:
+        yield found[at : at + count]
         at += count
 
 

@@ -153,7 +153,7 @@ class Head:
         Raises ModelError for a text with a result that is not finite.
         """
         refuse_pairs(batch, self.runtime.config)
-        work = self.runtime.runner.run(Tokens.of(self.extra.added(batch)), finish)
+        work = self.runtime.runner.run(Tokens.of(self.extra.added(batch, self.tokenizer)), finish)
         found = list(result_of(work, self.tell.warn))
         for item, output in zip(batch, found, strict=True):
             if not np.isfinite(output).all():

@@ -1,4 +1,4 @@
-"""Ids of extra embeddings as columns of tokens: each token has the id of its word.
+"""Ids of extra embeddings as columns of tokens: each token has the id of its word, or its own.
 
 Special tokens around the texts have id 0. A column is named `EXTRA` and the embedding.
 """
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertcli.models.config import BertConfig
-from bertcli.records.extra_ids import extra_ids, word_starts
+from bertcli.records.extra_ids import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import EXTRA, Encoded
+from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 NEEDED = ("offset_mapping", "word_ids", "sequence_ids")  # columns that tell the words of tokens
 
@@ -49,25 +50,43 @@ class ExtraColumns:
         kept = (reader.source.keep or "").split(",")
         return frozenset() if kept == ["*"] else frozenset(self.limits) - {*map(str.strip, kept)}
 
-    def added(self, items: Sequence[Encoded]) -> Sequence[Encoded]:
+    def added(self, items: Sequence[Encoded], tokenizer: Tokenizer) -> Sequence[Encoded]:
         """Return encoded records with a column for each embedding.
 
-        Raises InputError for a record without ids that fit its words.
+        Raises InputError for a record without ids that fit its words or its tokens.
         """
         if not self.fields:
             return items
-        return [item._replace(columns=item.columns | self._columns(item)) for item in items]
+        return [
+            item._replace(columns=item.columns | self._columns(item, tokenizer)) for item in items
+        ]
 
-    def _columns(self, item: Encoded) -> dict[str, list[int]]:
-        words = list(_words(item))
-        found = {}
+    def _columns(self, item: Encoded, tokenizer: Tokenizer) -> dict[str, list[int]]:
+        words, found = list(_words(item)), {}
         for name, field in self.fields.items():
-            given = extra_ids(item.record, field, self.sizes[name])
+            given, places = extra_ids(item.record, field, self.sizes[name]), words
+            if isinstance(given, list) and len(given) != word_count(item.record):
+                places = _numbers(item, field, len(given), tokenizer)
             found[EXTRA + name] = [
-                0 if word is None else given if isinstance(given, int) else given[word]
-                for word in words
+                0 if at is None else given if isinstance(given, int) else given[at] for at in places
             ]
         return found
+
+
+def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> list[int | None]:
+    """Return the number of each token in its whole record; None for special tokens.
+
+    Raises InputError unless the record has this many tokens.
+    """
+    layout = Layout(columns=("input_ids", *NEEDED), special_tokens=False)
+    (whole,) = tokenizer.encode([item.record], layout)
+    keys = [*zip(*(whole.columns[name] for name in NEEDED), strict=True)]
+    if len(keys) != count:
+        needed = f"{word_count(item.record)} words and {len(keys)} tokens"
+        raise unfit_ids(item.record, field, count, needed)
+    number = {key: at for at, key in enumerate(keys)}
+    mine = zip(*(item.columns[name] for name in NEEDED), strict=True)
+    return [None if key[-1] is None else number[key] for key in mine]
 
 
 def _words(item: Encoded) -> Iterator[int | None]:

@@ -89,7 +89,7 @@ def tokenized(
             return None
         if not extra:
             return [*item.columns["input_ids"]]
-        (item,) = columns.added([item])
+        (item,) = columns.added([item], tokenizer)
         each = [item.columns["input_ids"], *(item.columns[EXTRA + name] for name in extra)]
         return [*chain.from_iterable(zip(*each, strict=True))]
 

@@ -260,7 +260,7 @@ def _tokenized(
         layout = in_windows(layout, job.max_length or min(limit, WINDOW))
     elif texts.task == "tag":
         layout = word_windows(layout)
-    items = list(extra.added(tokenizer.encode(texts.records, layout)))
+    items = list(extra.added(tokenizer.encode(texts.records, layout), tokenizer))
     refuse_pairs(items, config)
     tally = TokenCounts()
     tally.add(items, limit)

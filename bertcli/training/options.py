@@ -114,6 +114,7 @@ class FineTuningJob:
     """What to learn from which examples, beginning with which model."""
 
     file: str
+    base: str = ""  # the model, as it was named
     task: str | None = None  # None: as the fields say
     fields: FieldNames = USUAL
     frozen: bool | None = None  # train a head alone; None: by the number of examples

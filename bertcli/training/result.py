@@ -62,7 +62,7 @@ def put_description(
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (folder / "manifest.json").write_text(text, "utf-8")
-    (folder / "README.md").write_text(model_card(texts, identity, summary), "utf-8")
+    (folder / "README.md").write_text(model_card(texts, job.base, identity, summary), "utf-8")
 
 
 def _file(path: str) -> dict[str, Any]:
@@ -70,7 +70,9 @@ def _file(path: str) -> dict[str, Any]:
     return {"path": path, "sha256": sha256(Path(path)) if known else None}
 
 
-def model_card(texts: LabelledTexts, identity: Mapping[str, Any], summary: RunSummary) -> str:
+def model_card(
+    texts: LabelledTexts, base: str, identity: Mapping[str, Any], summary: RunSummary
+) -> str:
     """Return README.md: what the model does, how it was made, how good it is."""
     task, labels = texts.task, ", ".join(f"`{name}`" for name in texts.names)
     numbers = {
@@ -81,6 +83,7 @@ def model_card(texts: LabelledTexts, identity: Mapping[str, Any], summary: RunSu
     table = [f"| {name} | {value:.4f} |" for name, value in numbers.items()]
     metrics = ["", "| metric | held-out examples |", "|---|---|", *table] if table else []
     tags = [f"pipeline_tag: {PIPELINES[task]}"] if task in PIPELINES else []
+    tags += [] if Path(base).is_dir() else [f"base_model: {base}"]
     fields = identity.get("config", {}).get("extra_fields", {}).values()
     given = "-i texts.jsonl" if fields else '"some text"'
     ids = [f"Each text comes with ids of its words: `{'`, `'.join(fields)}`", ""] if fields else []
@@ -94,9 +97,9 @@ def model_card(texts: LabelledTexts, identity: Mapping[str, Any], summary: RunSu
         "",
         f"# BERT for {task}",
         "",
-        f"Trained with `bertcli train` ({identity['method']}) on {len(texts.train):,} examples, "
-        f"evaluated on {len(texts.held):,}. `manifest.json` has the options, the versions and the "
-        "sha256 of the data.",
+        f"`{base}`, trained with `bertcli train` ({identity['method']}) on "
+        f"{len(texts.train):,} examples, evaluated on {len(texts.held):,}. `manifest.json` has "
+        "the options, the versions and the sha256 of the data.",
         "",
         *ids,
         *([f"Labels: {labels}"] if labels else []),

@@ -91,6 +91,23 @@ def test_windows_and_truncation_keep_ids_with_their_words(folder, file):
     assert not torch.allclose(whole, parts[0], atol=1e-2)
 
 
+def test_an_id_for_each_token_gives_the_same_bits(folder, file, tmp_path):
+    """In windows as well, and for both texts of a pair."""
+    tokens, rows, own = Tokenizer.load(folder).core, [], []
+    for row in [*ROWS, {**ROWS[-1], "text": "Ouagadougou " * 30}]:
+        texts = [row["text"].split(), *([row["pair"].split()] if "pair" in row else [])]
+        found = tokens.encode(*texts, is_pretokenized=True, add_special_tokens=False)
+        words = zip(found.word_ids, found.sequence_ids, strict=True)
+        ids = [row["emotion_ids"][word + len(texts[0]) * which] for word, which in words]
+        rows.append(row)
+        own.append({**row, "emotion_ids": ids})
+    assert len(own[-1]["emotion_ids"]) > 60
+    given = written(tmp_path / "words.jsonl", rows), written(tmp_path / "tokens.jsonl", own)
+    for more in ([], ["--max-length", 12, "--on-truncate", "window", "--stride", 2]):
+        ours, theirs = (vectors(one, folder, *more) for one in given)
+        assert all(map(torch.equal, ours, theirs))
+
+
 def test_parquet_and_other_orders_give_the_same_bits(folder, file, tmp_path):
     rows = [{**row, "tones": row["tones"]} for row in ROWS if isinstance(row["tones"], list)]
     pq.write_table(pa.Table.from_pylist(rows[::-1]), tmp_path / "a.parquet")

@@ -179,11 +179,12 @@ def test_a_number_is_the_id_of_every_word(place, tmp_path):
         {"text": ["a b", "c"], "ids": [1, [2]]},
         {"text": "a b\n\nc", "ids": 3},
         {"text": "a b\nc", "ids": [4, 5, 6]},
+        {"text": ["ab", "c"], "ids": [[7, 8], 1]},  # one per token
     ]
     file = written(tmp_path / "a.jsonl", rows)
     assert prepare(place, file, "--extra", "x=ids", "-o", tmp_path / "made").code == 0
     columns = rows_of(tmp_path / "made")
-    assert {*np.unique(columns["extra.x"]).tolist()} == {0, 1, 2, 3, 4, 5, 6}
+    assert {*np.unique(columns["extra.x"]).tolist()} == {*range(9)}
 
 
 WRONG = [

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -205,11 +206,36 @@ def test_each_token_has_the_id_of_its_word(base):
         Record("Ouagadougou is big.", "and  hot", extra={"ids": [1, 2, 3, 4, 5]}),
         Record(["Ouagadougou", "is", "big."], ["and", "hot"], extra={"ids": [1, 2, 3, 4, 5]}),
     ]
+    tokenizer = Tokenizer.load(base)
     for record in both:
-        (item,) = columns.added(Tokenizer.load(base).encode([record], layout))
+        (item,) = columns.added(tokenizer.encode([record], layout), tokenizer)
         ids = item.columns["extra.mood"]
         pieces = ids.count(1)
         assert pieces > 1 and ids == [0, *[1] * pieces, 2, 3, 3, 0, 4, 5, 0]
+        own = [*range(1, pieces + 1), 1, 2, 3, 4, 5]  # an id for each token, special ones apart
+        record = record._replace(extra={"ids": own})
+        (item,) = columns.added(tokenizer.encode([record], layout), tokenizer)
+        assert item.columns["extra.mood"] == [0, *own[:-2], 0, *own[-2:], 0]
+        short = replace(layout, max_length=pieces + 3, truncation="only_first")
+        (item,) = columns.added(tokenizer.encode([record], short), tokenizer)
+        left = pieces + 3 - 5
+        assert item.columns["extra.mood"] == [0, *own[:left], 0, *own[-2:], 0]
+
+
+def test_ids_of_tokens_are_as_good_as_those_of_words(made, tmp_path):
+    (tokens,) = good("tokenize", "Ouagadougou film", "-m", made[0] / "with").rows
+    pieces = len(tokens["input_ids"]) - 3
+    rows = [
+        {"text": "Ouagadougou film", "emotion_ids": ids}
+        for ids in ([1, 4], [*[1] * pieces, 4], [*[2] * pieces, 4])
+    ]
+    model = ["-m", made[0] / "with", *FIXED]
+    one, other, third = good("classify", "-i", written(tmp_path / "a.jsonl", rows), *model).rows
+    assert pieces > 1 and one == other != third
+    rows[1]["emotion_ids"].append(4)
+    done = bad("classify", "-i", written(tmp_path / "b.jsonl", rows), *model)
+    said = f"has {pieces + 2} ids, but the text has 2 words and {pieces + 1} tokens"
+    assert f"{tmp_path / 'b.jsonl'}:2: " in done.error and said in done.error
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -121,7 +121,10 @@ def test_what_is_left(whole):
     evaluations = [line for line in lines(folder) if "eval_loss" in line]
     best = min(evaluations, key=lambda line: line["eval_loss"])
     assert manifest["metrics"] == best
-    assert f"| accuracy | {best['accuracy']:.4f} |" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert f"| accuracy | {best['accuracy']:.4f} |" in card
+    base = manifest["options"]["base"]
+    assert f"`{base}`, trained with `bertcli train` (full) on" in card
 
 
 @pytest.mark.parity

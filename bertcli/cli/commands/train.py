@@ -1,6 +1,7 @@
 """`bertcli train`: a model from examples."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.cli.commands.training_run import train_task
@@ -103,6 +104,7 @@ def _opened(
     for note in texts.notes:
         console.note(note)
     folder = model.folder(MODEL_FILES)
+    wanted = replace(wanted, base=folder.name)
     setting.place.refuse_inputs(folder.path)
     if texts.task == "embed":
         pairs = PairTask.open(wanted, options, texts, folder.path)

@@ -91,8 +91,8 @@ class AttentionOptions(OptionGroup):
         list[str] | None,
         typer.Option(
             metavar="NAME=IDS",
-            help="Ids for the words of the text, of a model with extra embeddings: one per word, "
-            "or a number for all; repeatable.",
+            help="Ids for the words of the text, of a model with extra embeddings: one per word "
+            "or token, or a number for all; repeatable.",
         ),
     ] = None
     layers: Annotated[

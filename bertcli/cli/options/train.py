@@ -55,8 +55,8 @@ class MethodOptions(OptionGroup):
         list[str] | None,
         typer.Option(
             metavar="NAME=FIELD",
-            help="Add an embedding NAME of the ids in a field: a list with one per word, or a "
-            "number for the whole text; repeatable. Trains all weights.",
+            help="Add an embedding NAME of the ids in a field: a list with one per word or "
+            "token, or a number for the whole text; repeatable. Trains all weights.",
         ),
     ] = None
     layers: Annotated[int | None, number("Train from layer N up (default: everything).", low=0)] = (
