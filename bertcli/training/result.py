@@ -85,7 +85,6 @@ def model_card(
     tags = [f"pipeline_tag: {PIPELINES[task]}"] if task in PIPELINES else []
     tags += [] if Path(base).is_dir() else [f"base_model: {base}"]
     fields = identity.get("config", {}).get("extra_fields", {}).values()
-    given = "-i texts.jsonl" if fields else '"some text"'
     ids = [f"Each text comes with ids of its words: `{'`, `'.join(fields)}`", ""] if fields else []
     lines = [
         "---",
@@ -106,8 +105,19 @@ def model_card(
         *metrics,
         "",
         "```",
-        f"bertcli {COMMANDS[task]} {given} -m THIS_FOLDER",
+        f"bertcli {COMMANDS[task]} {_arguments(texts)} -m THIS_FOLDER",
         "```",
         "",
     ]
     return "\n".join(lines)
+
+
+def _arguments(texts: LabelledTexts) -> str:
+    """Return the arguments of a command that uses the model."""
+    record = texts.records[0]
+    if record.extra:
+        return "-i texts.jsonl"
+    if texts.task == "answer":
+        return '--question "a question" --context "a text"'
+    paired = record.pair is not None and texts.task != "embed"
+    return '"some text"' + (' --pair "another"' if paired else "")

@@ -2,13 +2,14 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from example_files import reviews, scored, several, written
+from example_files import asked, belonging, reviews, scored, several, tagged, written
 from front import bad, call, good
 from model_reference import close
 from pretrain_folders import STILL, lines
@@ -64,6 +65,16 @@ def their_step(task, base, rows, numbers):
     loss = theirs(**batch, labels=targets).loss
     loss.backward()
     return loss.item(), {name: one.grad for name, one in theirs.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", [reviews, scored, asked, tagged, belonging])
+def test_the_command_of_the_model_card_works(kind, base, tmp_path):
+    file, out = written(tmp_path / "a.jsonl", kind(20)), tmp_path / "out"
+    assert call(*argv(file, out, base, "--steps", 1, "--eval-fraction", 0)).code == 0
+    card = (out / "README.md").read_text().replace("THIS_FOLDER", str(out))
+    (line,) = [one for one in card.splitlines() if one.startswith("bertcli ")]
+    assert call(*shlex.split(line)[1:]).rows
+    assert ("--pair" in line) == (kind is scored)
 
 
 @pytest.mark.parity
