@@ -288,7 +288,7 @@ def no_rows(kind: Any) -> Iterator[Array]:
 
 def column_of(found: Array) -> Any:
     """Return an array [n, D...] as a column of lists of fixed size."""
-    column = pyarrow.array(found.reshape(-1))
+    column = array_of(found.reshape(-1))
     for size in reversed(found.shape[1:]):
         column = pyarrow.FixedSizeListArray.from_arrays(column, size)
     return column
@@ -300,7 +300,7 @@ def column_of_many(found: Sequence[Array]) -> Any:
 
     ends = numpy.cumsum([0, *map(len, found)], dtype=numpy.int32)
     inner = column_of(numpy.concatenate([*found]))
-    return pyarrow.ListArray.from_arrays(pyarrow.array(ends), inner)
+    return pyarrow.ListArray.from_arrays(array_of(ends), inner)
 
 
 def list_of(kind: Any) -> Any:
@@ -333,14 +333,27 @@ def column_of_flat(lists: FlatLists, kind: Any) -> Any:
     """
     width = kind.value_type.to_pandas_dtype()
     values = lists.values.view(f"i{lists.values.itemsize}").astype(width, copy=False)
-    offsets = lists.offsets.astype("int32")
-    return pyarrow.ListArray.from_arrays(offsets, pyarrow.array(values), type=kind)
+    offsets = array_of(lists.offsets.astype("int32"))
+    return pyarrow.ListArray.from_arrays(offsets, array_of(values), type=kind)
+
+
+def array_of(found: Any) -> Any:
+    """Return values as Arrow's, numbers of NumPy in place.
+
+    To learn that those are no data of pandas, `pyarrow.array` would import it: a third of a second.
+    """
+    import numpy
+
+    if not (isinstance(found, numpy.ndarray) and found.ndim == 1 and found.dtype.kind in "iuf"):
+        return pyarrow.array(found)
+    kind, buffer = pyarrow.from_numpy_dtype(found.dtype), pyarrow.py_buffer(found.ravel())
+    return pyarrow.Array.from_buffers(kind, len(found), [None, buffer])
 
 
 def type_of_values(found: Sequence[Any]) -> Any:
     """Return the type of these values: that of text where there are none, or several kinds."""
     try:
-        kind = pyarrow.array(found).type
+        kind = array_of(found).type
     except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
     return pyarrow.string() if types.is_null(kind) else kind
@@ -349,7 +362,7 @@ def type_of_values(found: Sequence[Any]) -> Any:
 def common_type(kind: Any, found: Sequence[Any]) -> Any:
     """Return the type that holds values of this type and these values; text holds all."""
     try:
-        kinds = [kind, pyarrow.array(found).type]
+        kinds = [kind, array_of(found).type]
         schemas = [pyarrow.schema([("", one)]) for one in kinds]
         kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pyarrow.ArrowException, OverflowError):

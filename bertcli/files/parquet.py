@@ -374,7 +374,7 @@ def _column(values: Sequence[Any], field: Any) -> Any:
     """Return values as a column. Raises one of `UNFIT` where they would become others."""
     kind = field.type
     if kind != arrow.pyarrow.string() and field.name not in TYPES:
-        own = arrow.pyarrow.array(values)
+        own = arrow.array_of(values)
         if own.type == kind:
             return own
         if arrow.common_type(kind, values) != kind:  # or 0.5 would be written as 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Any, overload
 
@@ -61,10 +62,15 @@ class TextBlock(Sequence[Record]):
         """Whether the records are nothing but single texts."""
         return self._rest == (None, None, None)
 
+    @cached_property
+    def is_split(self) -> bool:
+        """Whether any text is a list of words."""
+        return list in map(type, self.texts) or list in map(type, self.pairs or ())
+
     @property
     def strings(self) -> Iterable[str]:
         """All strings of the records: texts and pairs, or their words if they are split."""
-        if self.pairs is None and list not in map(type, self.texts):
+        if self.pairs is None and not self.is_split:
             return self.texts  # type: ignore[return-value]
         both = zip(self.texts, self.pairs or repeat(None), strict=False)
         there = filter(None, chain.from_iterable(both))

@@ -145,7 +145,7 @@ class RaggedMaker:
         assert self.single and self.pair
         block, layout = TextBlock.of(records), self.layout
         simple = layout.padding == "do_not_pad" and layout.truncation != "only_second"
-        if simple and block.pairs is None and list not in map(type, block.texts):
+        if simple and block.pairs is None and not block.is_split:
             return self._singles(block.texts, self.single), range(len(block))
         first, second, pairs = self._flat(block)
         lengths = np.stack([np.diff(first[1]), np.diff(second[1])], axis=1)

@@ -93,7 +93,7 @@ class TokenCounts:
         self.truncated += int((tokens.cut > 0).sum())
         self.cut += int(tokens.cut.sum())
         if pairs is None:
-            self.empty += texts.count("") + texts.count([])
+            self.empty += texts.count("") + (texts.count([]) if batch.records.is_split else 0)
         else:
             self.empty += sum(not (text or pair) for text, pair in zip(texts, pairs, strict=True))
         if limit is not None and self.longest > limit:
@@ -155,11 +155,13 @@ class TokenizeRun:
         for records in groups:
             texts = self.prepare(records) if self.prepare else records
             counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
-            if self.is_flat and len(records) >= self.few and self._maker.fits:
+            if self._worth_arrays(len(records)):
                 tokens, rows = self._maker(texts, skip)
-                block, samples = TextBlock.of(records), range(first, first + len(records))
-                kept = block if len(rows) == len(records) else block.take(rows)
-                batch = RaggedBatch(kept, tokens, [samples[at] for at in rows])
+                block: TextBlock = TextBlock.of(records)
+                samples: Sequence[int] = range(first, first + len(records))
+                if len(rows) < len(records):
+                    block, samples = block.take(rows), [samples[at] for at in rows]
+                batch = RaggedBatch(block, tokens, samples)
                 counts.add_ragged(batch, limit)
                 yield counts, batch
             else:
@@ -169,6 +171,11 @@ class TokenizeRun:
                 counts.add(items, limit)
                 yield counts, items
             first += len(records)
+
+    def _worth_arrays(self, count: int) -> bool:
+        """Whether so many records become arrays; any number do where others did."""
+        worth = count >= self.few or "_maker" in vars(self)
+        return self.is_flat and worth and self._maker.fits
 
     @cached_property
     def _maker(self) -> RaggedMaker:

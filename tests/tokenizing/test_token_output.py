@@ -1,11 +1,13 @@
 """What tokenize writes of many records, as arrays, and of few, one by one: the same bytes."""
 
 import json
+import subprocess
+import sys
 from itertools import product
 
 import hostile
 import pytest
-from front import call
+from front import call, environment
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.parquet import read_table
@@ -138,6 +140,16 @@ def test_every_format(tmp_path, monkeypatch, form):
             found.append((done, read_table(out) if table else out.read_bytes()))
         assert found[0] == found[1]
         assert found[0][0].code == 0
+
+
+def test_arrays_go_to_parquet_without_pandas(tmp_path):
+    """Where it is installed, pyarrow imports it to look at whatever `pyarrow.array` is given."""
+    (tmp_path / "x.txt").write_text("\n".join(TEXTS), "utf-8")
+    code = "import sys; from bertcli.cli.app import main; code = main(sys.argv[1:]);"
+    code += " sys.exit(code or 'pandas' in sys.modules)"
+    argv = ["tokenize", "-q", "-i", "x.txt", "--truncation=true", "--length", "-o", "x.parquet"]
+    done = subprocess.run([sys.executable, "-c", code, *argv], env=environment(), cwd=tmp_path)
+    assert done.returncode == 0
 
 
 def test_stats(monkeypatch):
