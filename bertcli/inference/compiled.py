@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from os.path import abspath
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +239,7 @@ def described(spec: ModelSpec) -> dict[str, Any]:
     config = find_config(spec.folder)
     files = [*weights.all, *([config] if config else [])]
     return {
-        "model": str(spec.folder),
+        "model": abspath(spec.folder),  # seen from anywhere
         "files": {path.name: digest_of(path) for path in files},
         "kind": spec.kind,
         "reading": asdict(spec.reading),

@@ -451,7 +451,18 @@ def test_models_lists_what_is_installed_and_cached(tmp_path):
     rows = good("models", "-f", "jsonl", **env).rows
     (row,) = (row for row in rows if row["model"] == "some/model")
     assert (row["family"], row["width"], row["license"]) == ("RoBERTa", 12, "LICENSE.txt")
-    assert "installed" in good("models", "-f", "table", **env).out
+    lines = good("models", "-f", "table", **env, COLUMNS="40").out.splitlines()
+    assert lines[lines.index(DEFAULT_MODEL) + 1].split()[:4] == ["installed", "91.6", "MB", "BERT,"]
+    assert lines[lines.index("some/model") + 1].split()[0] == "cached"
+
+
+def test_a_compiled_model_is_known_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(TINY.parent)
+    env = {"BERTCLI_CACHE": str(tmp_path / "cache")}
+    assert call("models", "-q", "prepare", TINY.name, **env).code == 0
+    monkeypatch.chdir(tmp_path)
+    (row,) = (row for row in good("models", **env).rows if row["state"] == "compiled")
+    assert (row["model"], row["loads"]) == (str(TINY), True)
 
 
 # --- what is told ---

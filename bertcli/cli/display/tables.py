@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -129,12 +129,27 @@ def result_text(result: Result) -> Text:
 
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
-    """Draw what is on this machine."""
-    names = ("model", "state", "family", "width", "license", "use")
-    drawn = table(*names, "MB", figures=("width", "MB"))
+    """Draw what is on this machine: under the name of each model, what there is of it."""
+    named: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        cells = [cell(row[name]) for name in names]
-        if not row["loads"]:
-            cells[-1] = plain(f"does not load: {row['problem']}")
-        drawn.add_row(*cells, f"{row['bytes'] / 1e6:,.1f}")
-    show(drawn if rows else plain("no models"))
+        named.setdefault(row["model"] or row["path"], []).append(row)
+    drawn: list[RenderableType] = []
+    for name, found in named.items():
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(width=0)
+        grid.add_column(no_wrap=True)
+        grid.add_column(justify="right", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for row in found:
+            grid.add_row("", row["state"], f"{row['bytes'] / 1e6:,.1f} MB", _known(row))
+        drawn += [plain(name, "bold"), grid]
+    show(Group(*drawn) if drawn else plain("no models"))
+
+
+def _known(row: Mapping[str, Any]) -> Text:
+    """Return what is known of a model, or what one that is compiled is for."""
+    if not row["loads"]:
+        return plain(f"does not load: {row['problem'].removeprefix(row['model'] + ': ')}")
+    width = f"width {row['width']}" if row["width"] else ""
+    facts = (row["use"],) if row["use"] else (row["family"], width, row["license"])
+    return plain(", ".join(filter(None, facts)))
