@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
+from bertcli.files import tables
 from bertcli.files.streams import blocks, open_bytes
 from bertcli.files.tables import Numbers, NumbersText, Row
 from bertcli.files.typed_json import BadJsonError, parse
@@ -112,7 +113,7 @@ def jsonl_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
     """Yield a function that writes one JSON object a line."""
 
     def write(rows: Sequence[Row]) -> None:
-        file.write(to_lines(rows).encode(errors=NAMES))
+        file.write(to_lines(tables.lines_of(rows)).encode(errors=NAMES))
         file.flush()
 
     yield write

@@ -58,7 +58,7 @@ class ColumnTable:
 
 
 class TableHeader(Row):
-    """A row that begins a table, with its columns, and is not written itself."""
+    """A row that begins a table, with its columns, and is not written: lines and JSON have none."""
 
 
 def lines_of(rows: Sequence[Row]) -> list[Row]:

@@ -26,7 +26,7 @@ from bertcli.files.jsonl import jsonl_writer
 from bertcli.files.printable import printable
 from bertcli.files.same_file import refuse_inputs, refuse_stdout
 from bertcli.files.streams import PACKED, packed
-from bertcli.files.tables import Row
+from bertcli.files.tables import Row, lines_of
 
 Write = Callable[[Sequence[Any]], None]  # takes rows
 Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
@@ -117,7 +117,7 @@ def txt(file: IO[bytes]) -> Iterator[Write]:
     """Plain lines: the values of a row, separated by tabs."""
 
     def write(rows: Sequence[Row]) -> None:
-        file.write("".join([to_text(row) for row in rows]).encode())
+        file.write("".join(map(to_text, lines_of(rows))).encode())
         file.flush()
 
     yield write

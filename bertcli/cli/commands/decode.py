@@ -21,8 +21,6 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.decode import DecodeSettings, decoded
 
-TABULAR = ("csv", "tsv", "parquet")
-
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
 
 
@@ -96,6 +94,6 @@ def decode(
         for rows in console.track(found, reader, beside_output=output.on_terminal):
             write(rows)
             records += len(rows)
-        if not records and form in TABULAR:
+        if not records:
             write([decoding.header(reader)])
     console.close(records, reader)

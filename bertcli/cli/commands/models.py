@@ -103,7 +103,7 @@ def _list(output: RowOutput) -> None:
         return
     names = ("model", "state", "use", "bytes", "path", *asdict(ModelFacts()))
     with output.open(form) as write:
-        write(rows or ([TableHeader(dict.fromkeys(names, ""))] if form != "jsonl" else []))
+        write(rows or [TableHeader(dict.fromkeys(names, ""))])
 
 
 def _rows() -> Iterator[dict[str, Any]]:

@@ -68,5 +68,5 @@ def rerank(
     else:
         rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
         with output.open(form, reader.source.paths) as write:
-            write(rows or ([TableHeader({**BLANK, "truncated": 0})] if form != "jsonl" else []))
+            write(rows or [TableHeader({**BLANK, "truncated": 0})])
     report(stream, console, numbered=form not in ("table", "jsonl"))

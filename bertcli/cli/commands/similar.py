@@ -271,7 +271,7 @@ def _mine(
             for rows in mining:
                 if rows:
                     write(rows)
-            if not mining.negatives and form != "jsonl":
+            if not mining.negatives:
                 write([TableHeader(header)])
     found = counted(mining.negatives, "negative", "negatives")
     console.note(f"{found} for {counted(mining.pairs, 'pair', 'pairs')}")
@@ -309,7 +309,7 @@ def _write(
         return
     with output.open(form, reading) as write:
         header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
-        some = form == "jsonl"
+        some = False
         for answers in found:
             if form == "jsonl":
                 rows = [answer.fields() for answer in answers]

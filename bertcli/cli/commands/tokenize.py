@@ -21,7 +21,7 @@ from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.file_counts import Summary, TokenTotals, file_rows
 from bertcli.tokenizing.run import TokenizeRun, ids_row
-from bertcli.tokenizing.token_output import LINES, TABULAR, Task, TokenOutput
+from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _ids_of_tokens(
             else:
                 shown = {"tokens": tokenizer.tokens_of(ids)} if fields.tokens else {}
                 write([ids_row(one, {"input_ids": ids} | shown)])
-        if not records and form not in ("table", *LINES):
+        if not records and form != "table":
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])
     console.close(records, reader)
