@@ -20,6 +20,7 @@ import numpy as np
 from bertcli.errors import InputError
 from bertcli.files.npy import WIDEST
 from bertcli.files.stored_arrays import open_array
+from bertcli.files.writers import TENSORS
 from bertcli.vectors.nearest import Nearest
 from bertcli.vectors.precision import quantize, restore
 from bertcli.vectors.reading import ARRAY, form_of, stored
@@ -98,7 +99,7 @@ def _words(packed: Array) -> Array:
 def _blocks(path: str) -> Iterator[Array]:
     """Yield rows in large blocks, where the format allows that."""
     form = form_of(path)
-    if form not in ("npy", "npz", "safetensors"):
+    if form not in TENSORS:
         yield from stored(path)
         return
     with open_array(path, path, form, ARRAY) as found:

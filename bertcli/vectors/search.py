@@ -29,7 +29,7 @@ from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse_config import has_routes
 from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError
-from bertcli.files.writers import format_of
+from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Step
 from bertcli.inference.tell import SILENCE, Tell
@@ -54,7 +54,7 @@ from bertcli.vectors.packed import add_packed
 from bertcli.vectors.reading import floats, form_of, precision_of
 from bertcli.vectors.run import EmbedRun, stacked
 from bertcli.vectors.sink import Target
-from bertcli.vectors.stored_lists import ARRAYS, index_of, stored_terms, stored_tokens
+from bertcli.vectors.stored_lists import index_of, stored_terms, stored_tokens
 from bertcli.vectors.stream import EmbedStream
 
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
@@ -241,7 +241,7 @@ class Search:
 
     def _ids(self, path: str, rows: set[int]) -> Ids:
         """Return the ids that were kept with the vectors of some texts."""
-        if self.embedder.options.kind == "tokens" and form_of(path) in ARRAYS:
+        if self.embedder.options.kind == "tokens" and form_of(path) in TENSORS:
             index = index_of(path)
             return {row: index[row]["id"] for row in rows}
         return ids_at(path, rows)

@@ -16,6 +16,7 @@ from bertcli.errors import InputError
 from bertcli.files.jsonl import objects_of
 from bertcli.files.stored_arrays import StoredArray, open_arrays
 from bertcli.files.streams import LARGEST_RECORD
+from bertcli.files.writers import TENSORS
 from bertcli.vectors.journal import Files
 from bertcli.vectors.reading import MAKE_AGAIN, ROWS, floats, form_of
 from bertcli.vectors.rows import VECTORS
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     Lists = list[np.ndarray]
 
 NUMBERS = 1 << 18  # of an array that are read at a time
-ARRAYS = ("npy", "npz", "safetensors")  # whose index says which rows are whose
 
 
 def stored_terms(path: str, names: TermNames) -> Iterator[Lists]:
@@ -61,7 +61,7 @@ def stored_tokens(path: str) -> Iterator[Lists]:
         case "parquet":
             for (some,) in _columns(path, (VECTORS,)):
                 yield [_vectors(one, path) for one in some]
-        case form if form in ARRAYS:
+        case form if form in TENSORS:
             counts = (row[STOP] - row[START] for row in index_of(path))
             yield from _cut(floats(path), counts, path)
         case form:
