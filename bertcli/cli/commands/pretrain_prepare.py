@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
-from bertcli.cli.options.extra import extra_fields
+from bertcli.cli.options.extra import extra_fields, extra_option
 from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 
@@ -40,11 +40,9 @@ class InstanceOptions(OptionGroup):
     ] = 5
     extra: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FIELD",
-            help="Store ids of an extra embedding NAME: a field with one per word of a document, "
-            "or a list for each sentence, or a number for all; repeatable. Masked words keep "
-            "their ids.",
+        extra_option(
+            "Store ids of an extra embedding NAME, which masked words keep: a field with one per "
+            "word of a document, or a list for each sentence, or a number for all"
         ),
     ] = None
     whole_word: Annotated[bool, flag("--whole-word", "Mask all tokens of a word, or none.")] = False

@@ -4,9 +4,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.groups import INPUT, OptionGroup
-from bertcli.cli.options.inputs import Encoding, EncodingErrors, InputFormat, OnError
+from bertcli.cli.options.inputs import Encoding, EncodingErrors, FileFormat, OnError, field_option
 from bertcli.errors import UsageError
 from bertcli.records.example_forms import TASKS, FieldNames
 from bertcli.records.examples import examples_source
@@ -28,30 +27,20 @@ class ExampleOptions(OptionGroup):
     ] = None
     text_field: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the field text, words, question or anchor.",
-            autocompletion=complete_field,
-        ),
+        field_option("Name of the field text, words, question or anchor."),
     ] = None
     pair_field: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the field pair, context or positive.",
-            autocompletion=complete_field,
-        ),
+        field_option("Name of the field pair, context or positive."),
     ] = None
     label_field: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the field label, labels, score, tags or answer. Without --task, a list "
-            "is labels (of words: tags), a number with a decimal point a score.",
-            autocompletion=complete_field,
+        field_option(
+            "Name of the field label, labels, score, tags or answer. Without --task, a list "
+            "is labels (of words: tags), a number with a decimal point a score."
         ),
     ] = None
-    input_format: Annotated[InputFormat, typer.Option(help="auto: by the suffix.")] = "auto"
+    input_format: FileFormat = "auto"
     on_error: OnError = "fail"
     encoding: Encoding = "utf-8"
     encoding_errors: EncodingErrors = "strict"

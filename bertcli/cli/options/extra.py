@@ -1,8 +1,16 @@
 """The option --extra: embeddings of ids that records give for their words."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import typer
 
 from bertcli.errors import UsageError
+
+
+def extra_option(about: str) -> Any:
+    """Return an option that takes NAME=FIELD, see `extra_fields`."""
+    return typer.Option(metavar="NAME=FIELD", help=f"{about}; repeatable.")
 
 
 def extra_fields(given: Sequence[str] | None) -> dict[str, str]:

@@ -19,7 +19,7 @@ from bertcli.records.source import Source
 InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 
 
-def _field(about: str, envvar: str) -> Any:
+def field_option(about: str, envvar: str | None = None) -> Any:
     """Return an option that names a field of the input."""
     return typer.Option(metavar="NAME", help=about, envvar=envvar, autocompletion=complete_field)
 
@@ -31,10 +31,10 @@ Texts = Annotated[
 ]
 FileFormat = Annotated[InputFormat, typer.Option(help="auto: by the suffix.")]
 TextField = Annotated[
-    str | None, _field("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")
+    str | None, field_option("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")
 ]
 IdField = Annotated[
-    str | None, _field("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
+    str | None, field_option("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
 ]
 KeepFields = Annotated[
     str | None,
@@ -179,7 +179,7 @@ class InputOptions(OptionGroup):
     text_field: TextField = None
     pair_field: Annotated[
         str | None,
-        _field("Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"),
+        field_option("Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"),
     ] = None
     id_field: IdField = None
     keep_fields: KeepFields = None

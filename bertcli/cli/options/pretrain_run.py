@@ -5,9 +5,9 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from bertcli.cli.options.extra import extra_fields
+from bertcli.cli.options.extra import extra_fields, extra_option
 from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, number
-from bertcli.cli.options.training import MaxGradNorm, WarmupSteps, WeightDecay
+from bertcli.cli.options.training import MaxGradNorm, WarmupSteps, WeightDecay, run_folder
 from bertcli.errors import UsageError
 
 Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, metavar="X")]
@@ -21,12 +21,7 @@ class JobOptions(OptionGroup):
     data: Annotated[
         Path, typer.Argument(metavar="DIR", help="Instances written by bertcli pretrain prepare.")
     ]
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="CKPT", help="Folder for the model, checkpoints and log."
-        ),
-    ]
+    output: Annotated[Path, run_folder("CKPT")]
 
 
 class StartOptions(OptionGroup):
@@ -49,13 +44,11 @@ class StartOptions(OptionGroup):
             help="Start from the weights of this model, instead of --config and random weights.",
         ),
     ] = None
-
     extra: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FIELD",
-            help="Use only these extra embeddings of the instances (default: all that prepare "
-            "--extra stored); repeatable.",
+        extra_option(
+            "Use only these extra embeddings of the instances (default: all that prepare --extra "
+            "stored)"
         ),
     ] = None
 

@@ -5,19 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.options.extra import extra_fields
-from bertcli.cli.options.groups import INPUT, LAYOUT, OUTPUT, OptionGroup, flag, number
-from bertcli.cli.options.training import MaxGradNorm, WarmupSteps, WeightDecay
+from bertcli.cli.options.extra import extra_fields, extra_option
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number
+from bertcli.cli.options.training import MaxGradNorm, WarmupSteps, WeightDecay, run_folder
 from bertcli.errors import UsageError
 from bertcli.training.options import FEW
-
-ExampleFile = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="Examples: jsonl, csv, tsv or parquet with fields such as text and label.",
-    ),
-]
 
 
 class TrainJobOptions(OptionGroup):
@@ -25,17 +17,14 @@ class TrainJobOptions(OptionGroup):
 
     PANEL: ClassVar = INPUT
 
-    file: ExampleFile
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Folder for the model, checkpoints and log.",
-            rich_help_panel=OUTPUT,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Examples: jsonl, csv, tsv or parquet with fields such as text and label.",
         ),
     ]
+    output: Annotated[Path, run_folder("DIR")]
 
 
 class MethodOptions(OptionGroup):
@@ -53,10 +42,9 @@ class MethodOptions(OptionGroup):
     ] = None
     extra: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FIELD",
-            help="Add an embedding NAME of the ids in a field: a list with one per word or "
-            "token, or a number for the whole text; repeatable. Trains all weights.",
+        extra_option(
+            "Train all weights, and an embedding NAME of the ids in a field: a list with one per "
+            "word or token, or a number for the whole text"
         ),
     ] = None
     layers: Annotated[int | None, number("Train from layer N up (default: everything).", low=0)] = (

@@ -1,6 +1,6 @@
 """The options of all commands that train: checkpoints, device, precision, the optimizer's."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -16,6 +16,12 @@ WeightDecay = Annotated[
     float, number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X")
 ]
 MaxGradNorm = Annotated[float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")]
+
+
+def run_folder(metavar: str) -> Any:
+    """Return the option of the folder of a run."""
+    about = "Folder for the model, checkpoints and log."
+    return typer.Option("--output", "-o", metavar=metavar, help=about, rich_help_panel=OUTPUT)
 
 
 class SavingOptions(OptionGroup):
