@@ -290,7 +290,9 @@ def bert_folder(folder: Path) -> Path:
     """Return the folder with the BERT of a model: a part of it, such as 0_Transformer, or it."""
     if not is_text(str(folder)):
         raise ModelError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
-    modules = read_routes(folder).get("document") or read_modules(folder)
+    modules = read_modules(folder)
+    if modules and modules[0].kind == "Router":
+        modules = read_routes(folder).get("document") or modules
     first = modules[0].kind if modules else ""
     if first in OTHER_MODELS and not any(one.kind in TRANSFORMERS for one in modules):
         kinds = ", ".join(module.kind for module in modules)

@@ -8,9 +8,9 @@ Texts whose rows have one length make a batch (`rows`): a vector depends on its 
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -72,8 +72,8 @@ class CompiledRunner(BatchRunner):
     def __post_init__(self) -> None:
         self.layout = RowLayout(self.spec.reading, read_config(self.spec.folder).most_tokens)
         self.request, self.tensor = self.model.create_infer_request(), openvino_core().Tensor
-        if gc.get_freeze_count():  # the command line: to free a model at its end takes 25 ms, but
-            self.circle = self  # a process that ends frees all at once
+        if "bertcli.cli.app" in sys.modules:  # to free a model at the end takes 25 ms, but
+            self.circle = self  # the process of a command frees all at once
 
     def counted(self, texts: Tokens) -> Places:
         """Return the lengths of the rows."""
