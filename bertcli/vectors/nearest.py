@@ -11,7 +11,6 @@ here knows a model: vectors come from a file, or from an embedder while it compu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,14 +117,6 @@ class Nearest(BestRows):
         They are for one query.
         """
         self.keep(number, rows, (unit(vectors) @ self.queries[number]).round(DIGITS))
-
-
-def nearest(queries: Array, blocks: Iterable[Array], k: int) -> list[list[Match]]:
-    """Return the ``k`` nearest rows of some blocks [n, D] for each query [q, D]."""
-    found = Nearest(queries, k)
-    for vectors in blocks:
-        found.add(vectors)
-    return found.matches()
 
 
 def _other_width(vectors: Array, queries: Array) -> InputError:

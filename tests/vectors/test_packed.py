@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 from front import bad, call, good
-from test_search import TINY, normal
+from test_search import TINY, nearest, normal
 
 from bertcli.errors import InputError
 from bertcli.vectors import packed
-from bertcli.vectors.nearest import Nearest, nearest
+from bertcli.vectors.nearest import Nearest
 from bertcli.vectors.packed import add_packed
 from bertcli.vectors.precision import quantize, restore
 

@@ -17,11 +17,19 @@ from bertcli.cli import app
 from bertcli.errors import InputError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.vectors.corpus import check_maker
-from bertcli.vectors.nearest import Nearest, nearest
+from bertcli.vectors.nearest import Nearest
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 TINY = str(SAMPLES / "tiny-bert")
 TEXTS = ["The cat sat on the mat", "Stocks fell on Friday", "A kitten plays", "", "Dogs bark"]
+
+
+def nearest(queries, blocks, k):
+    """The nearest rows of all blocks for each query."""
+    found = Nearest(queries, k)
+    for vectors in blocks:
+        found.add(vectors)
+    return found.matches()
 
 
 def normal(rows, width=6, seed=0):
