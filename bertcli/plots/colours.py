@@ -18,9 +18,9 @@ SENTENCES = ("#0e7c86", "#c2570c")  # of the text, and of its pair
 Colour = tuple[int, int, int]
 
 
-def colour(weight: float, *, dark: bool = False) -> Colour:
+def colour(weight: float) -> Colour:
     """Return red, green and blue, 0 to 255, of a weight from 0 to 1."""
-    return ramp(dark)[round(min(max(weight, 0.0), 1.0) ** 0.5 * (STEPS - 1))]
+    return ramp()[round(min(max(weight, 0.0), 1.0) ** 0.5 * (STEPS - 1))]
 
 
 @lru_cache

@@ -131,9 +131,9 @@ def _points(lines: Sequence[JsonObject], name: str) -> Points:
     ]
 
 
-def thinned(points: Points, most: int = MOST) -> Points:
-    """Return at most ``most`` points, each the mean of neighbouring points."""
-    size = ceil(len(points) / most)
+def thinned(points: Points) -> Points:
+    """Return at most MOST points, each the mean of neighbouring points."""
+    size = ceil(len(points) / MOST)
     if size < 2:
         return points
     groups = [points[at : at + size] for at in range(0, len(points), size)]

@@ -24,10 +24,10 @@ def complete_device(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
-def _devices(dev: Path = Path("/dev")) -> Iterator[str]:
+def _devices() -> Iterator[str]:
     if platform.system() == "Darwin":
         yield "mps"
-    found = [path.name.removeprefix("nvidia") for path in dev.glob("nvidia[0-9]*")]
+    found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
     yield from (f"cuda:{number}" for number in found)
     yield from ("cuda", "cuda:all")[: len(found)]
 
