@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from bertcli.embedding.sentence_config import MODES, Sentence
 from bertcli.embedding.word_pooling import WORD_POOLINGS
 from bertcli.errors import UsageError
+from bertcli.files.typed_json import whole_number
 from bertcli.inference.options import Compute
 from bertcli.records.records import Record, Text
 from bertcli.records.text_block import TextBlock
@@ -22,6 +23,12 @@ from bertcli.records.text_block import TextBlock
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
 POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
+
+
+LEAST = {  # of what is a whole number
+    **dict.fromkeys(("top_terms", "dim", "max_length", "window", "threads", "batch_tokens"), 1),
+    **dict.fromkeys(("stride", "overlap"), 0),
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,11 @@ class EmbedOptions(Compute):
     window: int = 4096
 
     def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            given = getattr(self, name)
+            if given is not None and not whole_number(least, 1 << 62).holds(given):
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} {given!r} is not a whole number from {least}")
         if self.sparse:
             self._check_sparse()
             return

@@ -101,7 +101,7 @@ class Call:
 
         A batch may hold pairs. Raises InputError for what is no text, or pairs that do not fit.
         """
-        batched = not isinstance(text, str) and isinstance(text, Iterable)
+        batched = not isinstance(text, str | bytes) and isinstance(text, Iterable)
         text = list(text) if batched else text
         if self.is_split_into_words and batched:
             batched = bool(text) and not isinstance(text[0], str)  # type: ignore[index]

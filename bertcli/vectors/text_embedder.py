@@ -98,7 +98,7 @@ class TextEmbedder(Embedder):
         """
         if options:
             return self._with(options).encode(texts)
-        alone = isinstance(texts, str | Record)
+        alone = isinstance(texts, str | bytes | Record)
         found = self._encoded([texts] if alone else texts)
         return found[0] if alone else found
 

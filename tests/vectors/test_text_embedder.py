@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from front import PACKAGE, bad, call, good
 
-from bertcli import BertcliError, Embedder, Record
+from bertcli import BertcliError, Embedder, Record, Tokenizer
 from bertcli.errors import InputError, ModelError, UsageError
 
 MODEL = PACKAGE / "samples" / "tiny-bert"
@@ -178,6 +178,23 @@ def test_what_is_no_text_is_named(embedder, texts, says):
 def test_an_unknown_value_is_refused(embedder, options):
     with pytest.raises(UsageError, match=next(iter(options))):
         embedder.encode(["a"], **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dim": 0}, {"dim": 1.5}, {"window": 0}, {"threads": -1}, {"batch_tokens": 0}, {"stride": -1}],
+)
+def test_a_number_that_cannot_be_is_refused(embedder, options):
+    """``window=0`` read its texts for ever, ``dim=0`` was the whole vector."""
+    (name,) = options
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} .* is not a whole number"):
+        Embedder.load(MODEL, backend="torch", **options).encode(["a"])
+
+
+def test_bytes_are_no_text(embedder):
+    for take in (embedder.encode, Tokenizer.load(MODEL), lambda text: embedder.encode([text])):
+        with pytest.raises(InputError, match="text 1: the text is bytes, not a string"):
+            take(b"ab")
 
 
 def test_an_unknown_option_is_named(embedder):
