@@ -15,6 +15,7 @@ from bertcli.errors import ModelError
 from bertcli.evaluation.answers import AnswerPredictions
 from bertcli.evaluation.classes import ClassPredictions, LabelPredictions, per_class
 from bertcli.evaluation.entities import TagPredictions
+from bertcli.evaluation.retrieval import unit
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.hub import ModelFolder
 from bertcli.inference.tell import Tell
@@ -122,9 +123,7 @@ class Judge:
         records = [example.record for example in examples]
         texts = [record._replace(pair=None) for record in records]
         pairs = [record._replace(text=record.pair or "", pair=None) for record in records]
-        vectors = self.vectors([*texts, *pairs])
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        one, other = np.split(vectors, 2)
+        one, other = np.split(unit(self.vectors([*texts, *pairs])), 2)
         return Judged("embed", ScorePredictions(_numbers(examples), (one * other).sum(1)))
 
     def vectors(self, records: Sequence[Record]) -> np.ndarray:

@@ -62,7 +62,7 @@ def nearest(
 ) -> Iterator[list[str]]:
     """Yield the ids of the documents nearest to each query by cosine, without the query itself."""
     query_ids, document_ids = ids
-    queries, corpus = _unit(queries), _unit(corpus)
+    queries, corpus = unit(queries), unit(corpus)
     keep = min(DEEP + 1, len(corpus))
     size = max(1, BLOCK // max(len(corpus), 1))
     for start in range(0, len(queries), size):
@@ -74,7 +74,8 @@ def nearest(
             yield [one for one in named if one != query_ids[start + row]][:DEEP]
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [n, D] of length 1; one of zeros stays one."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: np.ndarray = vectors / np.maximum(lengths, 1e-12)
     return scaled
