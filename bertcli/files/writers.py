@@ -200,12 +200,17 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
         with open(path, "wb") as file:
             yield Output(file)
         return
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
+    _refuse_existing(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))  # a link stays one
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     with whole_file(target, mode) as file:  # what replaces a private file is private
         yield Output(file)
+        _refuse_existing(path, overwrite=overwrite)  # again: another run may have made it
+
+
+def _refuse_existing(path: Path, *, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
 
 
 def drop_stdout() -> None:

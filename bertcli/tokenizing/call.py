@@ -155,7 +155,7 @@ def _value(given: Any) -> Any:
 
 def _pair(row: Any, *, words: bool) -> tuple[Any, Any]:
     """Return a text, or a pair of them, as what may be a row of a batch."""
-    if isinstance(row, str) or not isinstance(row, Sequence):
+    if isinstance(row, str | bytes) or not isinstance(row, Sequence):
         return row, None
     is_pair = len(row) == 2 and not (words and isinstance(row[0], str))
     return (row[0], row[1]) if is_pair else (row, None)

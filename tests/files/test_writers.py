@@ -415,6 +415,18 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+def test_what_another_run_wrote_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    refused = pytest.raises(OutputError, match="already exists")
+    with refused, open_writer(path, "jsonl") as write:
+        write(ROWS)
+        path.write_text("of another")
+    assert (path.read_text(), [*tmp_path.iterdir()]) == ("of another", [path])
+    with open_writer(path, "jsonl", overwrite=True) as write:
+        write(ROWS)
+    assert path.read_text().count("input_ids") == len(ROWS)
+
+
 def test_places_that_cannot_be_written(tmp_path):
     message = r"no/a\.jsonl: cannot be written: No such file"
     with pytest.raises(OutputError, match=message) as failed:
