@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from bertcli.families.structure import BERT, Structure
 from bertcli.files.typed_json import JsonObject
@@ -59,23 +58,22 @@ def like_bert(values: JsonObject) -> Structure:
     return BERT
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """A page: all of a family that can be said without building its model."""
 
     model_type: str  # in config.json
     title: str  # for people
     classes: Mapping[str, str]  # as transformers calls them -> ours
     base: str = "bert"  # what precedes the names of an encoder with a head
-    keys: Mapping[str, str] = field(default_factory=dict)  # field of BertConfig -> its key here
+    keys: Mapping[str, str] = {}  # field of BertConfig -> its key here
     lacks: frozenset[str] = frozenset()  # fields of BertConfig that have no key here
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # key -> value that is not BERT's
+    defaults: Mapping[str, Any] = {}  # key -> value that is not BERT's
     structure: Callable[[JsonObject], Structure] = like_bert  # of config.json, defaults filled in
     tensors: Names = ()
-    heads: Mapping[str, Names] = field(default_factory=dict)  # our class -> of its head alone
-    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # one here -> ours, stacked
+    heads: Mapping[str, Names] = {}  # our class -> of its head alone
+    fused: Mapping[str, tuple[str, ...]] = {}  # one here -> ours, stacked
     older: Names = ()  # of tensors, in older files alone
-    once_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # in older files alone
+    once_fused: Mapping[str, tuple[str, ...]] = {}  # in older files alone
     renewed: Callable[[JsonObject], Mapping[str, Any]] = dict  # an older config.json, as of today
 
     def key(self, name: str) -> str:

@@ -6,8 +6,6 @@ name in transformers, and for `new` the code that comes with the files.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bertcli.errors import ModelError
 from bertcli.families.family import QKV, Family, classes
 from bertcli.families.rope import LAYERS, rotary
@@ -99,8 +97,7 @@ GTE = Family(
     older=BEFORE,
     once_fused=STACKED,
 )
-NEW = replace(
-    GTE,
+NEW = GTE._replace(
     model_type="new",
     title="GTE as Alibaba has it",
     classes=classes("New", ForMultipleChoice="", ForQuestionAnswering=""),

@@ -7,8 +7,6 @@ make_positions; the classes of these names in transformers.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bertcli.families.family import TEXT_HEAD, WORD_HEAD, Family, classes
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject, whole_number
@@ -35,15 +33,13 @@ ROBERTA = Family(
     tensors=WORD_HEAD,
     heads=TEXT_HEAD,
 )
-XLM_ROBERTA = replace(
-    ROBERTA,
+XLM_ROBERTA = ROBERTA._replace(
     model_type="xlm-roberta",
     title="XLM-RoBERTa",
     classes=classes("XLMRoberta", ForCausalLM="BertLMHeadModel"),
     defaults={"pad_token_id": 1},
 )
-CAMEMBERT = replace(
-    XLM_ROBERTA,
+CAMEMBERT = XLM_ROBERTA._replace(
     model_type="camembert",
     title="CamemBERT",
     classes=classes("Camembert", ForCausalLM="BertLMHeadModel"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bertcli.checkpoints.scan import MODULES, TOKENIZER_FILES
 from bertcli.errors import ModelError, UsageError
@@ -20,8 +20,7 @@ from bertcli.hub.files import lacking, none_of, pick
 from bertcli.hub.names import ALIASES, CARRIERS, check_id, near
 
 
-@dataclass(frozen=True)
-class ModelFolder:
+class ModelFolder(NamedTuple):
     """Where the files of a model are, how they were found, and their commit where that is known."""
 
     name: str

@@ -14,7 +14,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 from typing import Any, NamedTuple
@@ -34,8 +33,7 @@ DIGESTS = "digests.json"
 ALIGNED = 64  # bytes that a compiled model begins at a multiple of
 
 
-@dataclass(frozen=True)
-class CacheEntry:
+class CacheEntry(NamedTuple):
     """A compiled model in the cache."""
 
     path: Path

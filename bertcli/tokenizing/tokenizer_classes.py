@@ -14,8 +14,7 @@ transformers 5.23.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.files.typed_json import JsonObject
 
@@ -44,8 +43,7 @@ BYTE_SPACE = "Ġ"  # what GPT-2 writes for the byte of a blank
 SPACE = "▁"  # what SentencePiece writes for a blank
 
 
-@dataclass(frozen=True)
-class TokenizerClass:
+class TokenizerClass(NamedTuple):
     """What a class makes: ``model`` is the kind of model whose tokenizer.json it takes."""
 
     name: str
