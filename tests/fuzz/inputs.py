@@ -296,6 +296,7 @@ def _corpus(dice: random.Random, file: str, sound: Path) -> Command:
         return Command(["pretrain", "vocab", file, *sizes, *more, "-o", "out"], output="out")
     argv = ["pretrain", "prepare", file, "--max-length", "12", *more, "-o", "out"]
     argv += dice.choice([[], ["-f", "parquet"], ["--whole-word"], ["--dupe-factor", "2"]])
+    argv += dice.choice([[], [], ["--extra", "number=id"], ["--extra", "a=text"]])
     return Command([*argv, "-m", str(sound / "tiny")], output="out")
 
 

@@ -81,6 +81,7 @@ def pretrain_prepare(
     A text file has one sentence per line and a blank line between documents.
 
     $ bertcli pretrain prepare corpus.txt.gz -m tokenizer -o instances
+    $ bertcli pretrain prepare texts.jsonl --extra emotion=emotion_ids -o instances
     """
     from bertcli.training.instances import PrepareOptions
     from bertcli.training.prepare import InstanceTokenizer, PrepareRun
