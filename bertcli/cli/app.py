@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import pairwise
 
 import typer
 
@@ -15,7 +16,7 @@ from bertcli.cli.display.help import GROUP_HELP
 from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
 from bertcli.cli.usage_errors import USAGE, explained
-from bertcli.errors import BertcliError, out_of_memory
+from bertcli.errors import BertcliError, UsageError, out_of_memory
 
 # A command is the function of its own name in the module of its own name: "pretrain vocab" is
 # bertcli.cli.commands.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
@@ -45,6 +46,9 @@ COMMANDS = (
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
 JSON = {"-fjson": "-fjsonl", "--format=json": "--format=jsonl"}
+
+# Options whose value is a file; "" is what a shell makes of a variable that is not set.
+FILES = ("-i", "--input", "-o", "--output", "--corpus", "--vectors", "--pairs", "--files-from")
 
 # Options that may be given without a value, and the value that they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
@@ -93,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         bare = given in ([], *([group] for group in GROUPS))  # which shows the help
         args = [*given, "-h"] if bare else given
+        refuse_empty(args)
         code = build(asked or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
@@ -153,6 +158,16 @@ def _failed(message: str, hint: str, code: int) -> int:
     if hint:
         say("hint", hint)
     return code
+
+
+def refuse_empty(argv: Sequence[str]) -> None:
+    """Raise UsageError for the name of a file that is empty."""
+    given = argv[: argv.index("--")] if "--" in argv else argv
+    for option, value in pairwise(given):
+        if option in FILES and not value:
+            raise UsageError(
+                f"{option} is given an empty name", "is a variable of the shell unset?"
+            )
 
 
 def with_values(argv: Sequence[str]) -> list[str]:

@@ -615,3 +615,10 @@ def test_a_unit_without_offsets_is_told():
     assert done.err.startswith("warning: --offset-unit has no effect without --offsets")
     good("tokenize", "one", "--offset-unit", "byte", "--offsets")
     good("tokenize", "one", "--offset-unit", "byte", "--format", "table")
+
+
+@pytest.mark.parametrize("argv", [["-i", ""], ["hi", "-o", ""], ["hi", "--output", ""]])
+def test_a_file_without_a_name_is_wrong_usage(argv):
+    done = bad("tokenize", *argv, code=2)
+    assert done.error == f"{argv[-2]} is given an empty name" and "unset" in done.hint
+    assert good("tokenize", "--count", "--", "-o", "").out == "4\n2\n"
