@@ -242,7 +242,7 @@ def _about_architecture(report: FolderReport) -> Iterator[str]:
         yield f"pad_token_id {pad} is outside the vocabulary of {rows}: it cannot be loaded"
     if extra := ", ".join(report.config.extra_embeddings):
         fields = ", ".join(report.config.fields_of_extra.values())
-        yield f"extra embeddings ({extra}): embed, classify and tag read their ids from {fields}"
+        yield f"extra embeddings ({extra}): texts come with ids of their words in {fields}"
     tokenizer = report.tokenizer
     if tokenizer and not report.config.takes_types(tokenizer.types_of_pairs):
         yield f"type_vocab_size is {report.config.type_vocab_size}: text pairs cannot be encoded"

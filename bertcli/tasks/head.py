@@ -53,7 +53,12 @@ ALIKE = (  # their layers have the same names: only the config tells them apart
     "BertForTokenClassification",
     "BertForMultipleChoice",
 )
-WITH_EXTRA = ("BertForSequenceClassification", "BertForTokenClassification")
+WITH_EXTRA = (
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+)
 WHOLE = (  # they judge a text by its first token
     "BertForNextSentencePrediction",
     "BertForSequenceClassification",

@@ -245,6 +245,18 @@ def test_only_the_model_with_the_ids_tells_the_masked_words(place, tmp_path):
         config = json.loads((tmp_path / name / "config.json").read_text())
         assert [*config["extra_embeddings"]] == [name]
     assert accuracy["hint"] > 0.95 and accuracy["noise"] < 0.3, accuracy
+    texts = [
+        {"text": "a [MASK] b", "pair": "[MASK] a", "hint_ids": [1, 5, 2, 8, 1]},
+        {"text": "a [MASK] b", "pair": "[MASK] a", "hint_ids": [1, 3, 2, 6, 1]},
+    ]
+    file = written(tmp_path / "texts.jsonl", texts)
+    found = good("fill-mask", "-i", file, "-m", tmp_path / "hint", "--top-k", 1, *FIXED).rows
+    filled = [[one["token_str"] for one in row["predictions"]] for row in found]
+    assert filled == [["e", "h"], ["c", "f"]] and set(found[0]) == {"predictions"}
+    one, other = call("next-sentence", "-i", file, "-m", tmp_path / "hint", *FIXED).rows
+    assert one != other
+    done = bad("fill-mask", "a [MASK]", "-m", tmp_path / "hint", *FIXED)
+    assert "field 'hint_ids' is missing" in done.error
 
 
 def left(folder):

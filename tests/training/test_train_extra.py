@@ -65,7 +65,7 @@ def test_the_folder_says_what_it_needs(made):
     table = weights["bert.embeddings.extra.emotion.weight"]
     assert table.shape == (5, 32) and table.abs().sum(1).gt(0).all()
     warnings = good("inspect", "-m", made[0] / "with", "--json").rows[0]["warnings"]
-    assert any("read their ids from emotion_ids" in one for one in warnings)
+    assert any("ids of their words in emotion_ids" in one for one in warnings)
 
 
 def test_equal_texts_with_other_ids_are_other_texts(made, tmp_path):
