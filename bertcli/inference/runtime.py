@@ -125,7 +125,7 @@ def refuse_extra(folder: Path, config: BertConfig) -> None:
         raise ModelError(
             f"{folder}: the model has extra embeddings ({names}), and needs ids of words in the "
             f"field {fields}, which this command does not read",
-            "bertcli embed, classify, tag, evaluate, train and inspect --attention read it",
+            "embed, classify, tag, fill-mask, next-sentence, evaluate, train and inspect read it",
         )
 
 

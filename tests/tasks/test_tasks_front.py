@@ -277,6 +277,7 @@ def reading(command, folder, tmp_path):
 
 
 ALL = [*CALLS, "embed", "similar", "inspect"]
+READ_IDS = ("classify", "tag", "fill-mask", "next-sentence", "embed", "inspect")
 
 
 @pytest.mark.parametrize("command", ALL)
@@ -300,7 +301,7 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused_before_any_text
 def test_a_model_with_extra_embeddings_is_refused_by_name(command, tmp_path):
     folder = small(tmp_path / "model", command, extra_embeddings={"emotion": 3})
     done = bad(*reading(command, folder, tmp_path))
-    if command in ("classify", "tag", "embed", "inspect"):  # they read the ids
+    if command in READ_IDS:
         assert "text 1: field 'emotion_ids' is missing" in done.error
     else:
         assert "extra embeddings (emotion)" in done.error and "emotion_ids" in done.error
