@@ -196,7 +196,9 @@ def refuse_dense(form: str) -> None:
     """Raise UsageError for a format that holds no weights of terms."""
     if form not in TERM_WRITERS:
         known = ", ".join(TERM_WRITERS)
-        raise UsageError(f"weights of terms cannot be written as {form}", f"one of {known}")
+        raise UsageError(
+            f"--sparse: weights of terms cannot be written as {form}", f"one of {known}"
+        )
 
 
 @contextmanager

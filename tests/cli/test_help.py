@@ -156,3 +156,17 @@ def test_train_says_the_fields_of_every_task():
         assert any(
             row[0] == form.task and fields <= {*re.findall(r"\w+", row[1])} for row in rows
         ), form
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("train", "none.jsonl", "-o", "out", "--learning-rate", "nan"),
+        ("pretrain", "run", "none", "-o", "out", "--epochs", "inf"),
+        ("duplicates", "none.txt", "--threshold", "nan"),
+        ("compare", "a.npy", "b.npy", "--tolerance", "nan"),
+    ],
+)
+def test_no_range_lets_a_number_through_that_is_not_finite(argv):
+    """NaN is below no limit, and torch's own error came to light as a traceback."""
+    assert bad(*argv, code=2).error == f"{argv[-2]} {argv[-1]} is not a finite number"

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.models import OptionInfo
 
 from bertcli.cli.display.help import HELP
+from bertcli.errors import UsageError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -86,6 +88,9 @@ def command(
     @wraps(function)
     def run(**values: Any) -> None:
         gc.freeze()  # what was imported stays
+        for name, value in values.items():
+            if isinstance(value, float) and not isfinite(value):  # which no range keeps out
+                raise UsageError(f"--{name.replace('_', '-')} {value} is not a finite number")
         function(
             **{
                 name: group(**{field: values[field] for field in spread[name]})
