@@ -24,7 +24,7 @@ from bertcli.errors import InputError, OutputError
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-CHUNK = 1 << 20  # bytes per read: fewer, larger arrays; small next to the memory of a window
+CHUNK = 1 << 18  # bytes per read; of 2**19 and more, the heap of some systems keeps what was freed
 PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
 MARKS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}  # no text in UTF-8 begins with one
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
