@@ -1,6 +1,6 @@
 """Many texts to flat token ids: by nanotoken where it gives the ids of tokenizers, else by those.
 
-    ids, offsets = WordPieceEngine(core)(["I love NLP!", ""])   # uint32 [T], int64 [B + 1]
+    ids, offsets = WordPieceEngine(core)(['I love NLP!', ""])   # uint32 [T], int64 [B + 1]
 
 nanotoken (Rust, MIT) has WordPiece alone, and neither pairs nor offsets. What we found out about
 0.1.0 before we took it:
