@@ -60,16 +60,20 @@ class CompiledGraph(nn.Module):
         """Map the arrays of `LaidOut` to states or logits [n, D...]."""
         first, top = self.reading.first, max(self.layers)
         real = torch.arange(rows.shape[1]) < lengths[:, None]  # [B, L]
-        bias = torch.where(real, 0.0, HIDDEN)[:, None, None]
-        kernels = self.bert.direction(in_rows(rows, back, bias))
-        asking = self.bert.direction(of_first(rows, bias))
-        at, encoder = back % rows.shape[1], self.bert.encoder
+        keys = real[:, None, None]
+        bias = torch.where(keys, 0.0, HIDDEN)
+        kernels = self.bert.direction(in_rows(rows, back, keys, bias))
+        asking = self.bert.direction(of_first(rows, keys, bias))
+        at, encoder = (back % rows.shape[1])[None], self.bert.encoder
+        # As one text, [1, T]: of two axes, 8-bit products without a bias came out wrong (OpenVINO
+        # 2026.4, ModernBERT).
+        whole = self.bert.states(ids[None], types=types[None], at=at, kernels=kernels)
         wanted: dict[int, Tensor] = {}
-        for index, state in enumerate(self.bert.states(ids, types=types, at=at, kernels=kernels)):
+        for index, state in enumerate(whole):
             if index in self.layers:
-                wanted[index] = state[read] if first else state
+                wanted[index] = state[0, read] if first else state[0]
             if first and index == top - 1:
-                wanted[top] = encoder.some(index, state[read], asking, state)
+                wanted[top] = encoder.some(index, state[:, read], asking, state)[0]
             if top in wanted:
                 break
         found = combined([wanted[index] for index in self.layers], self.reading.combine)
@@ -84,32 +88,38 @@ class CompiledGraph(nn.Module):
         return found if self.head is None else self.head.packed_logits(found)
 
 
-def in_rows(rows: Tensor, back: Tensor, bias: Tensor) -> Attend:
-    """Make the kernel for [T] that attends in rows, [B, L], with a bias that hides their ends."""
+def in_rows(rows: Tensor, back: Tensor, keys: Tensor, bias: Tensor) -> Attend:
+    """Make the kernel for [1, T] that attends in rows, [B, L], whose ends are hidden."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        return attended(q[rows], k[rows], v[rows], distance, bias).flatten(0, 1)[back]
+        q, k, v = (x[0, rows] for x in (q, k, v))
+        return attended(q, k, v, distance, keys, bias).flatten(0, 1)[None, back]
 
     return attend
 
 
-def of_first(rows: Tensor, bias: Tensor) -> Attend:
-    """Make the kernel for the first token of each text, queries [B]."""
+def of_first(rows: Tensor, keys: Tensor, bias: Tensor) -> Attend:
+    """Make the kernel for the first token of each text, queries [1, B]."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        return attended(q[:, None], k[rows], v[rows], distance, bias)[:, 0]
+        q, k, v = q[0, :, None], k[0, rows], v[0, rows]
+        return attended(q, k, v, distance, keys, bias)[None, :, 0]
 
     return attend
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, distance: Distance, hidden: Tensor) -> Tensor:
-    """Attend from q [B, Lq, H, D] to k, v [B, L, H, D], from the first token on.
+def attended(
+    q: Tensor, k: Tensor, v: Tensor, distance: Distance, keys: Tensor, bias: Tensor
+) -> Tensor:
+    """Attend from q [B, Lq, H, D], from the first token on, to those of k, v that are ``keys``.
 
+    ``bias`` [B, 1, 1, L] says the same. It is not added to that of distances, but stands in for it:
+    8 bits would round what is added.
     OpenVINO 2026.4 computes attention without a bias wrongly, from 16 tokens on.
     """
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     q, k, near = placed(q, k, distance, 0)
-    bias = hidden if near is None else near + hidden
+    bias = bias if near is None else torch.where(keys, near, HIDDEN)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
 
 

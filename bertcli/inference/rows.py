@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
 
 STEP = 16  # the length of a row is a multiple of it
-FORM = f"packed, rows of {STEP}"  # what compiled models and vectors depend on, in manifests
+FORM = f"packed, in rows of {STEP}"  # what compiled models and vectors depend on, in manifests
 EVEN = (16, 64)  # and T of one of these: of the second from so many tokens on that it is little
 MANY = 1024
 
