@@ -168,7 +168,7 @@ def test_pairs_have_token_types(folder, capsys):
     (encoded,) = embedder.runtime.tokenizer.encode([pair], embedder.layout)
     assert set(encoded.columns["token_type_ids"]) == {0, 1}
     *_, [(_, vector, _)] = embedder.embedded([encoded])
-    assert np.abs(vector - found).max() < 1e-6
+    assert np.abs(vector - found).max() < 1e-5  # not normalised, and another engine
 
 
 @pytest.mark.parametrize("numbers", [1 << 50, None], ids=["of a CPU", "of a GPU"])
