@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.term_weights import TermMaker, TermNames
     from bertcli.tokenizing.chunks import Chunker
 
-TRIED = (2, 19)  # tokens of the texts that `same_bits` compares
+TRIED = (2, 17, 19)  # tokens of the texts that `same_bits` compares, of which two are of one row
 HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
 
 
@@ -201,13 +201,13 @@ class Embedder:
     def same_bits(self) -> bool:
         """Whether a vector depends on its text alone, to the last bit, with the kernels used here.
 
-        Some kernels add up in another order by the number of rows or threads. Two texts are tried:
-        each alone and on one thread, and both in a batch.
+        Some kernels add up in another order by the number of rows or threads. Texts are tried:
+        each alone and on one thread, and all together.
         """
         config = self.runtime.config
         lengths = [min(length, config.most_tokens) for length in TRIED]
         ids = [[7919 * at % config.vocab_size for at in range(length)] for length in lengths]
-        budget = 2 * max(TRIED)
+        budget = len(TRIED) * max(TRIED)
         together = result_of(self._run(self._plain(ids), budget))
         with self.runtime.one_thread():
             alone = [result_of(self._run(self._plain([some]), budget))[0] for some in ids]
