@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.chunks import Chunker
 
 TRIED = (2, 17, 19)  # tokens of the texts that `same_bits` compares, of which two are of one row
+BEGUN = 3  # windows for each device that are begun before the first is written
 HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
 
 
@@ -314,15 +315,17 @@ class Embedder:
         """Yield the windows of a run, those without a record too.
 
         Where several processes compute, later windows are begun while they could run out of work,
-        unless the windows come as slowly as their records.
+        unless the windows come as slowly as their records. Few are: where texts come more slowly
+        than they are computed, vectors would be held, and nothing kept, up to the end.
         """
         runner, ahead = self.runtime.runner, run.full and not self.options.per_token
+        most = BEGUN * len(self.runtime.devices)
         begun: deque[EmbedWindow] = deque()
         for counts, items in run.counted():
             items = self._with_cut_characters(items, counts)
             work = self._begun(items) if ahead and not runner.busy else None
             begun.append(EmbedWindow(counts, self.embedded(items, work)))
-            while begun and (runner.busy or not ahead):
+            while begun and (runner.busy or not ahead or len(begun) > most):
                 yield begun.popleft()
         yield from begun
 

@@ -35,7 +35,7 @@ def cache(tmp_path_factory):
 
 def lines(count, most):
     dice = random.Random(15)
-    known = " ".join([(ROOT / "README.md").read_text("utf-8"), *REAL]).split()
+    known = " ".join([(ROOT / "samples" / "texts.txt").read_text("utf-8"), *REAL]).split()
     return [" ".join(dice.choices(known, k=dice.randint(1, most))) for _ in range(count)]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 import torch
 from front import DEADLINE, environment, good, on_torch, process, start
 
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import BEGUN, Embedder
 from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
@@ -31,6 +32,7 @@ from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.torch_runtime import open_runner
 from bertcli.records.reader import Reader
+from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.stream import EmbedStream
@@ -398,6 +400,28 @@ def test_a_process_begins_what_has_arrived_before_it_waits_for_vectors():
     assert said == [*(f"begin {name}" for name in names), *(f"wait for {name}" for name in names)]
     assert [answers.get(block=False) for _ in "12"] == [("vectors", "one"), ("vectors", "two")]
     assert answers.empty()
+
+
+def test_windows_are_written_also_where_texts_come_more_slowly_than_vectors(folder):
+    """They were held up to the end of the input, and nothing was committed before."""
+    embedder = Embedder.open(folder, on_torch(window=2))
+
+    class Idle:
+        busy = False
+        threads = 1
+        run = embedder.runtime.runner.run
+
+    idle = replace(embedder, runtime=replace(embedder.runtime, runner=Idle()))
+    read = []
+
+    def blocks():
+        for number in range(40):
+            read.append(number)
+            yield [Record("a b")]
+
+    run = idle.run(Reader(Source(texts=("a",))), full=True, blocks=blocks())
+    next(idle.windows(run))
+    assert len(read) <= 2 * (BEGUN + 3)
 
 
 def test_what_is_available_ends_with_the_cpu():
