@@ -13,6 +13,7 @@ directory, a pipe, a broken link) does not count; where nothing else is left, it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from glob import escape
 from math import inf
 from os.path import isfile  # unlike Path.is_file, false where looking is not allowed
@@ -212,10 +213,14 @@ def tokenizer_files(folder: Path) -> list[Path]:
     return [folder / name for name in TOKENIZER_PARTS if isfile(folder / name)]
 
 
-def model_files(*folders: Path) -> list[Path]:
-    """Return the files that a model in these folders is read from, whatever lies beside them."""
-    named = {path for folder in folders for name in MODEL_FILES for path in folder.glob(name)}
-    return sorted({*named, *(path for folder in folders for path in find_weights(folder).all)})
+def model_files(folder: Path) -> list[Path]:
+    """Return the files that the model of a folder is read from, whatever lies beside them."""
+    found: set[Path] = set()
+    for place in {folder, bert_folder(folder)}:
+        found.update(path for name in MODEL_FILES for path in place.glob(name))
+        with suppress(ModelError):  # an index that is broken names no files
+            found.update(find_weights(place).all)
+    return sorted(found)
 
 
 def refuse_placeholder(path: Path) -> None:

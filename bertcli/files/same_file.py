@@ -17,7 +17,7 @@ from typing import Any
 
 from bertcli.errors import OutputError
 
-Identity = tuple[int, int]  # the device of a file and its number there
+Identity = tuple[int, int] | str  # the device of a file and its number there; a name to come
 
 HINT = "write to another place, or move the input away"
 
@@ -68,7 +68,10 @@ def _files(named: str | Path) -> Iterator[tuple[str, Identity]]:
 
 def _identity(path: Path) -> Identity | None:
     with suppress(OSError, ValueError):
-        return _of(os.stat(path))
+        try:
+            return _of(os.stat(path))
+        except FileNotFoundError:
+            return os.path.realpath(path)
     return None
 
 

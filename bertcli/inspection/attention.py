@@ -74,7 +74,7 @@ class AttentionFile(NamedTuple):
 
     def write(self, found: Sequence[AttentionMaps], report: FolderReport) -> str:
         """Write the maps, and return a warning about what the format cannot show, or ""."""
-        refuse_inputs(model_files(report.folder.path, report.bert), [self.path])
+        refuse_inputs(model_files(report.folder.path), [self.path])
         warning = unsupported_characters(found, self.form)
         content = picture(found, self.form)
         with open_output(self.path, overwrite=self.overwrite) as output:

@@ -146,9 +146,7 @@ class EmbedRun:
         source = self.reader.source
         pair = () if source.pair is None else (source.pair,)
         texts = (*source.texts, *pair)
-        folder = self.embedder.folder.path
-        needed = model_files(folder, self.embedder.runtime.spec.folder)
-        return Inputs(source.paths, texts, needed)
+        return Inputs(source.paths, texts, model_files(self.embedder.folder.path))
 
     def _write(self, sink: Sink, block: EmbeddedBlock, digest: InputDigest) -> None:
         digest.add(block.records)

@@ -83,14 +83,62 @@ def test_an_input_that_the_run_would_remove_is_refused(tmp_path, texts, end, how
     assert contents(tmp_path) == before
 
 
-def test_an_output_among_the_files_of_the_model_is_refused(tmp_path):
-    model = tmp_path / "m"
-    shutil.copytree(TINY, model)
+OF_MODELS = {  # commands that open a model and write a file
+    "embed": ("embed", "hi"),
+    "tokenize": ("tokenize", "hi"),
+    "count": ("tokenize", "--count", "hi"),
+    "tokens": ("tokenize", "--from-tokens", "hi"),
+    "decode": ("decode", "101"),
+    "chunk": ("chunk", "hi", "--max-length", "8"),
+    "classify": ("classify", "hi"),
+    "rerank": ("rerank", "hi", "ho"),
+    "similar": ("similar", "hi", "--corpus", "TEXTS"),
+    "mine": ("similar", "--mine", "-i", "PAIRS", "--corpus", "TEXTS"),
+    "duplicates": ("duplicates", "TEXTS"),
+    "evaluate": ("evaluate", "PAIRS", "--task", "embed"),
+    "compared": ("evaluate", "PAIRS", "--task", "embed", "--compare", "MODEL"),
+}
+
+
+@pytest.mark.parametrize("command", OF_MODELS)
+def test_an_output_among_the_files_of_the_model_is_refused(tmp_path, models, texts, command):
+    pretrained = models("BertForSequenceClassification", num_labels=1)
+    shutil.copytree(pretrained, model := tmp_path / "m")
     (tmp_path / "out.jsonl").symlink_to(model / "config.json")
+    (pairs := tmp_path / "pairs.jsonl").write_text('{"anchor": "hi", "positive": "ho"}\n' * 3)
     before = contents(model)
-    argv = ("embed", "-q", "-m", model, "hi", "-o", tmp_path / "out.jsonl", "--overwrite")
-    assert "config.json" in bad(*argv).error
+    files = {"TEXTS": texts, "PAIRS": pairs, "MODEL": model}
+    argv = [files.get(part, part) for part in OF_MODELS[command]]
+    argv += ["-q", "-m", pretrained if command == "compared" else model]
+    assert "config.json" in bad(*argv, "-o", tmp_path / "out.jsonl", "--overwrite").error
+    assert "tokenizer.json" in bad(*argv, "-o", model / "tokenizer.json", "--overwrite").error
     assert contents(model) == before
+
+
+@pytest.mark.parametrize("command", ["rerank", "similar", "mine", "duplicates", "evaluate"])
+def test_an_output_that_is_there_is_refused_before_anything_is_computed(tmp_path, models, command):
+    """So that an hour's work is not thrown away at its end."""
+    (out := tmp_path / "out.jsonl").write_text("precious")
+    (broken := tmp_path / "broken.jsonl").write_text('{"text": "a"\n')
+    argv = {
+        "rerank": ["rerank", "hi", "-i", broken],
+        "similar": ["similar", "hi", "--corpus", broken],
+        "mine": ["similar", "--mine", "-i", broken, "--corpus", broken],
+        "duplicates": ["duplicates", broken],
+        "evaluate": ["evaluate", broken, "--task", "embed"],
+    }[command]
+    model = models("BertForSequenceClassification", num_labels=1)
+    assert "already exists" in bad(*argv, "-q", "-m", model, "-o", out).error
+    assert "broken.jsonl:1" in bad(*argv, "-q", "-m", model, "-o", out, "--overwrite").error
+    assert out.read_text() == "precious"
+
+
+def test_results_do_not_replace_the_vectors_that_they_are_made_of(tmp_path, texts):
+    for argv in (("similar", "hi", "--corpus", texts), ("duplicates", texts)):
+        both = tmp_path / f"{argv[0]}.parquet"
+        done = bad(*argv, "-q", "-m", TINY, "--vectors", both, "-o", both, "--overwrite")
+        assert "is both the input and the output" in done.error
+        assert not both.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="the system has no such flag")

@@ -45,4 +45,4 @@ def answer(
 
     choosing = Choosing(answers.top_k, answers.max_answer_length, answers.no_answer)
     fixed = (None, None) if asked.both else (asked.question, asked.context)
-    write(AnswerTask(head, choosing, *fixed).stream(reader), output, form, console)
+    write(AnswerTask(head, choosing, *fixed).stream(reader), output, form, model, console)

@@ -28,4 +28,4 @@ def choose(
     from bertcli.tasks.choose import ChooseTask
 
     task = ChooseTask(head, choices.choices_field, choices.given)
-    write(task.stream(reader), output, form, console)
+    write(task.stream(reader), output, form, model, console)

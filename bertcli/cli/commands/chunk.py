@@ -53,7 +53,8 @@ def chunk(
 
         show_batches(run, chunk_table, reader.source.paths)
     else:
-        with output.open("finished" if form == "txt" else form, reader.source.paths) as put:
+        kind, paths = "finished" if form == "txt" else form, reader.source.paths
+        with output.open(kind, paths, model) as put:
             _write(run, form, put, output, console)
     console.warn(special_tokens(run.tally))
     console.close(run.tally.records, reader, numbered=True)

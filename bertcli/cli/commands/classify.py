@@ -63,4 +63,4 @@ def classify(
     shown = Shown(labels.top_k, labels.threshold, labels.scores == "all", labels.logits)
     task = ClassifyTask(head, shown)
     console.detail(f"labels: {', '.join(head.labels)}; function: {task.function}")
-    write(task.stream(reader), output, form, console)
+    write(task.stream(reader), output, form, model, console)

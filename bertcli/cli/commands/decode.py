@@ -89,7 +89,7 @@ def decode(
     read = replace(source.source(), taken=frozenset({"id", decoding.field}))
     reader = Reader(read, console.warn)
     records = 0
-    with output.open(form, reader.source.paths) as write:
+    with output.open(form, reader.source.paths, model) as write:
         found = decoded(reader, tokenizer, decoding)
         for rows in console.track(found, reader, beside_output=output.on_terminal):
             write(rows)

@@ -1,5 +1,6 @@
 """`bertcli duplicates`: texts that say nearly the same."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -8,13 +9,14 @@ import typer
 from bertcli.cli.commands.corpus_vectors import stored_vectors
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import counted
-from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, OptionGroup, record
 from bertcli.cli.options.inputs import FileFormat, IdField, MaxRecordBytes, TextField
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
+from bertcli.files.writers import Write
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
@@ -90,10 +92,17 @@ def duplicates(
     options = SearchOptions(vectors=texts.vectors)
     how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, reader, console)
-    with stored_vectors(search, console) as search:
-        run = Duplicates(search, record(DuplicateOptions, alike))
-        console.watch(run)
-    _write(run, form, output, [*texts.files, *filter(None, [texts.vectors])])
+    reading: list[str | Path] = [*texts.files, *filter(None, [texts.vectors])]
+    with nullcontext() if form == "table" else output.open(form, reading, model) as write:
+        with stored_vectors(search, console) as search:
+            run = Duplicates(search, record(DuplicateOptions, alike))
+            console.watch(run)
+        if write:
+            _write(run, form, write)
+        else:
+            from bertcli.cli.display.search_tables import show_duplicates
+
+            show_duplicates(run)
     dropped = counted(len(run.dropped), "duplicate", "duplicates")
     groups = counted(len(run.groups), "group", "groups")
     if run.records:
@@ -101,20 +110,14 @@ def duplicates(
     console.close(reader.records, reader)
 
 
-def _write(run: "Duplicates", form: str, output: OutputOptions, reading: list[str | Path]) -> None:
+def _write(run: "Duplicates", form: str, write: Write) -> None:
     """Write groups, or the texts without duplicates."""
-    if form == "table":
-        from bertcli.cli.display.search_tables import show_duplicates
-
-        show_duplicates(run)
-        return
-    with output.open(form, reading) as write:
-        if form == "txt":
-            for lines in run.kept():
-                write(lines)
-        elif form == "jsonl":
-            write([run.fields(group) for group in run.groups])
-        else:
-            rows = [row for group in run.groups for row in run.rows(group)]
-            header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
-            write(rows or [TableHeader(header)])
+    if form == "txt":
+        for lines in run.kept():
+            write(lines)
+    elif form == "jsonl":
+        write([run.fields(group) for group in run.groups])
+    else:
+        rows = [row for group in run.groups for row in run.rows(group)]
+        header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
+        write(rows or [TableHeader(header)])

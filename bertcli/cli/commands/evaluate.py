@@ -1,5 +1,6 @@
 """`bertcli evaluate`: how good a model is on examples."""
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from bertcli.cli.display.console import Console
@@ -38,38 +39,40 @@ def evaluate(
     console = messages.console()
     form = "jsonl" if judged.json else output.form(("table", "jsonl"))
 
-    def opened(name: str) -> "Judge":
-        from bertcli.embedding.embedder import Embedder
-        from bertcli.embedding.options import EmbedOptions
-        from bertcli.evaluation.predictions import Judge
-        from bertcli.tasks.head import Settings
-
-        def embedder(folder: ModelFolder) -> "Embedder":
-            return Embedder.open(folder, record(EmbedOptions, length, compute), console)
-
-        folder = model.changed(model=name).folder(MODEL_FILES)
-        return Judge(folder, record(Settings, length, compute), embedder, console)
-
-    names = [model.model, *([judged.compare] if judged.compare else [])]
-    readers = [Reader(examples.source(path), console.warn) for path in _paths(judged)]
-    judges = list(map(opened, names))
-    if judged.file:
-        report = _of_examples(examples, readers[0], judges, console)
-    else:
-        report = _of_search(judged, readers, judges, console)
-    if form == "table":
-        from bertcli.cli.display.evaluation import show_evaluation
-
-        show_evaluation(report)
-    else:
-        with output.open(form, _paths(judged)) as write:
+    models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
+    reading = [path for path in (judged.file, judged.queries, judged.corpus) if path]
+    readers = [Reader(examples.source(path), console.warn) for path in reading]
+    judges = [_opened(one, length, compute, console) for one in models]
+    reading += [judged.qrels] if judged.qrels else []
+    with nullcontext() if form == "table" else output.open(form, reading, *models) as write:
+        if judged.file:
+            report = _of_examples(examples, readers[0], judges, console)
+        else:
+            report = _of_search(judged, readers, judges, console)
+        if write:
             write([report])
+        else:
+            from bertcli.cli.display.evaluation import show_evaluation
+
+            show_evaluation(report)
     for reader in readers:
         console.close(reader.records, reader)
 
 
-def _paths(judged: JudgedOptions) -> list[str]:
-    return [path for path in (judged.file, judged.queries, judged.corpus) if path]
+def _opened(
+    model: ModelOptions, length: CutOptions, compute: ComputeOptions, console: Console
+) -> "Judge":
+    """Return the model to judge by; its backend is imported here."""
+    from bertcli.embedding.embedder import Embedder
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.evaluation.predictions import Judge
+    from bertcli.tasks.head import Settings
+
+    def embedder(folder: ModelFolder) -> "Embedder":
+        return Embedder.open(folder, record(EmbedOptions, length, compute), console)
+
+    folder = model.folder(MODEL_FILES)
+    return Judge(folder, record(Settings, length, compute), embedder, console)
 
 
 def _of_examples(

@@ -50,4 +50,4 @@ def fill_mask(
     from bertcli.tasks.fill_mask import FillMaskTask
 
     task = FillMaskTask(head, words.top_k, words.words)
-    write(task.stream(reader), output, form, console)
+    write(task.stream(reader), output, form, model, console)

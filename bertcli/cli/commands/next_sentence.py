@@ -26,7 +26,7 @@ def next_sentence(
     head = open_head("BertForNextSentencePrediction", model, length, compute, console)
     from bertcli.tasks.next_sentence import NextSentenceTask
 
-    write(NextSentenceTask(head).stream(reader), output, form, console)
+    write(NextSentenceTask(head).stream(reader), output, form, model, console)
 
 
 def paired(source: InputOptions) -> InputOptions:

@@ -1,5 +1,6 @@
 """`bertcli rerank`: texts sorted by how relevant they are to a query."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -57,16 +58,17 @@ def rerank(
 
     stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
     reader.reserve(frozenset((*BLANK, "truncated")))
-    for window in console.track(
-        stream, reader, beside_output=False, truncated=lambda: stream.tally.truncated
-    ):
-        ranking.add(window)
-    if form == "table":
-        from bertcli.cli.display.search_tables import show_ranking
-
-        show_ranking(ranking.best())
-    else:
-        rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
-        with output.open(form, reader.source.paths) as write:
+    paths = reader.source.paths
+    with nullcontext() if form == "table" else output.open(form, paths, model) as write:
+        for window in console.track(
+            stream, reader, beside_output=False, truncated=lambda: stream.tally.truncated
+        ):
+            ranking.add(window)
+        if write:
+            rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
             write(rows or [TableHeader({**BLANK, "truncated": 0})])
+        else:
+            from bertcli.cli.display.search_tables import show_ranking
+
+            show_ranking(ranking.best())
     report(stream, console, numbered=form not in ("table", "jsonl"))

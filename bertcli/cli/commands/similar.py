@@ -9,7 +9,7 @@ import typer
 from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.display.messages import counted, truncated
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions, RowOutput
+from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
 from bertcli.cli.options.inputs import (
@@ -26,6 +26,7 @@ from bertcli.cli.options.inputs import (
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
+from bertcli.files.writers import Write
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
@@ -225,10 +226,8 @@ def similar(
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader(console)
     corpus.check(("-",) if typed else queries.source.paths)
-    if query.mine and (corpus.corpus is None or form == "table"):
-        raise UsageError("--mine requires --corpus, and writes no table")
-    if query.mine and (score.sparse or score.token_vectors):
-        raise UsageError("--mine needs one vector per text")
+    if query.mine:
+        _check_mining(corpus, score, form)
     texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
@@ -237,45 +236,65 @@ def similar(
     options = record(SearchOptions, query, corpus)
     how = record(EmbedOptions, compute, score, pooling=score.pooling)
     search = Search.open(folder, how, options, texts, console)
+    reading = [*queries.source.paths, *(corpus.corpus or ()), *filter(None, [corpus.vectors])]
     if query.mine:
-        _mine(search, queries, query.margin, output, console)
+        with output.open(form, reading, model) as write:
+            _mine(search, queries, query.margin, write, console)
         return
     if typed:
-        from bertcli.cli.display.prompt import USAGE, search_at_prompt
-
-        with stored_vectors(search, console) as search:
-            console.note(USAGE)
-            search_at_prompt(search)
+        _prompt(search, console)
         return
     found = _answers(search, queries, console)
-    reading = [*queries.source.paths, *(corpus.corpus or ()), *filter(None, [corpus.vectors])]
-    _write(found, form, output, reading, with_text=texts is not None)
-    console.warn(truncated(search.asked, search.embedder.max_length, what="queries"))
-    console.close(search.asked.records, queries)
-    if texts is not None:
-        console.close(texts.records, texts, numbered=True)
+    if form == "table":
+        from bertcli.cli.display.search_tables import show_answers
+
+        show_answers(found, reading)
+    else:
+        with output.open(form, reading, model) as write:
+            _write(found, form, write, with_text=texts is not None)
+    _report(search, queries, console)
 
 
-def _mine(
-    search: "Search", pairs: Reader, margin: float, output: OutputOptions, console: Console
-) -> None:
+def _check_mining(corpus: CorpusOptions, score: ScoreOptions, form: str) -> None:
+    """Raise UsageError for what hard negatives cannot be found in, or written as."""
+    if corpus.corpus is None or form == "table":
+        raise UsageError("--mine requires --corpus, and writes no table")
+    if score.sparse or score.token_vectors:
+        raise UsageError("--mine needs one vector per text")
+
+
+def _prompt(search: "Search", console: Console) -> None:
+    """Answer queries as they are typed."""
+    from bertcli.cli.display.prompt import USAGE, search_at_prompt
+
+    with stored_vectors(search, console) as stored:
+        console.note(USAGE)
+        search_at_prompt(stored)
+
+
+def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
     """Write hard negatives for pairs."""
     from bertcli.vectors.mining import Mining
 
-    form = output.form(ROWS, terminal="jsonl")
     header = {"anchor": "", "positive": "", "negative": "", "margin": 0.0}
     with stored_vectors(search, console) as stored:
         mining = Mining(stored, pairs, margin)
-        reading = [*pairs.source.paths, *(search.reader.source.paths if search.reader else ())]
-        with output.open(form, reading) as write:
-            for rows in mining:
-                if rows:
-                    write(rows)
-            if not mining.negatives:
-                write([TableHeader(header)])
+        for rows in mining:
+            if rows:
+                write(rows)
+        if not mining.negatives:
+            write([TableHeader(header)])
     found = counted(mining.negatives, "negative", "negatives")
     console.note(f"{found} for {counted(mining.pairs, 'pair', 'pairs')}")
     console.close(mining.pairs, pairs)
+
+
+def _report(search: "Search", queries: Reader, console: Console) -> None:
+    """Report warnings and counts of the queries and of the corpus."""
+    console.warn(truncated(search.asked, search.embedder.max_length, what="queries"))
+    console.close(search.asked.records, queries)
+    if search.reader is not None:
+        console.close(search.reader.records, search.reader, numbered=True)
 
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
@@ -293,30 +312,17 @@ def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[li
     yield run.answers()
 
 
-def _write(
-    found: Iterable[list["Answer"]],
-    form: str,
-    output: OutputOptions,
-    reading: Sequence[str | Path],
-    *,
-    with_text: bool,
-) -> None:
+def _write(found: Iterable[list["Answer"]], form: str, write: Write, *, with_text: bool) -> None:
     """Write answers: an object each as JSONL, else a row for each hit."""
-    if form == "table":
-        from bertcli.cli.display.search_tables import show_answers
-
-        show_answers(found, reading)
-        return
-    with output.open(form, reading) as write:
-        header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
-        some = False
-        for answers in found:
-            if form == "jsonl":
-                rows = [answer.fields() for answer in answers]
-            else:
-                rows = [row for answer in answers for row in answer.rows()]
-            some = some or bool(rows)
-            if rows:
-                write(rows)
-        if not some:
-            write([TableHeader(header | ({"text": ""} if with_text else {}))])
+    header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
+    some = False
+    for answers in found:
+        if form == "jsonl":
+            rows = [answer.fields() for answer in answers]
+        else:
+            rows = [row for answer in answers for row in answer.rows()]
+        some = some or bool(rows)
+        if rows:
+            write(rows)
+    if not some:
+        write([TableHeader(header | ({"text": ""} if with_text else {}))])

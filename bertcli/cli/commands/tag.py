@@ -53,4 +53,4 @@ def tag(
     ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
     task = TagTask(head, entities.aggregation, ignored)
     console.detail(f"labels: {', '.join(head.labels)}")
-    write(task.stream(reader), output, form, console, "--stride N tags all of them")
+    write(task.stream(reader), output, form, model, console, "--stride N tags all of them")

@@ -53,7 +53,12 @@ def _describe(head: Head | PooledHead, folder: ModelFolder, kind: str, console: 
 
 
 def write(
-    stream: Stream, output: OutputOptions, form: str, console: Console, advice: str = ""
+    stream: Stream,
+    output: OutputOptions,
+    form: str,
+    model: ModelOptions,
+    console: Console,
+    advice: str = "",
 ) -> None:
     """Write the results of a pass, and report warnings and counts.
 
@@ -78,7 +83,7 @@ def write(
         lines = form == "jsonl"
         told = stream.blank, stream.reader, stream.consumed
         rows_of = lined(batches) if lines else tabular(batches, *told)
-        with output.open(form, stream.reader.source.paths) as put:
+        with output.open(form, stream.reader.source.paths, model) as put:
             for rows in rows_of:
                 put(rows)
     report(stream, console, advice, numbered=form not in ("table", "jsonl"))

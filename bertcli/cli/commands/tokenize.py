@@ -55,7 +55,7 @@ def tokenize(
     engine.refuse_ray_options()
     tokenizer = model.tokenizer(console, parse_special=layout.parse_special)
     if mode.from_tokens:
-        _ids_of_tokens(source, fields, output, tokenizer, console)
+        _ids_of_tokens(source, fields, output, model, tokenizer, console)
         return
     form = _form(source, mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
@@ -71,13 +71,13 @@ def tokenize(
         truncated=lambda: run.tally.truncated,
     )
     if mode.is_summary:
-        _summary(run, windows, mode, output, form, layout.max_length)
+        _summary(run, windows, mode, output, model, form, layout.max_length)
     elif form == "table":
         from bertcli.cli.display.token_tables import show_tokens
 
         show_tokens(windows, tokenizer, reader.source.paths)
     else:
-        with output.open(made.form, reader.source.paths) as put:
+        with output.open(made.form, reader.source.paths, model) as put:
             made.write(windows, put)
     _report(run, console)
 
@@ -186,6 +186,7 @@ def _summary(
     batches: Any,
     mode: ModeOptions,
     output: OutputOptions,
+    model: ModelOptions,
     form: str,
     cut_at: int | None,
 ) -> None:
@@ -207,7 +208,9 @@ def _summary(
         else:
             show_stats(*rows())
         return
-    with output.open(form, paths) as write:  # now, so that what cannot be written fails at once
+    with output.open(
+        form, paths, model
+    ) as write:  # now, so that what cannot be written fails at once
         write(rows())
 
 
@@ -223,6 +226,7 @@ def _ids_of_tokens(
     source: InputOptions,
     fields: FieldOptions,
     output: OutputOptions,
+    model: ModelOptions,
     tokenizer: Tokenizer,
     console: Console,
 ) -> None:
@@ -235,7 +239,7 @@ def _ids_of_tokens(
     reader = source.reader(console, pre_split=True, taken=names)
     given = (Record(list(source.texts), line=1),) if source.texts else reader
     paths = reader.source.paths
-    with _screen() if form == "table" else output.open(form, paths) as write:
+    with _screen() if form == "table" else output.open(form, paths, model) as write:
         for one in given:
             ids, unknown = tokenizer.ids_of(one.text)
             records += 1

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
+from bertcli.checkpoints.scan import model_files
 from bertcli.cli.display.console import Console, print_text, stdout_is_terminal
 from bertcli.cli.display.help import MESSAGES
 from bertcli.cli.options.completion import complete_model
@@ -69,6 +70,10 @@ class ModelOptions(OptionGroup):
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
         """Return the model's folder; files that are missing are downloaded."""
         return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
+
+    def files(self) -> list[Path]:
+        """Return the files that the model is read from."""
+        return model_files(self.folder().path)
 
     def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
         """Return the tokenizer of the model."""
@@ -142,13 +147,18 @@ class OutputOptions(OptionGroup):
         return terminal if stdout_is_terminal() else piped
 
     def open(
-        self, form: str, inputs: Sequence[str | Path] = ()
+        self, form: str, inputs: Sequence[str | Path] = (), *models: ModelOptions
     ) -> AbstractContextManager[Callable[..., None]]:
-        """Open the writer of a format; OutputError when it would write to one of the inputs."""
+        """Open the writer of a format.
+
+        Raises OutputError when it would write to one of the inputs, or to a file of a model.
+        """
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
+        if self.output is not None and self.output.exists():
+            inputs = [*inputs, *(path for model in models for path in model.files())]
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 
 
