@@ -29,7 +29,6 @@ from bertcli.inspection.array_sources import (
     parquet,
 )
 from bertcli.inspection.number_statistics import NumberStatistics
-from bertcli.vectors.reading import ARRAY
 
 SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
     ".npy": partial(arrays, form="npy"),
@@ -156,6 +155,8 @@ def _contradictions(
     manifest: Mapping[str, Any], arrays: list[dict[str, Any]], *, flat: bool
 ) -> Iterator[str]:
     """Compare with the manifest; in ``flat`` arrays the vectors of a record are rows."""
+    from bertcli.vectors.reading import ARRAY
+
     vectors = [one for one in arrays if len(arrays) == 1 or one["name"] == ARRAY]
     if len(vectors) != 1:
         return

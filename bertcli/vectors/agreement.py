@@ -13,16 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertcli.errors import BertcliError, InputError
-from bertcli.vectors.reading import floats, precision_of, stored
+from bertcli.vectors.reading import Array, floats, precision_of, stored
 from bertcli.vectors.similarity_agreement import RowSample, SimilarityAgreement, agreement_of
-
-if TYPE_CHECKING:
-    from bertcli.vectors.reading import Array
 
 WORST = 5
 

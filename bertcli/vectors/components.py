@@ -17,14 +17,11 @@ Letters: `N` vectors, `D` dimensions, `M` axes, `a` and `b` rows of two blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertcli.vectors.nearest import DIGITS, unit
-
-if TYPE_CHECKING:
-    from bertcli.vectors.reading import Array
+from bertcli.vectors.reading import Array
 
 TALL, ROWS = 8192, 2048  # of two blocks that are compared
 AXES = 64

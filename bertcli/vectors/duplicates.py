@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,11 +26,8 @@ from bertcli.records.records import Record
 from bertcli.vectors.components import Components, cosines
 from bertcli.vectors.corpus import CorpusTexts, Texts
 from bertcli.vectors.nearest import refuse_infinite, unit
-from bertcli.vectors.reading import floats
+from bertcli.vectors.reading import Array, floats
 from bertcli.vectors.search import Search
-
-if TYPE_CHECKING:
-    from bertcli.vectors.reading import Array
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertcli.errors import OutputError, UsageError
 from bertcli.files import safetensors
 from bertcli.files.npy import header_of
@@ -22,18 +24,14 @@ from bertcli.files.system_calls import opener, sync
 from bertcli.files.writers import writer_of
 from bertcli.files.zips import npz_archive
 from bertcli.vectors.journal import Files
-from bertcli.vectors.precision import RANGED
-from bertcli.vectors.rows import cells, csv, jsonl, lines, lines_of_many, parquet
-from bertcli.vectors.spool import ID, STOP, Row, Rows
-from bertcli.vectors.term_rows import term_lines, terms_jsonl, terms_parquet
+from bertcli.vectors.precision import RANGED, quantize, ranges_of
+from bertcli.vectors.rows import cells, csv, jsonl, lines, parquet
+from bertcli.vectors.spool import ID, STOP, Convert, Row, Rows, Vectors
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertcli.embedding.term_weights import TermNames
-    from bertcli.vectors.spool import Convert, Vectors
 
-    WriteVectors = Callable[[Sequence[Row], Vectors], None]
+WriteVectors = Callable[[Sequence[Row], Vectors], None]
 
 NAME, IDS = "embeddings", "ids"  # of the arrays
 LONGEST_ID = 1024  # characters of an id in NPZ, where every id takes the room of the longest
@@ -45,14 +43,7 @@ def at_precision(rows: Rows, precision: str) -> tuple[Rows, dict[str, list[Any]]
     """Return the rows to be written in this precision, and the ranges that int8 is based on."""
     if precision not in RANGED:
         return replace(rows, convert=converter(precision)), None
-    import numpy as np
-
-    from bertcli.vectors.precision import Calibration
-
-    seen = Calibration()
-    for vectors in rows.raw():
-        seen.add(vectors)
-    ranges = seen.ranges() if rows.count else np.zeros((2, *rows.shape), np.float32)
+    ranges = ranges_of(rows.raw()) if rows.count else np.zeros((2, *rows.shape), np.float32)
     low, high = ranges.tolist()
     return replace(rows, convert=converter(precision, ranges)), {"min": low, "max": high}
 
@@ -61,8 +52,6 @@ def converter(precision: str, ranges: np.ndarray | None = None) -> Convert:
     """Return what turns float32 vectors [n, D...] into those of a precision."""
     if precision == "float32":
         return lambda vectors: vectors
-    from bertcli.vectors.precision import quantize
-
     return lambda vectors: quantize(vectors, precision, ranges)
 
 
@@ -77,7 +66,7 @@ def make(rows: Rows, form: str, mode: int | None = None) -> Iterator[int]:
     try:
         with open(files.whole, "wb", opener=opener(mode)) as file:
             with packed(files.output, file) as inner:
-                yield from (TERM_WRITERS if rows.terms else WRITERS)[form](inner, rows)
+                yield from WRITERS[form](inner, rows)
             sync(file)
     except BaseException:
         files.whole.unlink(missing_ok=True)  # makes room for a second attempt
@@ -108,6 +97,9 @@ def _data(file: IO[bytes], rows: Rows) -> Iterator[int]:
 
 
 def _npz(file: IO[bytes], rows: Rows) -> Iterator[int]:
+    if rows.terms:
+        yield from _csr(file, rows)
+        return
     with npz_archive(file) as member:
         with member(NAME) as array:
             yield from _npy(array, rows)
@@ -118,8 +110,6 @@ def _npz(file: IO[bytes], rows: Rows) -> Iterator[int]:
 
 def _csr(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write terms as a sparse matrix [n, V] in compressed rows, as `scipy.sparse.save_npz` does."""
-    import numpy as np
-
     shape, _ = rows.kind()
     with npz_archive(file) as member:
         for name, at, kind in (("indices", 0, "<i4"), ("data", 1, "<f4")):
@@ -142,8 +132,6 @@ def _csr(file: IO[bytes], rows: Rows) -> Iterator[int]:
 
 def _ids(file: IO[bytes], rows: Rows, count: int) -> None:
     """Write the ids as an array of strings, each in the room of the longest."""
-    import numpy as np
-
     longest = max((len(id_text(meta)) for some in rows.metas() for meta in some), default=1)
     kind = np.dtype(f"<U{max(1, longest)}")
     file.write(header_of(kind.str, (count,)))
@@ -189,13 +177,13 @@ WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
     "parquet": parquet,
 }
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
-TERM_WRITERS = {"jsonl": terms_jsonl, "npz": _csr, "parquet": terms_parquet}  # of sparse vectors
+WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
 
 
 def refuse_dense(form: str) -> None:
     """Raise UsageError for a format that holds no weights of terms."""
-    if form not in TERM_WRITERS:
-        known = ", ".join(TERM_WRITERS)
+    if form not in WITH_TERMS:
+        known = ", ".join(WITH_TERMS)
         raise UsageError(
             f"--sparse: weights of terms cannot be written as {form}", f"one of {known}"
         )
@@ -215,11 +203,11 @@ def vector_writer(
     convert = converter(precision)
 
     def rows_of(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
-        if terms:
-            return term_lines(metas, vectors, terms)
         if isinstance(vectors, Sequence):
-            return lines_of_many(metas, [convert(some) for some in vectors])
-        return (cells if form == "csv" else lines)(metas, convert(vectors))
+            vectors = vectors if terms else [*map(convert, vectors)]
+        else:
+            vectors = convert(vectors)
+        return cells(metas, vectors) if form == "csv" else lines(metas, vectors, terms)
 
     with writer_of(form)(file) as write:
         yield lambda metas, vectors: write(rows_of(metas, vectors))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,9 @@ from bertcli.records.records import Record, Text
 from bertcli.records.source import Source
 from bertcli.vectors.corpus import CorpusTexts, Texts
 from bertcli.vectors.nearest import DIGITS, Match, Nearest, unit
+from bertcli.vectors.reading import Array
 from bertcli.vectors.run import stacked
 from bertcli.vectors.search import AT_ONCE, Search, add_stored
-
-if TYPE_CHECKING:
-    from bertcli.vectors.reading import Array
 
 
 @dataclass

@@ -12,14 +12,12 @@ here knows a model: vectors come from a file, or from an embedder while it compu
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bertcli.errors import InputError
-
-if TYPE_CHECKING:
-    from bertcli.vectors.reading import Array
+from bertcli.vectors.reading import Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,10 +22,7 @@ from bertcli.files.stored_arrays import open_array
 from bertcli.files.writers import TENSORS
 from bertcli.vectors.nearest import Nearest
 from bertcli.vectors.precision import quantize, restore
-from bertcli.vectors.reading import ARRAY, form_of, stored
-
-if TYPE_CHECKING:
-    from bertcli.vectors.reading import Array
+from bertcli.vectors.reading import ARRAY, Array, form_of, stored
 
 CANDIDATES = 1000  # of a query, or MORE times as many as are asked for
 MORE = 20

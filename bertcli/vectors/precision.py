@@ -5,15 +5,14 @@ The bytes are those of sentence-transformers 6.2, quantize_embeddings.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertcli.errors import PrecisionError, UsageError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float32]
+Floats = NDArray[np.float32]
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
@@ -27,8 +26,6 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
     Values outside of them become the nearest that can be had. Raises PrecisionError for a value
     that float16 cannot hold.
     """
-    import numpy as np
-
     match precision:
         case "float32":
             return vectors.astype(np.float32)
@@ -56,8 +53,6 @@ def restore(
 
     ``dim`` is the number of dimensions that were packed into bits.
     """
-    import numpy as np
-
     match precision:
         case "float32" | "float16":
             return vectors.astype(np.float32)
@@ -75,37 +70,18 @@ def restore(
             raise UsageError(f"unknown --precision {unknown!r}", f"one of {', '.join(PRECISIONS)}")
 
 
-def ranges(minimum: Floats, maximum: Floats) -> Floats:
-    """Return the ranges [2, D] that quantize takes from the least and greatest values [D]."""
-    import numpy as np
+def ranges_of(blocks: Iterable[Floats]) -> Floats:
+    """Return the least and greatest values of each dimension [2, D], of vectors [n, D].
 
-    return np.stack((minimum, maximum)).astype(np.float32)
-
-
-class Calibration:
-    """The least and greatest value of each dimension over all vectors that it has seen."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._ranges: Floats | None = None
-
-    def add(self, vectors: Floats) -> None:
-        """Take in vectors [n, D]."""
-        import numpy as np
-
-        if not len(vectors):
-            return
-        low, high = vectors.min(axis=0), vectors.max(axis=0)
-        if self._ranges is not None:
-            low, high = np.minimum(low, self._ranges[0]), np.maximum(high, self._ranges[1])
-        self._ranges = ranges(low, high)
-        self.rows += len(vectors)
-
-    def ranges(self) -> Floats:
-        """Return the ranges [2, D]. Raises PrecisionError when fewer than two vectors were seen."""
-        if self._ranges is None or self.rows < 2:
-            raise too_few(self.rows)
-        return self._ranges
+    Raises PrecisionError for fewer than two vectors.
+    """
+    rows, low, high = 0, np.float32(np.inf), np.float32(-np.inf)
+    for vectors in filter(len, blocks):
+        rows += len(vectors)
+        low, high = np.minimum(low, vectors.min(axis=0)), np.maximum(high, vectors.max(axis=0))
+    if rows < 2:
+        raise too_few(rows)
+    return np.stack((low, high))
 
 
 def too_few(rows: int) -> PrecisionError:
@@ -120,8 +96,6 @@ def check_values(vectors: Floats, precision: str) -> None:
     """Raise PrecisionError for a value that float16 cannot hold, where that is the precision."""
     if precision != "float16":
         return
-    import numpy as np
-
     largest = float(np.finfo(np.float16).max)
     beyond = np.isfinite(vectors) & (np.abs(vectors) > largest)
     if beyond.any():
@@ -133,8 +107,6 @@ def check_values(vectors: Floats, precision: str) -> None:
 
 def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
     """Return the least value and the width of a bucket for each dimension; a constant has 1."""
-    import numpy as np
-
     if ranges is None:
         raise UsageError(
             f"--precision {precision} needs the ranges of the values",

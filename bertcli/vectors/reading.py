@@ -13,7 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertcli.errors import InputError
 from bertcli.files.jsonl import array_of, read_arrays
@@ -26,10 +29,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.precision import PRECISIONS, RANGED, restore
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
+Array = NDArray[Any]
 
 ROWS = 2048  # of a block
 ARRAY, FIELD = "embeddings", "embedding"
@@ -54,8 +54,6 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
     ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
     are bytes, and no manifest says what they mean.
     """
-    import numpy as np
-
     precision, ranges = precision_of(path), _ranges(path)
     for block in stored(path):
         if block.dtype.kind == "f":
@@ -111,8 +109,6 @@ def form_of(path: str) -> str:
 
 def _ranges(path: str) -> Array | None:
     """Return the least and greatest values [2, D...] that int8 is based on."""
-    import numpy as np
-
     manifest = _manifest(path)
     ends = manifest.object("ranges")
     if not ends:
@@ -126,8 +122,6 @@ def _ranges(path: str) -> Array | None:
 
 def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
     """Cut and join parts into blocks of ROWS rows, all of one shape."""
-    import numpy as np
-
     held: list[Array] = []
     seen, shape = 0, None
     for part in parts:
@@ -151,8 +145,6 @@ def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
 
 def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
-    import numpy as np
-
     with open_array(path, path, form_of(path), ARRAY) as found:
         if len(found.shape) < 2 or found.by_columns or getattr(found.dtype, "hasobject", True):
             order = " in Fortran order" if found.by_columns else ""

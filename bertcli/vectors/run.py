@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.embedded_block import EmbeddedBlock
@@ -23,10 +25,6 @@ from bertcli.vectors.output import begin, claimed
 from bertcli.vectors.sink import Sink, Target
 from bertcli.vectors.stream import metas
 from bertcli.vectors.update import KnownVectors
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
 LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
@@ -47,8 +45,6 @@ def own_ids(block: EmbeddedBlock, places: Sequence[str] = ()) -> list[dict[str, 
 
 def stacked(block: EmbeddedBlock) -> np.ndarray:
     """Return the vectors of some records as one array, [n, D]: one each, or those of all pieces."""
-    import numpy as np
-
     vectors = block.vectors
     return np.concatenate(vectors) if isinstance(vectors, list) else vectors
 

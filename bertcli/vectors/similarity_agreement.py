@@ -8,16 +8,14 @@ taken, the same in both files, so that memory and time are bounded.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from bertcli.vectors.reading import Array
 
-    from bertcli.vectors.reading import Array
-
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 SAMPLE = 4096  # rows, at most
 NEIGHBOURS = 10  # of each row, at most

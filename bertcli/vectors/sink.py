@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files.atomic import explained, move
 from bertcli.files.digests import sha256
@@ -38,8 +40,6 @@ from bertcli.vectors.precision import RANGED, check_values
 from bertcli.vectors.spool import DIGEST, ID, ROW, Row, Rows, VectorSpool
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertcli.embedding.term_weights import TermNames
 
 

@@ -17,6 +17,8 @@ from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertcli.errors import OutputError
 from bertcli.files.jsonl import to_lines
 from bertcli.files.system_calls import opener, sync
@@ -24,12 +26,10 @@ from bertcli.files.typed_json import parse_own, parse_own_lines
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertcli.embedding.term_weights import TermNames
 
-    Convert = Callable[[np.ndarray], np.ndarray]
-    Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
+Convert = Callable[[np.ndarray], np.ndarray]
+Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
 
 Row = dict[str, Any]
 START, STOP = "start", "stop"
@@ -250,8 +250,6 @@ class Rows:
                 yield metas, _divided(vectors, ends) if self.many else vectors
 
     def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
-        import numpy as np
-
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
         return flat.reshape(rows, *self.shape)
 
@@ -263,8 +261,6 @@ class Rows:
 
     def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return the shape of all the vectors together as they are written, and their dtype."""
-        import numpy as np
-
         if self.terms:
             return (self.texts, self.terms.width), np.dtype(np.float32)
         one = self.convert(np.zeros((1, *self.shape), np.float32))

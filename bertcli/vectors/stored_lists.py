@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError
 from bertcli.files.jsonl import objects_of
 from bertcli.files.stored_arrays import StoredArray, open_arrays
@@ -19,14 +20,10 @@ from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.writers import TENSORS
 from bertcli.vectors.journal import Files
 from bertcli.vectors.reading import MAKE_AGAIN, ROWS, floats, form_of
-from bertcli.vectors.rows import VECTORS
+from bertcli.vectors.rows import INDICES, TERMS, VALUES, VECTORS
 from bertcli.vectors.spool import START, STOP
-from bertcli.vectors.term_rows import INDICES, TERMS, VALUES
 
-if TYPE_CHECKING:
-    from bertcli.embedding.term_weights import TermNames
-
-    Lists = list[np.ndarray]
+Lists = list[np.ndarray]
 
 NUMBERS = 1 << 18  # of an array that are read at a time
 

@@ -16,8 +16,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import carried
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.formats import vector_writer
-from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
-from bertcli.vectors.term_rows import WRITTEN_OF_TERMS
+from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
 
 if TYPE_CHECKING:
     from bertcli.embedding.term_weights import TermNames

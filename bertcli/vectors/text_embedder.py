@@ -34,8 +34,7 @@ from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.precision import PRECISIONS, Calibration, quantize
-from bertcli.vectors.precision import RANGED as CALIBRATED
+from bertcli.vectors.precision import PRECISIONS, RANGED, quantize, ranges_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -237,9 +236,6 @@ def _record(given: Any, line: int, source: Source) -> Record:
 
 def _quantized(vectors: np.ndarray, precision: str) -> np.ndarray:
     """Return vectors [..., D] in another precision, by the ranges of their dimensions."""
-    ranges = None
-    if precision in CALIBRATED:
-        seen = Calibration()
-        seen.add(vectors.reshape(-1, vectors.shape[-1]))
-        ranges = seen.ranges()
+    calibrated = precision in RANGED
+    ranges = ranges_of([vectors.reshape(-1, vectors.shape[-1])]) if calibrated else None
     return quantize(vectors, precision, ranges)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bertcli.errors import BertcliError, UsageError
-from bertcli.vectors.precision import PRECISIONS, Calibration, quantize, ranges, restore
+from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of, restore
 
 THEIRS = [precision for precision in PRECISIONS if precision != "float16"]
 BYTES = ("int8", "uint8")
@@ -25,9 +25,7 @@ def normal(rows, width=20, seed=0):
 
 
 def calibrated(vectors):
-    seen = Calibration()
-    seen.add(vectors)
-    return seen.ranges()
+    return ranges_of([vectors])
 
 
 def same(ours, expected):
@@ -55,7 +53,7 @@ def test_every_precision_is_theirs(precision, vectors):
 @pytest.mark.parity
 @pytest.mark.parametrize("precision", BYTES)
 def test_values_outside_the_ranges_are_theirs(precision):
-    limits = ranges(np.full(20, -0.5, np.float32), np.full(20, 0.5, np.float32))
+    limits = np.repeat(np.float32([[-0.5], [0.5]]), 20, axis=1)
     same(quantize(normal(50), precision, limits), theirs(normal(50), precision, limits))
 
 
@@ -67,12 +65,10 @@ def test_no_vectors_are_theirs(precision):
 
 
 def test_a_calibration_in_pieces_is_that_of_the_whole():
-    vectors, pieces = normal(100), Calibration()
-    for start in (0, 40, 40, 99):
-        pieces.add(vectors[start : {0: 40, 40: 99, 99: 100}[start]])
-    pieces.add(vectors[:0])
-    same(pieces.ranges(), calibrated(vectors))
-    same(pieces.ranges(), ranges(vectors.min(0), vectors.max(0)))
+    vectors = normal(100)
+    found = ranges_of([*np.split(vectors, [40, 99]), vectors[:0]])
+    same(found, calibrated(vectors))
+    same(found, np.stack((vectors.min(0), vectors.max(0))))
 
 
 def test_one_vector_has_no_spread():

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from bertcli.errors import InputError
 from bertcli.vectors import reading as module
-from bertcli.vectors.precision import Calibration, quantize
+from bertcli.vectors.precision import quantize, ranges_of
 from bertcli.vectors.reading import ROWS, floats, manifest_of, stored
 
 FORMS = ("npy", "npz", "safetensors", "jsonl", "csv", "parquet", "npy.gz", "jsonl.gz")
@@ -105,12 +105,12 @@ def test_shortest_decimals_are_the_float32_they_stand_for(tmp_path):
 @pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "binary", "ubinary"])
 @pytest.mark.parametrize("form", ["npy", "jsonl"])
 def test_lower_precisions_are_restored_through_the_manifest(tmp_path, precision, form):
-    vectors, seen = vectors_of(300, 13), Calibration()
-    seen.add(vectors)
-    low, high = seen.ranges().tolist()
+    vectors = vectors_of(300, 13)
+    ranges = ranges_of([vectors])
+    low, high = ranges.tolist()
     made = {"precision": precision, "ranges": {"min": low, "max": high}}
     (tmp_path / f"v.{form}.manifest.json").write_text(json.dumps(made))
-    path = save(tmp_path / f"v.{form}", quantize(vectors, precision, seen.ranges()))
+    path = save(tmp_path / f"v.{form}", quantize(vectors, precision, ranges))
     found = np.concatenate(list(floats(path, dim=13)))
     assert found.dtype == np.float32
     if "binary" in precision:

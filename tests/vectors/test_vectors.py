@@ -21,7 +21,7 @@ from bertcli.errors import BertcliError, OutputError, UsageError
 from bertcli.vectors import formats, spool
 from bertcli.vectors.formats import WRITERS, vector_writer
 from bertcli.vectors.output import Target, open_vectors
-from bertcli.vectors.precision import PRECISIONS, quantize, ranges
+from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of
 
 FORMS = list(WRITERS)
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
@@ -80,7 +80,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
         sink.write(METAS, vectors)
         sink.finish({})
     manifest = json.loads((tmp_path / f"out.{form}.manifest.json").read_text())
-    wanted = quantize(vectors, precision, ranges(vectors.min(0), vectors.max(0)))
+    wanted = quantize(vectors, precision, ranges_of([vectors]))
     found = read(path, form)
     assert_array_equal(found.astype(wanted.dtype), wanted, strict=True)
     assert manifest["shape"] == list(wanted.shape)

@@ -31,10 +31,6 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.tokenizing.columns import PLACE
-from bertcli.vectors.formats import refuse_dense, refuse_stream
-from bertcli.vectors.precision import RANGED, too_few
-from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY
-from bertcli.vectors.term_rows import WRITTEN_OF_TERMS
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedded_block import Embedded
@@ -138,6 +134,9 @@ def _check(
     options: EmbedOptions,
 ) -> None:
     """Raise UsageError for an output that is not possible, before a model is loaded."""
+    from bertcli.vectors.formats import refuse_stream
+    from bertcli.vectors.precision import RANGED, too_few
+
     _refuse_kept(source, form, options)
     if options.on_truncate == "chunk":
         _refuse_no_texts(source)
@@ -166,6 +165,8 @@ def _check(
 
 def _check_sparse(form: str, precision: str) -> None:
     """Raise UsageError for files that weights of terms are not written to."""
+    from bertcli.vectors.formats import refuse_dense
+
     if form != "table":
         refuse_dense(form)
     if precision != "float32":
@@ -199,6 +200,8 @@ def _job(
 
 def _taken(options: EmbedOptions) -> frozenset[str]:
     """Return the names that no carried field may have."""
+    from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
+
     names = WRITTEN_OF_MANY if options.per_token else WRITTEN
     if options.sparse:
         names = WRITTEN_OF_TERMS
