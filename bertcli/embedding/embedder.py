@@ -59,6 +59,7 @@ from bertcli.inference.runtime import (
     Runtime,
     TokenizerLoader,
     refuse_pairs,
+    token_limit,
     tokenizer_loader,
 )
 from bertcli.inference.tell import SILENCE, Tell
@@ -196,7 +197,7 @@ class Embedder:
         """The number of tokens, special ones included, that a text is truncated to."""
         asked, instead = self.options.max_length, ", or --on-truncate window"
         meant = (self.late and self.late.role.length) or self.sentence.max_length
-        return self.runtime.max_length(asked, meant, instead)
+        return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant, instead)
 
     @cached_property
     def same_bits(self) -> bool:

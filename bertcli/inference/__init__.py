@@ -8,7 +8,7 @@ copies them to a device and back, `varlen` is a GPU's kernel for texts without p
 (`pool_worker`), one per device. `compiled` is the CPU engine: OpenVINO (`openvino`) runs, on texts
 packed in `rows`, what `compiling` made of the model for this CPU (`cpu_features`), `quantizing` in
 8-bit integers, kept in `compiled_cache`. All are runners behind the interface in `runner`.
-`static_runtime` takes means over a `static_table` of token vectors, and `no_model` counts tokens,
-without any engine. Nobody is called back: a run yields its steps (`progress`). `named_models` loads
-the network alone, by name. Begin with `runtime`.
+`static_runtime` takes means over a `static_table` of token vectors without any engine. Nobody is
+called back: a run yields its steps (`progress`). `named_models` loads the network alone, by name.
+Begin with `runtime`.
 """

@@ -12,7 +12,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os.path import abspath
@@ -154,16 +153,6 @@ class CompiledRuntime(Runtime):
             "threads": None,  # the numbers do not depend on them
             "batch_tokens": budget_of(self.spec),
         }
-
-    def one_thread(self) -> AbstractContextManager[None]:
-        """Change nothing: no sum depends on the threads."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """End the processes of a pool now, and not with the program."""
-        if len(self.devices) > 1:
-            pool: Any = self.runner
-            pool.close()
 
 
 def budget_of(spec: ModelSpec) -> int:

@@ -17,14 +17,10 @@ def open_runtime(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILEN
     ModelError for a folder that is not a whole model of this kind, UsageError for a choice that
     this model or this machine cannot follow.
     """
-    if spec.kind == STATIC:
+    if spec.kind in (STATIC, TERM_TABLE):
         from bertcli.inference.static_runtime import StaticRuntime
 
         return StaticRuntime.open(spec, tokenizer())
-    if spec.kind == TERM_TABLE:
-        from bertcli.inference.no_model import NoModelRuntime
-
-        return NoModelRuntime.open(spec, tokenizer())
     if spec.compute.backend == "torch":
         return _torch(spec, tokenizer, tell, "--backend torch")
     from bertcli.inference.compiled import CompiledRuntime

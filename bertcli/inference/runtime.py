@@ -64,18 +64,14 @@ class Runtime(ABC):
         """What decides the numbers of this runner, for manifests."""
 
     def one_thread(self) -> AbstractContextManager[None]:
-        """Compute on one thread while the block runs: as always, where nothing else is said."""
+        """Compute on one thread while the block runs, where sums depend on their number."""
         return nullcontext()
 
-    def close(self) -> None:  # noqa: B027 - most have none
-        """End the processes of a pool now, and not with the program."""
-
-    def max_length(self, asked: int | None, meant: int | None, instead: str = "") -> int:
-        """Return how many tokens a text may have: as asked, as the folder means it, or what fits.
-
-        Raises UsageError when more are asked for than the model has positions.
-        """
-        return token_limit(self.config, self.tokenizer, asked, meant, instead)
+    def close(self) -> None:
+        """End the processes of a pool now, where there are several, and not with the program."""
+        if len(self.devices) > 1:
+            pool: Any = self.runner
+            pool.close()
 
 
 def token_limit(

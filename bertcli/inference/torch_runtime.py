@@ -92,11 +92,6 @@ class TorchRuntime(Runtime):
         """Compute on one thread while the block runs."""
         return one_thread()
 
-    def close(self) -> None:
-        """End the processes of a pool now, and not with the program."""
-        if isinstance(self.runner, ProcessPool):
-            self.runner.close()
-
 
 def open_runner(spec: ModelSpec) -> Runner:
     """Load a model in a process of a pool, whose parent has checked it and says what is wrong."""

@@ -22,7 +22,7 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.options import Compute
 from bertcli.inference.runner import Finish, Reading, Tokens, result_of
-from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs
+from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
@@ -129,7 +129,7 @@ class Head:
     @property
     def max_length(self) -> int:
         """The number of tokens, special ones included, that a text is truncated to."""
-        return self.runtime.max_length(self.settings.max_length, None)
+        return token_limit(self.runtime.config, self.tokenizer, self.settings.max_length)
 
     def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens: truncated to the limit, with further columns."""
