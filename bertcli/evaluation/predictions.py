@@ -15,7 +15,6 @@ from bertcli.errors import ModelError
 from bertcli.evaluation.answers import AnswerPredictions
 from bertcli.evaluation.classes import ClassPredictions, LabelPredictions, per_class
 from bertcli.evaluation.entities import TagPredictions
-from bertcli.evaluation.retrieval import unit
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.hub import ModelFolder
 from bertcli.inference.tell import Tell
@@ -28,6 +27,7 @@ from bertcli.tasks.head import Head, Settings, is_pooled_head
 from bertcli.tasks.pooled_head import CLASSIFIER, open_classifier
 from bertcli.tasks.tag import TagTask
 from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.vectors.nearest import unit
 
 
 class ModelPredictions(Protocol):

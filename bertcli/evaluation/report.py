@@ -1,13 +1,39 @@
-"""The report of an evaluation: metrics with their intervals, and two models compared."""
+"""The report of an evaluation: metrics with their intervals, and two models compared.
+
+Intervals are made by resampling the examples. Source: Efron, Bootstrap Methods, 1979.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertcli.evaluation.bootstrap import FEW, interval, intervals, samples
+import numpy as np
+
 from bertcli.evaluation.predictions import Judged, ModelPredictions
+
+DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
+LEAST = 200  # samples all the same
+SHARE = 0.95
+# Examples below which intervals are too narrow: of a model that is right in nine of ten cases, the
+# interval of the accuracy contains 0.9 in 95 % of the draws of 30 examples, in 87 % of those of 20,
+# in 65 % of those of 10; of one or two examples it is mostly [1, 1].
+FEW = 30
+
+
+def samples(count: int) -> Iterator[np.ndarray]:
+    """Yield the rows of each sample, drawn with replacement, [count]."""
+    draw = np.random.default_rng(0)
+    for _ in range(max(LEAST, min(DRAWS, WORK // max(count, 1)))):
+        yield draw.integers(0, count, count)
+
+
+def intervals(drawn: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the 95 % interval of each metric, from those of samples."""
+    edge = (1 - SHARE) / 2
+    values = {name: [one[name] for one in drawn] for name in drawn[0]}
+    return {name: np.quantile(some, (edge, 1 - edge)).tolist() for name, some in values.items()}
 
 
 @dataclass(frozen=True)
@@ -34,7 +60,7 @@ class EvaluationReport:
             "task": found.task,
             "n": self.n,
             **metrics,
-            "intervals": intervals(found.predictions.metrics, self.n),
+            "intervals": intervals([found.predictions.metrics(rows) for rows in samples(self.n)]),
             **found.details,
         }
         if self.other is None:
@@ -49,7 +75,7 @@ def differences(one: ModelPredictions, other: ModelPredictions, count: int) -> d
     return {
         **theirs,
         "differences": _minus(theirs, ours),
-        "intervals": {name: interval([each[name] for each in drawn]) for name in ours},
+        "intervals": intervals(drawn),
     }
 
 

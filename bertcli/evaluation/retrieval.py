@@ -14,12 +14,14 @@ from functools import cached_property
 import numpy as np
 
 from bertcli.errors import InputError
+from bertcli.evaluation.predictions import Judge, Judged
 from bertcli.files.streams import open_bytes
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
+from bertcli.vectors.nearest import Nearest
 
 DEPTH, DEEP = 10, 100  # results that count for nDCG and MRR, and for recall
-BLOCK = 1 << 24  # scores at a time
+BLOCK = 1 << 16  # documents at a time
 
 
 @dataclass(frozen=True)
@@ -62,23 +64,12 @@ def nearest(
 ) -> Iterator[list[str]]:
     """Yield the ids of the documents nearest to each query by cosine, without the query itself."""
     query_ids, document_ids = ids
-    queries, corpus = unit(queries), unit(corpus)
-    keep = min(DEEP + 1, len(corpus))
-    size = max(1, BLOCK // max(len(corpus), 1))
-    for start in range(0, len(queries), size):
-        scores = queries[start : start + size] @ corpus.T
-        best = np.argpartition(-scores, keep - 1, axis=1)[:, :keep]
-        for row, places in enumerate(best):
-            order = places[np.lexsort((places, -scores[row, places]))]
-            named = [document_ids[place] for place in order.tolist()]
-            yield [one for one in named if one != query_ids[start + row]][:DEEP]
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors [n, D] of length 1; one of zeros stays one."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: np.ndarray = vectors / np.maximum(lengths, 1e-12)
-    return scaled
+    search = Nearest(queries, DEEP + 1)
+    for start in range(0, len(corpus), BLOCK):
+        search.add(corpus[start : start + BLOCK])
+    for query, best in zip(query_ids, search.matches(), strict=True):
+        named = [document_ids[match.row] for match in best]
+        yield [one for one in named if one != query][:DEEP]
 
 
 def read_documents(reader: Reader) -> dict[str, Record]:
@@ -131,3 +122,37 @@ def _no_judgement(path: str, number: int) -> InputError:
         f"{path}:{number}: not a judgement",
         "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)",
     )
+
+
+@dataclass(frozen=True)
+class SearchTest:
+    """Queries that have relevant documents, and all documents."""
+
+    queries: Mapping[str, Record]
+    corpus: Mapping[str, Record]
+    relevant: Mapping[str, Mapping[str, float]]
+    note: str = ""
+
+    @classmethod
+    def read(cls, queries: Reader, corpus: Reader, qrels: str) -> SearchTest:
+        """Read the three files. InputError when the judgements are of other texts."""
+        relevant, asked, texts = read_qrels(qrels), read_documents(queries), read_documents(corpus)
+        judged = {key: record for key, record in asked.items() if key in relevant}
+        if not judged:
+            raise InputError(f"{qrels}: none of its queries is in the file of queries")
+        if unknown := {one for key in judged for one in relevant[key]} - texts.keys():
+            raise InputError(
+                f"{qrels}: document {min(unknown)!r} is not in the corpus",
+                f"{len(unknown):,} of the relevant documents are missing",
+            )
+        rest = len(asked) - len(judged)
+        note = f"{rest:,} of {len(asked):,} queries have no relevant documents and do not count"
+        return cls(judged, texts, relevant, note if rest else "")
+
+    def judge(self, judge: Judge) -> Judged:
+        """Return what a model finds."""
+        records = [*self.queries.values(), *self.corpus.values()]
+        vectors, count = judge.vectors(records), len(self.queries)
+        ids = [*self.queries], [*self.corpus]
+        found = list(nearest(vectors[:count], vectors[count:], ids))
+        return Judged("retrieval", SearchPredictions(found, [self.relevant[key] for key in ids[0]]))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from bertcli.evaluation.answers import overlap
-from bertcli.evaluation.bootstrap import intervals
 from bertcli.evaluation.classes import ClassPredictions, LabelPredictions
 from bertcli.evaluation.entities import TagPredictions, entities
+from bertcli.evaluation.report import intervals, samples
 from bertcli.evaluation.retrieval import judged, nearest
 from bertcli.evaluation.scores import pearson, ranks, spearman
 
@@ -165,12 +165,21 @@ def test_a_query_does_not_find_itself():
     assert found == [["b", "c"]]
 
 
+def test_equal_documents_are_found_in_their_order():
+    vectors = np.repeat(DRAW.normal(size=(2, 384)), 200, axis=0)
+    found = [*nearest(vectors[:1], vectors, (["query"], [f"d{at}" for at in range(400)]))]
+    assert found == [[f"d{at}" for at in range(100)]]
+
+
 def test_intervals_hold_the_metric():
     truth = DRAW.integers(0, 2, 400)
     scores = np.eye(2)[np.where(DRAW.random(400) < 0.8, truth, 1 - truth)]
     found = ClassPredictions(truth, scores)
-    low, high = intervals(found.metrics, 400)["accuracy"]
+    low, high = intervals([found.metrics(rows) for rows in samples(400)])["accuracy"]
     accuracy = found.metrics()["accuracy"]
     assert low < accuracy < high
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(accuracy * (1 - accuracy) / 400), rel=0.2)
-    assert intervals(found.metrics, 400)["accuracy"] == [low, high]  # the same each time
+    assert intervals([found.metrics(rows) for rows in samples(400)])["accuracy"] == [
+        low,
+        high,
+    ]  # the same each time

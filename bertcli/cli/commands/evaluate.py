@@ -90,7 +90,7 @@ def _of_search(
     judged: JudgedOptions, readers: list[Reader], judges: "list[Judge]", console: Console
 ) -> dict[str, object]:
     """Return the report of a search by one model, or by two."""
-    from bertcli.evaluation.search import SearchTest
+    from bertcli.evaluation.retrieval import SearchTest
 
     queries, corpus = readers
     search = SearchTest.read(queries, corpus, judged.qrels or "")
