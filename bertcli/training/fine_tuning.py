@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -33,12 +33,13 @@ from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.checkpoints import put_model
 from bertcli.training.label_losses import LabelLoss
-from bertcli.training.label_objective import HeldLabels, LabelObjective, text_logits
+from bertcli.training.label_objective import LabelObjective, text_logits
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.options import FineTuningJob, Selection, TrainingOptions
+from bertcli.training.objective import Objective, TrainedTask
+from bertcli.training.options import FineTuningJob, TrainingOptions
 from bertcli.training.result import RunSummary, put_description
-from bertcli.training.span_objective import HeldSpans, SpanObjective, span_rows
-from bertcli.training.tag_objective import HeldTags, TagObjective, tagged_rows
+from bertcli.training.span_objective import SpanObjective, span_rows
+from bertcli.training.tag_objective import TagObjective, tagged_rows
 from bertcli.training.token_rows import TokenRows
 
 HeadedBert: TypeAlias = (
@@ -59,29 +60,36 @@ PROBLEMS = {
 }
 
 
-class Lesson(NamedTuple):
-    """What is learnt from which rows, and what is evaluated."""
-
-    objective: LabelObjective | TagObjective | SpanObjective
-    rows: Any
-    held: HeldLabels | HeldTags | HeldSpans | None
-
-
-@dataclass(frozen=True)
-class HeadTask:
-    """A BERT with a head for labels of texts, tags of words or answers to questions."""
+@dataclass(frozen=True, kw_only=True)
+class FineTuningTask(TrainedTask):
+    """A task of examples, which begins with the model of a folder."""
 
     job: FineTuningJob
-    options: TrainingOptions
     texts: LabelledTexts
     base: Path
+
+    @property
+    def patience(self) -> int:
+        """Evaluations without a better one, after which the run ends; 0: it does not."""
+        return self.job.patience or 0
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the results, beside the numbers of the run; files by their sha256."""
+        return self.texts.identity(self.job, self.base)
+
+    def describe(self, folder: Path, summary: RunSummary) -> None:
+        """Write the manifest and the model card of a result."""
+        put_description(folder, self.texts, self.job, self.options, self.identity, summary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadTask(FineTuningTask):
+    """A BERT with a head for labels of texts, tags of words or answers to questions."""
+
     config: BertConfig
     start: HeadedBert  # its weights may be mapped files
-    objective: LabelObjective | TagObjective | SpanObjective
-    rows: Any  # to train on
-    held: HeldLabels | HeldTags | HeldSpans | None
     tally: TokenCounts
-    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def open(
@@ -98,24 +106,25 @@ class HeadTask:
         check_layers(job.layers, config)
         items, tally = _tokenized(job, texts, base, config)
         notes += _window_notes(texts, items)
-        lesson = _lesson(job, texts, items)
-        options = job.settled(options, len(lesson.rows), frozen=False)
-        return cls(job, options, texts, base, config, start, *lesson, tally, notes)
-
-    @property
-    def selection(self) -> Selection | None:
-        """How the best weights are chosen."""
-        return self.texts.selection(self.job.patience)
+        objective, rows = _objective(job, texts, items)
+        return cls(
+            options=job.settled(options, len(rows), frozen=False),
+            objective=objective,
+            rows=rows,
+            notes=notes,
+            job=job,
+            texts=texts,
+            base=base,
+            config=config,
+            start=start,
+            tally=tally,
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the results, beside the numbers of the run."""
-        return {
-            **self.texts.identity(self.job, self.base),
-            "method": "full",
-            "config": self.config.to_dict(),
-            "layers": self.job.layers,
-        }
+        own = {"method": "full", "config": self.config.to_dict(), "layers": self.job.layers}
+        return {**super().identity, **own}
 
     def model(self, checkpoint: Path | None) -> HeadedBert:
         """Build the model; weights are copied, not mapped, whose address can change last bits."""
@@ -131,37 +140,36 @@ class HeadTask:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.base)
 
-    def keep(self, folder: Path) -> None:
-        """Nothing is kept: tokens are soon made again."""
-
     def publish(self, folder: Path, model: HeadedBert, summary: RunSummary) -> None:
         """Write the model, its manifest and its model card."""
         self.put(folder, model)
-        put_description(folder, self.texts, self.job, self.options, self.identity, summary)
+        self.describe(folder, summary)
 
 
-def _lesson(job: FineTuningJob, texts: LabelledTexts, items: Sequence[Encoded]) -> Lesson:
-    """Return what is learnt from texts; what is held out comes in the order of its lengths."""
-    train, held = texts.train, texts.held
-    if texts.task == "answer":
-        windows = np.flatnonzero(np.isin([item.sample for item in items], train))
-        every = texts.examples.examples
-        spans = SpanObjective(span_rows(items, every))
-        return Lesson(spans, windows, HeldSpans(spans, items, every, held) if len(held) else None)
-    lengths = np.array([item.length for item in items])
+def _objective(
+    job: FineTuningJob, texts: LabelledTexts, items: Sequence[Encoded]
+) -> tuple[Objective, Any]:
+    """Return what is learnt from texts, and the rows to train on.
+
+    Rows that are held out come in the order of their lengths.
+    """
     samples = np.array([item.sample for item in items])
-    train, held = (np.flatnonzero(np.isin(samples, part)) for part in (train, held))
+    train, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
+    if texts.task == "answer":
+        every = texts.examples.examples
+        rows = span_rows(items, every)
+        return SpanObjective(data=rows, held=texts.held, items=items, examples=every), train
+    lengths = np.array([item.length for item in items])
     held = held[np.argsort(lengths[held], kind="stable")]
     weights = texts.weights(job.class_weights)
     if texts.task == "tag":
         loss = LabelLoss("classify", weights, job.label_smoothing)
-        tags = TagObjective(tagged_rows(items, texts.targets), loss)
-        judged = HeldTags(tags, held, samples[held], texts.names) if len(held) else None
-        return Lesson(tags, train, judged)
+        rows, sentences = tagged_rows(items, texts.targets), samples[held]
+        tags = TagObjective(data=rows, held=held, loss=loss, samples=sentences, names=texts.names)
+        return tags, train
     loss = LabelLoss(texts.task, weights, job.label_smoothing)
-    rows = TokenRows.of(items, targets=texts.targets)
-    labels = LabelObjective(rows, text_logits, loss)
-    return Lesson(labels, train, HeldLabels(labels, held, len(texts.names)) if len(held) else None)
+    rows, width = TokenRows.of(items, targets=texts.targets), len(texts.names)
+    return LabelObjective(data=rows, held=held, logits=text_logits, loss=loss, width=width), train
 
 
 def _with_head(

@@ -8,7 +8,6 @@ the model.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,14 @@ from bertcli.hub import ModelFolder
 from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns
 from bertcli.training.checkpoints import put_model
-from bertcli.training.fine_tuning import PROBLEMS
+from bertcli.training.fine_tuning import PROBLEMS, FineTuningTask
 from bertcli.training.kept_vectors import write_vectors
 from bertcli.training.label_losses import LabelLoss
-from bertcli.training.label_objective import HeldLabels, LabelObjective
+from bertcli.training.label_objective import LabelObjective
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.objective import tensor
-from bertcli.training.options import FineTuningJob, Selection, TrainingOptions
-from bertcli.training.result import RunSummary, put_description
+from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.result import RunSummary
 
 HEAD = "head.safetensors"
 LEAST_SPREAD = 1e-6  # of a dimension that is scaled
@@ -63,23 +62,37 @@ def vector_logits(model: nn.Linear, part: Columns, device: torch.device) -> Tens
     return logits
 
 
-@dataclass(frozen=True)
-class FrozenTask:
+@dataclass(frozen=True, kw_only=True)
+class FrozenTask(FineTuningTask):
     """A linear layer over vectors that do not change."""
 
-    job: FineTuningJob
-    options: TrainingOptions
-    texts: LabelledTexts
     made: RecordVectors  # of all examples
-    notes: tuple[str, ...] = ()
+    scale: tuple[np.ndarray, np.ndarray]  # of each dimension to train on: mean, deviation
 
     @classmethod
     def of(
         cls, job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, made: RecordVectors
     ) -> FrozenTask:
         """Return the task of vectors that are computed."""
-        options = job.settled(options, len(texts.train), frozen=True)
-        return cls(job, options, texts, made)
+        train = made.vectors[texts.train].astype(np.float64)
+        mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
+        objective = LabelObjective(
+            data=VectorRows(((made.vectors - mean) / deviation).astype(np.float32), texts.targets),
+            held=texts.held,
+            logits=vector_logits,
+            loss=LabelLoss(texts.task, texts.weights(job.class_weights), job.label_smoothing),
+            width=len(texts.names),
+        )
+        return cls(
+            options=job.settled(options, len(texts.train), frozen=True),
+            objective=objective,
+            rows=texts.train,
+            job=job,
+            texts=texts,
+            base=made.embedder.folder.path,
+            made=made,
+            scale=(mean, deviation),
+        )
 
     @staticmethod
     def open(
@@ -96,57 +109,15 @@ class FrozenTask:
         return RecordVectors(Embedder.open(folder, options), texts.records)
 
     @property
-    def embedder(self) -> Embedder:
-        """The model that makes the vectors."""
-        return self.made.embedder
-
-    @property
-    def raw(self) -> np.ndarray:
-        """The vectors as they are, [n, D]."""
-        return self.made.vectors
-
-    @cached_property
-    def scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of each dimension of the vectors to train on, [D] each."""
-        train = self.raw[self.texts.train].astype(np.float64)
-        return train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
-
-    @cached_property
-    def objective(self) -> LabelObjective:
-        """Logits and losses of the head."""
-        mean, deviation = self.scale
-        rows = VectorRows(((self.raw - mean) / deviation).astype(np.float32), self.texts.targets)
-        weights = self.texts.weights(self.job.class_weights)
-        loss = LabelLoss(self.texts.task, weights, self.job.label_smoothing)
-        return LabelObjective(rows, vector_logits, loss)
-
-    @property
-    def rows(self) -> Any:
-        """The examples to train on."""
-        return self.texts.train
-
-    @cached_property
-    def held(self) -> HeldLabels | None:
-        """The examples to evaluate on."""
-        held, width = self.texts.held, len(self.texts.names)
-        return HeldLabels(self.objective, held, width) if len(held) else None
-
-    @property
-    def selection(self) -> Selection | None:
-        """How the best weights are chosen."""
-        return self.texts.selection(self.job.patience)
-
-    @property
     def identity(self) -> dict[str, Any]:
         """What decides the results, beside the numbers of the run."""
-        chosen = self.embedder.chosen()
+        chosen = self.made.embedder.chosen()
         vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
-        said = self.texts.identity(self.job, self.embedder.folder.path)
-        return {**said, "method": "frozen", "vectors": vectors}
+        return {**super().identity, "method": "frozen", "vectors": vectors}
 
     def model(self, checkpoint: Path | None) -> nn.Linear:
         """Build the head: fresh, or as it is in a checkpoint."""
-        head = nn.Linear(self.raw.shape[1], len(self.texts.names))
+        head = nn.Linear(self.made.vectors.shape[1], len(self.texts.names))
         nn.init.normal_(head.weight, std=SPREAD)
         nn.init.zeros_(head.bias)
         if checkpoint is not None:
@@ -167,27 +138,20 @@ class FrozenTask:
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         layer = dense.Dense(weight.astype(np.float32), bias.astype(np.float32))
-        self._put_bert(folder)
-        write_sentence_parts(folder, self._parts, self.embedder.folder.path, layer)
-        put_description(folder, self.texts, self.job, self.options, self.identity, summary)
-
-    @property
-    def _parts(self) -> SentenceParts:
-        embedder = self.embedder
-        return SentenceParts(
+        embedder, sentence = self.made.embedder, self.made.embedder.sentence
+        parts = SentenceParts(
             embedder.options.modes,
             bool(embedder.options.normalize),
             embedder.max_length,
             embedder.state_width,
-            embedder.sentence.lower_case,
-            embedder.sentence.include_prompt,
-            embedder.sentence.of_tokens,
-            embedder.sentence.of_texts,
+            sentence.lower_case,
+            sentence.include_prompt,
+            sentence.of_tokens,
+            sentence.of_texts,
         )
-
-    def _put_bert(self, folder: Path) -> None:
-        base = self.embedder.runtime.spec.folder
-        bert, _ = load(base, BertModel)
-        config = read_config(base).with_labels(self.texts.names)
-        config = replace(config, problem_type=PROBLEMS[self.texts.task])
-        put_model(folder, bert, config, base)
+        encoder = embedder.runtime.spec.folder
+        bert, _ = load(encoder, BertModel)
+        config = read_config(encoder).with_labels(self.texts.names)
+        put_model(folder, bert, replace(config, problem_type=PROBLEMS[self.texts.task]), encoder)
+        write_sentence_parts(folder, parts, self.base, layer)
+        self.describe(folder, summary)

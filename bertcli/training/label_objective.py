@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,32 +13,19 @@ from torch import Tensor
 from bertcli.models.heads import BertForSequenceClassification
 from bertcli.training.batches import Columns, in_batches, token_batch
 from bertcli.training.label_losses import LabelLoss
-from bertcli.training.objective import evaluating, states, tensor
+from bertcli.training.objective import Objective, states, tensor
 from bertcli.training.ranks import Ranks
-
-
-class ExampleRows(Protocol):
-    """Examples as arrays; columns hold `lengths` and `targets`."""
-
-    def columns(self, rows: Any) -> Columns:
-        """Return rows by their numbers."""
-
 
 Logits = Callable[[Any, Columns, torch.device], Tensor]  # (model, rows, device) -> [B, k]
 
 
-@dataclass(frozen=True)
-class LabelObjective:
-    """Logits of whole texts, and the loss of their labels."""
+@dataclass(frozen=True, kw_only=True)
+class LabelObjective(Objective):
+    """Logits of whole texts, and the loss of their labels; columns hold ``targets``."""
 
-    data: ExampleRows
     logits: Logits
     loss: LabelLoss
-    losses: Sequence[str] = ("loss",)
-
-    def read(self, rows: Any) -> Columns:
-        """Return examples by their numbers."""
-        return self.data.columns(rows)
+    width: int  # of the logits
 
     def counts(self, found: Columns) -> Sequence[float]:
         """Return what the loss of a step is divided by."""
@@ -47,6 +34,21 @@ class LabelObjective:
     def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
         """Return the sum of the loss over some rows."""
         return (self.loss.sum(self.logits(model, part, device), part),)
+
+    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
+        """Return the loss and the metrics of the task."""
+        device, parts = ranks.device, []
+        own = self.held[ranks.index :: ranks.count]
+        for rows in in_batches(own, batch_size):
+            parts.append(self.logits(model, self.read(rows), device).float())
+        logits = torch.zeros(len(self.held), self.width, device=device)
+        if parts:
+            logits[ranks.index :: ranks.count] = torch.cat(parts)
+        logits = ranks.sum(logits).cpu()
+        found = self.read(self.held)
+        loss = self.loss.sum(logits, found).item() / self.loss.count(found)
+        metrics = self.loss.metrics(logits.numpy(), np.asarray(found["targets"]))
+        return {"eval_loss": loss, **metrics, "rows": len(self.held)}
 
 
 def text_logits(
@@ -60,31 +62,3 @@ def text_logits(
         ends = zip(tokens.starts, tokens.starts + tokens.lengths, strict=True)
         judged = torch.stack([hidden[start:end].mean(0) for start, end in ends])
     return model.logits(judged.unsqueeze(-2))
-
-
-@dataclass(frozen=True)
-class HeldLabels:
-    """Examples that no step trains on."""
-
-    objective: LabelObjective
-    rows: Any
-    width: int  # of the logits
-
-    def evaluate(
-        self, model: Any, ranks: Ranks, batch_size: int, dtype: torch.dtype
-    ) -> dict[str, Any]:
-        """Return the loss and the metrics of the task."""
-        objective, device = self.objective, ranks.device
-        parts = []
-        own = self.rows[ranks.index :: ranks.count]
-        with evaluating(model, device, dtype):
-            for rows in in_batches(own, batch_size):
-                parts.append(objective.logits(model, objective.read(rows), device).float())
-        logits = torch.zeros(len(self.rows), self.width, device=device)
-        if parts:
-            logits[ranks.index :: ranks.count] = torch.cat(parts)
-        logits = ranks.sum(logits).cpu()
-        found = objective.read(self.rows)
-        loss = objective.loss.sum(logits, found).item() / objective.loss.count(found)
-        metrics = objective.loss.metrics(logits.numpy(), np.asarray(found["targets"]))
-        return {"eval_loss": loss, **metrics, "rows": len(self.rows)}

@@ -25,7 +25,7 @@ from bertcli.training.labels import (
     parted,
     target_array,
 )
-from bertcli.training.options import FineTuningJob, Selection
+from bertcli.training.options import FineTuningJob
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,6 @@ class LabelledTexts:
         if asked is None:
             return None
         return balanced(self.task, self.targets[self.train], len(self.names))
-
-    def selection(self, patience: int | None) -> Selection | None:
-        """Return how the best weights are chosen; None when nothing is held out."""
-        found = Selection("eval_loss", higher=False, patience=patience)
-        return found if len(self.held) else None
 
     def identity(self, job: FineTuningJob, base: Path) -> dict[str, Any]:
         """Return what decides the results: the data, the model to begin with, the options."""

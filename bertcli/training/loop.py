@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertcli.inference.devices import dtype_of
 from bertcli.models.bert import BertEncoder, recomputing
 from bertcli.training.batches import Columns, Order, parts
-from bertcli.training.objective import JointObjective, Objective, StepParts, autocast
+from bertcli.training.objective import Objective, StepParts, autocast
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.ranks import Ranks
 
@@ -174,12 +174,11 @@ class Training:
         self, found: Columns, own: list[Columns], seeds: Sequence[int]
     ) -> Sequence[Columns]:
         """Return the parts of this process with what they must know of the rest of the step."""
-        objective, ranks = self.objective, self.ranks
-        several = ranks.count * self.options.gradient_accumulation_steps > 1
-        if not (several and isinstance(objective, JointObjective)):
+        ranks = self.ranks
+        if ranks.count * self.options.gradient_accumulation_steps == 1:
             return own
         with autocast(ranks.device, self.dtype):
-            return objective.joined(self.model, StepParts(found, own), seeds, ranks)
+            return self.objective.joined(self.model, StepParts(found, own), seeds, ranks)
 
     def _seed(self, number: int, part: int) -> int:
         """Return the random seed of a part of a step."""

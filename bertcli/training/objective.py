@@ -1,10 +1,13 @@
-"""What the loop asks of a task: rows of a step, and the losses of a part of them."""
+"""What a run asks of a task, and the loop of its objective: rows, losses, an evaluation."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,48 +15,96 @@ from torch import Tensor, nn
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import encode
 from bertcli.training.batches import Columns, TokenBatch
+from bertcli.training.options import TrainingOptions
 from bertcli.training.ranks import Ranks
-
-
-class Objective(Protocol):
-    """What a model is trained for: one loss or several, whose sum is minimised.
-
-    A loss is a sum over the rows of a part, divided by a count over the rows of the whole step, so
-    that a step is the same in any number of parts. Columns hold ``lengths``, the tokens of a row.
-    """
-
-    @property
-    def losses(self) -> Sequence[str]:
-        """The names of the losses in the log."""
-
-    def read(self, rows: Any) -> Columns:
-        """Return rows by their numbers."""
-
-    def counts(self, found: Columns) -> Sequence[float]:
-        """Return what each loss of a step is divided by."""
-
-    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
-        """Return the sum of each loss over some rows of a step."""
+from bertcli.training.result import RunSummary
 
 
 class StepParts(NamedTuple):
     """The rows of a step, and the parts of them that this process has."""
 
     rows: Columns
-    own: Sequence[Columns]
+    own: list[Columns]
 
 
-@runtime_checkable
-class JointObjective(Objective, Protocol):
-    """An objective where the loss of a row depends on the other rows of its step."""
+@dataclass(frozen=True)
+class Objective(ABC):
+    """What a model is trained for: one loss or several, whose sum is minimised.
+
+    A loss is a sum over the rows of a part, divided by a count over the rows of the whole step, so
+    that a step is the same in any number of parts. Columns hold ``lengths``, the tokens of a row.
+    """
+
+    losses: ClassVar[Sequence[str]] = ("loss",)  # their names in the log
+
+    data: Any  # gives rows by their numbers: `columns`
+    held: Any = ()  # the numbers of rows, or of examples, that no step trains on
+
+    def read(self, rows: Any) -> Columns:
+        """Return rows by their numbers."""
+        found: Columns = self.data.columns(rows)
+        return found
+
+    @abstractmethod
+    def counts(self, found: Columns) -> Sequence[float]:
+        """Return what each loss of a step is divided by."""
+
+    @abstractmethod
+    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
+        """Return the sum of each loss over some rows of a step."""
 
     def joined(
         self, model: Any, step: StepParts, seeds: Sequence[int], ranks: Ranks
     ) -> list[Columns]:
-        """Return the parts of this process with what `sums` must know of all other rows.
+        """Return the parts of this process with what `sums` must know of all other rows: nothing.
 
         ``seeds`` are those with which `sums` runs on each part. Every process calls this.
         """
+        return step.own
+
+    @abstractmethod
+    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
+        """Return the numbers of a model on the rows held out; all processes share the work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedTask(ABC):
+    """What a run trains: the numbers of the run, losses, and the numbers of the rows to train on.
+
+    ``notes`` are what a user should know before the first step.
+    """
+
+    keeps_best: ClassVar[bool] = True  # the weights with the least `eval_loss`, or the last ones
+
+    options: TrainingOptions
+    objective: Objective
+    rows: Any
+    notes: Sequence[str] = ()
+
+    @property
+    def patience(self) -> int:
+        """Evaluations without a better one, after which the run ends; 0: it does not."""
+        return 0
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What decides the results, beside the numbers of the run; files by their sha256."""
+
+    @abstractmethod
+    def model(self, checkpoint: Path | None) -> nn.Module:
+        """Build the model, as before the first step or as it is in a checkpoint."""
+
+    @abstractmethod
+    def put(self, folder: Path, model: Any) -> None:
+        """Write what `model` builds the same model from."""
+
+    def keep(self, folder: Path) -> None:  # noqa: B027 - most have nothing
+        """Write what a resumed run need not compute again into the folder of the run: nothing."""
+
+    @abstractmethod
+    def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:
+        """Write the result, for bertcli and others to load."""
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:

@@ -93,23 +93,6 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """How the best weights of a run are chosen, and when it ends early."""
-
-    metric: str
-    higher: bool = True
-    patience: int | None = None  # evaluations without a better one, after which it ends
-
-    def better(self, found: Mapping[str, float], best: Mapping[str, float]) -> bool:
-        """Tell whether an evaluation is better than the best so far, first by its metric."""
-        return not best or self._order(found) > self._order(best)
-
-    def _order(self, found: Mapping[str, float]) -> tuple[float, float]:
-        value = found[self.metric]
-        return (value if self.higher else -value), -found["eval_loss"]
-
-
-@dataclass(frozen=True)
 class FineTuningJob:
     """What to learn from which examples, beginning with which model."""
 

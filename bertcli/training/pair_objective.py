@@ -21,11 +21,12 @@ from bertcli.embedding.pooling import pool
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns, in_batches, token_batch
-from bertcli.training.objective import StepParts, evaluating, states, tensor
+from bertcli.training.objective import Objective, StepParts, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows
 
 SCALE = 20.0  # of cosines, in both losses
+BLOCK = 1024  # texts that are compared with all others together
 NONE = -1  # the number of a negative text that is not there
 GRADIENTS, LOSS = "gradients", "loss"  # of a part whose step has others: of its vectors; its share
 
@@ -36,15 +37,14 @@ def _there(rows: Columns) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True)
-class PairObjective:
+@dataclass(frozen=True, kw_only=True)
+class PairObjective(Objective):
     """Vectors of pairs, and the loss of their cosines."""
 
     data: TokenRows  # of all texts
     texts: Any  # [n, 3] the texts of each example: one, the other, a negative or NONE
     scores: Any  # [n], or None: the pairs belong together
     modes: tuple[str, ...]  # of pooling
-    losses: Sequence[str] = ("loss",)
 
     def read(self, rows: Any) -> Columns:
         """Return pairs by their numbers."""
@@ -119,47 +119,31 @@ class PairObjective:
         wrong = wrong[truth[:, None] < truth]
         return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
 
-
-@dataclass(frozen=True)
-class HeldPairs:
-    """Pairs that no step trains on."""
-
-    objective: PairObjective
-    rows: Any
-
-    def evaluate(
-        self, model: BertModel, ranks: Ranks, batch_size: int, dtype: torch.dtype
-    ) -> dict[str, Any]:
+    def evaluate(self, model: BertModel, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return the loss by batches, and correlations, or how many find their own pair."""
-        objective, device = self.objective, ranks.device
         vectors = {}
-        with evaluating(model, device, dtype):
-            for side, texts in enumerate(objective.texts[self.rows].T):
-                own = np.flatnonzero(texts != NONE)[ranks.index :: ranks.count]
-                found = torch.zeros(len(texts), model.config.hidden_size * len(objective.modes))
-                for some in in_batches(own, batch_size):
-                    found[some] = objective.vectors(model, texts[some], device).cpu()
-                vectors[side] = ranks.total(found)
-        return {"eval_loss": self._loss(vectors, batch_size), **self._metrics(vectors)}
+        for side, texts in enumerate(self.texts[self.held].T):
+            own = np.flatnonzero(texts != NONE)[ranks.index :: ranks.count]
+            found = torch.zeros(len(texts), model.config.hidden_size * len(self.modes))
+            for some in in_batches(own, batch_size):
+                found[some] = self.vectors(model, texts[some], ranks.device).cpu()
+            vectors[side] = ranks.total(found)
+        return {"eval_loss": self._held_loss(vectors, batch_size), **self._metrics(vectors)}
 
-    def _loss(self, vectors: dict[int, Tensor], batch_size: int) -> float:
-        objective, total = self.objective, 0.0
-        for some in in_batches(np.arange(len(self.rows)), batch_size):
-            there = some[objective.texts[self.rows[some], 2] != NONE]
-            scores = None if objective.scores is None else objective.scores[self.rows[some]]
-            loss = objective.loss(vectors[0][some], vectors[1][some], vectors[2][there], scores)
+    def _held_loss(self, vectors: dict[int, Tensor], batch_size: int) -> float:
+        total = 0.0
+        for some in in_batches(np.arange(len(self.held)), batch_size):
+            there = some[self.texts[self.held[some], 2] != NONE]
+            scores = None if self.scores is None else self.scores[self.held[some]]
+            loss = self.loss(vectors[0][some], vectors[1][some], vectors[2][there], scores)
             total += loss.item() * len(some)
-        return total / len(self.rows)
+        return total / len(self.held)
 
     def _metrics(self, vectors: dict[int, Tensor]) -> dict[str, Any]:
         one, other = vectors[0].double().numpy(), vectors[1].double().numpy()
-        if self.objective.scores is not None:
-            truth = self.objective.scores[self.rows].astype(np.float64)
+        if self.scores is not None:
+            truth = self.scores[self.held].astype(np.float64)
             found = ScorePredictions(truth, (one * other).sum(1)).metrics()
             return {name: found[name] for name in ("spearman", "pearson")} | {"rows": len(one)}
-        best = np.concatenate([(one[some] @ other.T).argmax(1) for some in _blocks(len(one))])
+        best = np.concatenate([(some @ other.T).argmax(1) for some in in_batches(one, BLOCK)])
         return {"accuracy": float((best == np.arange(len(one))).mean()), "rows": len(one)}
-
-
-def _blocks(count: int) -> list[Any]:
-    return list(in_batches(np.arange(count), 1024))

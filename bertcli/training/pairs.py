@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +23,21 @@ from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.checkpoints import put_model
-from bertcli.training.fine_tuning import check_layers, freeze_below
+from bertcli.training.fine_tuning import FineTuningTask, check_layers, freeze_below
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.options import FineTuningJob, Selection, TrainingOptions
-from bertcli.training.pair_objective import NONE, HeldPairs, PairObjective
-from bertcli.training.result import RunSummary, put_description
+from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.pair_objective import NONE, PairObjective
+from bertcli.training.result import RunSummary
 from bertcli.training.token_rows import TokenRows
 
 
-@dataclass(frozen=True)
-class PairTask:
+@dataclass(frozen=True, kw_only=True)
+class PairTask(FineTuningTask):
     """A BERT whose pooled vectors are trained on pairs."""
 
-    job: FineTuningJob
-    options: TrainingOptions
-    texts: LabelledTexts
-    folder: Path  # of the model to begin with
     start: BertModel
     parts: SentenceParts
-    objective: PairObjective
     tally: TokenCounts
-    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def open(
@@ -76,30 +69,27 @@ class PairTask:
         )
         data, numbers, tally = _tokenized(texts, tokenizer, sentence, limit)
         scores = None if texts.examples.form == CONTRAST else texts.targets
-        objective = PairObjective(data, numbers, scores, chosen.modes)
-        return cls(job, options, texts, folder, start, parts, objective, tally)
-
-    @property
-    def rows(self) -> Any:
-        """The pairs to train on."""
-        return self.texts.train
-
-    @cached_property
-    def held(self) -> HeldPairs | None:
-        """The pairs to evaluate on."""
-        return HeldPairs(self.objective, self.texts.held) if len(self.texts.held) else None
-
-    @property
-    def selection(self) -> Selection | None:
-        """How the best weights are chosen."""
-        return self.texts.selection(self.job.patience)
+        objective = PairObjective(
+            data=data, held=texts.held, texts=numbers, scores=scores, modes=chosen.modes
+        )
+        return cls(
+            options=options,
+            objective=objective,
+            rows=texts.train,
+            job=job,
+            texts=texts,
+            base=folder,
+            start=start,
+            parts=parts,
+            tally=tally,
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the results, beside the numbers of the run."""
-        said = self.texts.identity(self.job, self.folder)
         pooling = "+".join(self.parts.modes)
-        return {**said, "method": "full", "layers": self.job.layers, "pooling": pooling}
+        own = {"method": "full", "layers": self.job.layers, "pooling": pooling}
+        return {**super().identity, **own}
 
     def model(self, checkpoint: Path | None) -> BertModel:
         """Build the model, as before the first step or as it is in a checkpoint."""
@@ -113,16 +103,13 @@ class PairTask:
 
     def put(self, folder: Path, model: BertModel) -> None:
         """Write the BERT with its tokenizer."""
-        put_model(folder, model, model.config, bert_folder(self.folder))
-
-    def keep(self, folder: Path) -> None:
-        """Nothing is kept: tokens are soon made again."""
+        put_model(folder, model, model.config, bert_folder(self.base))
 
     def publish(self, folder: Path, model: BertModel, summary: RunSummary) -> None:
         """Write the whole sentence model."""
         self.put(folder, model)
-        write_sentence_parts(folder, self.parts, self.folder)
-        put_description(folder, self.texts, self.job, self.options, self.identity, summary)
+        write_sentence_parts(folder, self.parts, self.base)
+        self.describe(folder, summary)
 
 
 def _tokenized(

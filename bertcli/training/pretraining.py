@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,25 +20,22 @@ from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.training import configuration
 from bertcli.training.batches import held_out
 from bertcli.training.checkpoints import put_model
-from bertcli.training.options import PretrainingJob, Selection, TrainingOptions
-from bertcli.training.pretraining_losses import HeldOut, PretrainingObjective, commonest_word
+from bertcli.training.objective import TrainedTask
+from bertcli.training.options import PretrainingJob, TrainingOptions
+from bertcli.training.pretraining_losses import PretrainingObjective, commonest_word
 from bertcli.training.ranks import Ranks
 from bertcli.training.result import RunSummary
 from bertcli.training.shards import INDEX, Instances
 
 
-@dataclass(frozen=True)
-class PretrainingTask:
-    """BertForPreTraining on the rows of prepared instances."""
+@dataclass(frozen=True, kw_only=True)
+class PretrainingTask(TrainedTask):
+    """BertForPreTraining on the rows of prepared instances; the last weights are the result."""
 
-    options: TrainingOptions
-    objective: PretrainingObjective
-    rows: Any
-    held: HeldOut | None
+    keeps_best: ClassVar[bool] = False
+
     config: BertConfig
     init: Path | None
-    notes: list[str] = field(default_factory=list)
-    selection: Selection | None = None  # the last weights are the result
 
     @classmethod
     def open(cls, job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> PretrainingTask:
@@ -46,20 +43,23 @@ class PretrainingTask:
 
         Raises InputError or ModelError for what cannot be trained.
         """
-        data, notes = _open(job.data, ranks, job.extra or None), []
+        data, notes = _open(job.data, ranks, job.extra or None), list[str]()
         _refuse_other_fields(job, data)
         if any(shard["file"].endswith(".parquet") for shard in data.index["shards"]):
             notes.append(
                 "random access to instances in Parquet is slow; safetensors is fast (prepare -f)"
             )
-        rows, held = _parted(job, data, options, ranks, notes)
-        config = _config(
-            job,
-            data,
-            held.data if held else data,
-            1 if ranks.device.type != "cpu" else configuration.WEIGHT_TO_ADAM,
+        objective, rows = _parted(job, data, options, ranks, notes)
+        numbers = 1 if ranks.device.type != "cpu" else configuration.WEIGHT_TO_ADAM
+        config = _config(job, data, objective.others or data, numbers)
+        return cls(
+            options=options,
+            objective=objective,
+            rows=rows,
+            notes=notes,
+            config=config,
+            init=job.init,
         )
-        return cls(options, PretrainingObjective(data), rows, held, config, job.init, notes)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -91,9 +91,6 @@ class PretrainingTask:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.objective.data.folder)
 
-    def keep(self, folder: Path) -> None:
-        """Nothing is kept: the instances are files."""
-
     def publish(self, folder: Path, model: BertForPreTraining, summary: RunSummary) -> None:
         """Write the result: the same as a checkpoint's."""
         self.put(folder, model)
@@ -111,22 +108,22 @@ def _open(folder: Path, ranks: Ranks, extra: Collection[str] | None) -> Instance
 
 def _parted(
     job: PretrainingJob, data: Instances, options: TrainingOptions, ranks: Ranks, notes: list[str]
-) -> tuple[Any, HeldOut | None]:
-    """Return the rows to train on, and the held-out rows."""
+) -> tuple[PretrainingObjective, Any]:
+    """Return what is learnt, with the rows that are held out, and the rows to train on."""
     if job.eval_dir is not None:
         other = _open(job.eval_dir, ranks, data.extra_embeddings)
-        rows = np.arange(len(data))
+        rows, held = np.arange(len(data)), np.arange(len(other))
         configuration.refuse_other(data, other)
-        return rows, HeldOut(other, np.arange(len(other)), commonest_word(data, rows))
-    rows, last = held_out(len(data), options.eval_fraction)
-    if not len(last):
-        return rows, None
+        return PretrainingObjective(data, held, other, commonest_word(data, rows)), rows
+    rows, held = held_out(len(data), options.eval_fraction)
+    if not len(held):
+        return PretrainingObjective(data), rows
     if (data.index["options"].get("dupe_factor") or 1) > 1:
         notes.append(
             "held-out instances share texts with the training instances (dupe_factor); "
             "use --eval-dir to evaluate on other texts"
         )
-    return rows, HeldOut(data, last, commonest_word(data, rows))
+    return PretrainingObjective(data, held, None, commonest_word(data, rows)), rows
 
 
 def _refuse_other_fields(job: PretrainingJob, data: Instances) -> None:

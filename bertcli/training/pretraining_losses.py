@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.batches import Columns, MaskedBatch, collate, in_batches, parts, read
-from bertcli.training.objective import evaluating, states, tensor
+from bertcli.training.objective import Objective, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import Instances
 
@@ -51,12 +51,20 @@ def predict(model: BertForPreTraining, batch: MaskedBatch, device: torch.device)
     )
 
 
+# Rows in which the most frequent token is counted, in all and at a time.
+SAMPLE, BLOCK = 100_000, 1000
+Z = 1.96  # of a confidence interval of 95 %
+
+
 @dataclass(frozen=True)
-class PretrainingObjective:
+class PretrainingObjective(Objective):
     """Masked words and next sentences of prepared instances."""
 
+    losses: ClassVar[Sequence[str]] = ("mlm_loss", "nsp_loss")
+
     data: Instances
-    losses: Sequence[str] = ("mlm_loss", "nsp_loss")
+    others: Instances | None = None  # of the rows held out, where those are not of ``data``
+    commonest: int = 0  # the token that is masked most often
 
     def read(self, rows: Any) -> Columns:
         """Return rows of the instances."""
@@ -72,36 +80,19 @@ class PretrainingObjective:
         """Return both losses, summed over the masked tokens and over the rows."""
         return predict(model, collate(part, padded=device.type != "cpu"), device).losses()
 
-
-# Rows in which the most frequent token is counted, in all and at a time.
-SAMPLE, BLOCK = 100_000, 1000
-Z = 1.96  # of a confidence interval of 95 %
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Rows that no step trains on, and the most frequent masked token."""
-
-    data: Instances
-    rows: Any
-    commonest: int
-
-    def evaluate(
-        self, model: BertForPreTraining, ranks: Ranks, batch_size: int, dtype: torch.dtype
-    ) -> dict[str, Any]:
+    def evaluate(self, model: BertForPreTraining, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return losses, accuracies and baselines.
 
         `unigram_accuracy` is that of always guessing the commonest word, `commoner_label_accuracy`
         that of always giving the same answer about the second sentence.
         """
         sums = torch.zeros(8, dtype=torch.float64)
-        with evaluating(model, ranks.device, dtype):
-            for rows in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
-                sums += self._sums(model, rows, ranks.device)
+        for rows in in_batches(self.held[ranks.index :: ranks.count], batch_size):
+            sums += self._sums(model, rows, ranks.device)
         return _named(ranks.total(sums).tolist())
 
     def _sums(self, model: BertForPreTraining, rows: Any, device: torch.device) -> torch.Tensor:
-        (longest_first,) = parts(read(self.data, rows), 1)
+        (longest_first,) = parts(read(self.others or self.data, rows), 1)
         batch = collate(longest_first, padded=device.type != "cpu")
         found = predict(model, batch, device)
         right = found.word_logits.argmax(-1) == found.words

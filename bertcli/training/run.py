@@ -10,11 +10,11 @@ and only the first writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,8 +26,7 @@ from bertcli.plots.drawing import require_matplotlib
 from bertcli.training.checkpoints import Checkpoints, State, put_moments, read_moments, read_state
 from bertcli.training.log import LOG, PLOT, Log, LogWindow, plot
 from bertcli.training.loop import StepResult, Training, moments, remember
-from bertcli.training.objective import Objective
-from bertcli.training.options import Selection, TrainingOptions
+from bertcli.training.objective import TrainedTask, evaluating
 from bertcli.training.ranks import Ranks
 from bertcli.training.result import RunSummary
 from bertcli.vectors.journal import refuse_changes
@@ -39,59 +38,6 @@ class Event(NamedTuple):
     kind: str
     step: int
     values: Mapping[str, Any]
-
-
-class Evaluation(Protocol):
-    """Rows that no step trains on."""
-
-    def evaluate(
-        self, model: Any, ranks: Ranks, batch_size: int, dtype: torch.dtype
-    ) -> dict[str, Any]:
-        """Return the numbers of a model; all processes share the work."""
-
-
-class TrainedTask(Protocol):
-    """What a run trains."""
-
-    @property
-    def options(self) -> TrainingOptions:
-        """The numbers of the run."""
-
-    @property
-    def objective(self) -> Objective:
-        """Rows and losses."""
-
-    @property
-    def rows(self) -> Any:
-        """The numbers of the rows to train on."""
-
-    @property
-    def held(self) -> Evaluation | None:
-        """What is evaluated."""
-
-    @property
-    def selection(self) -> Selection | None:
-        """How the weights to keep are chosen; None: they are the last ones."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a user should know before the first step."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What decides the results, beside the numbers of the run; files by their sha256."""
-
-    def model(self, checkpoint: Path | None) -> nn.Module:
-        """Build the model, as before the first step or as it is in a checkpoint."""
-
-    def put(self, folder: Path, model: Any) -> None:
-        """Write what `model` builds the same model from."""
-
-    def keep(self, folder: Path) -> None:
-        """Write what a run that is resumed need not compute again into the folder of the run."""
-
-    def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:
-        """Write the result, for bertcli and others to load."""
 
 
 class TrainingRun:
@@ -249,8 +195,7 @@ class TrainingRun:
         return self._enough(self.waited)
 
     def _enough(self, waited: int) -> bool:
-        selection = self.task.selection
-        return selection is not None and 0 < (selection.patience or 0) <= waited
+        return 0 < self.task.patience <= waited
 
     def _due(self, step: int, every: int | None) -> bool:
         """Return whether something is due after this step; after the last step, everything is."""
@@ -259,24 +204,24 @@ class TrainingRun:
 
     def _after(self, step: int, window: LogWindow) -> Iterator[Event]:
         """Yield what is due after a step; the last one is known once it is evaluated."""
-        options, task = self.options, self.task
+        options, objective, ranks = self.options, self.task.objective, self.ranks
         found = {}
-        if task.held is not None and self._due(step, options.eval_every):
-            dtype = self.training.dtype
-            found = task.held.evaluate(self.training.model, self.ranks, options.batch_size, dtype)
+        if len(objective.held) and self._due(step, options.eval_every):
+            model = self.training.model
+            with evaluating(model, ranks.device, self.training.dtype):
+                found = objective.evaluate(model, ranks, options.batch_size)
             self._select(step, found)
         if self._due(step, options.log_every):
-            epoch = step * options.batch_size / len(task.rows)
-            yield Event("log", step, window.close(epoch, task.objective.losses))
+            epoch = step * options.batch_size / len(self.task.rows)
+            yield Event("log", step, window.close(epoch, objective.losses))
         if found:
             yield Event("evaluation", step, found)
 
     def _select(self, step: int, found: Mapping[str, Any]) -> None:
         """Keep the weights if they are the best so far."""
-        selection = self.task.selection
-        if selection is None:
+        if not self.task.keeps_best:
             return
-        if not selection.better(found, self.best):
+        if self.best and not found["eval_loss"] < self.best["eval_loss"]:
             self.waited += 1
             return
         self.best, self.waited = {"step": step, **found}, 0

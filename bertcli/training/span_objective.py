@@ -24,7 +24,7 @@ from bertcli.records.examples import AnswerSpan, Example
 from bertcli.tasks.spans import Choosing
 from bertcli.tokenizing.columns import Encoded, span
 from bertcli.training.batches import Columns, in_batches, token_batch
-from bertcli.training.objective import evaluating, states, tensor
+from bertcli.training.objective import Objective, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows
 
@@ -51,16 +51,15 @@ def _touches(offset: tuple[int, int], start: int, end: int) -> bool:
     return offset[0] < end and offset[1] > start
 
 
-@dataclass(frozen=True)
-class SpanObjective:
-    """Logits of the first and the last token of answers, and their loss."""
+@dataclass(frozen=True, kw_only=True)
+class SpanObjective(Objective):
+    """Logits of the first and the last token of answers, and their loss.
 
-    data: TokenRows
-    losses: Sequence[str] = ("loss",)
+    Rows are windows; held out are questions.
+    """
 
-    def read(self, rows: Any) -> Columns:
-        """Return windows by their numbers."""
-        return self.data.columns(rows)
+    items: Sequence[Encoded]  # all windows
+    examples: Sequence[Example]
 
     def counts(self, found: Columns) -> Sequence[float]:
         """Return the number of windows of a step."""
@@ -87,35 +86,21 @@ class SpanObjective:
         """Return the sum of the loss over some windows."""
         return (self.loss(self.logits(model, part, device), part),)
 
-
-@dataclass(frozen=True)
-class HeldSpans:
-    """Questions that no step trains on."""
-
-    objective: SpanObjective
-    items: Sequence[Encoded]  # all windows
-    examples: Sequence[Example]
-    rows: Any  # the numbers of the examples
-
-    def evaluate(
-        self, model: Any, ranks: Ranks, batch_size: int, dtype: torch.dtype
-    ) -> dict[str, Any]:
+    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return the loss of windows, exact match and F1 of questions."""
-        device = ranks.device
         sums = torch.zeros(4, dtype=torch.float64)
-        with evaluating(model, device, dtype):
-            for numbers in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
-                sums += self._sums(model, numbers, device)
+        for numbers in in_batches(self.held[ranks.index :: ranks.count], batch_size):
+            sums += self._sums(model, numbers, ranks.device)
         loss, windows, exact, f1 = ranks.total(sums).tolist()
-        count = len(self.rows)
+        count = len(self.held)
         found = {"exact_match": exact / count, "f1": f1 / count}
         return {"eval_loss": loss / max(windows, 1), **found, "rows": count}
 
     def _sums(self, model: Any, numbers: Any, device: torch.device) -> Tensor:
         windows = np.array([at for number in numbers.tolist() for at in self._windows[number]])
-        found = self.objective.read(windows)
-        logits = self.objective.logits(model, found, device)
-        loss = self.objective.loss(logits, found).item()
+        found = self.read(windows)
+        logits = self.logits(model, found, device)
+        loss = self.loss(logits, found).item()
         parts: dict[int, list[tuple[Encoded, np.ndarray]]] = {}
         for at, one in zip(windows.tolist(), logits, strict=True):
             parts.setdefault(self.items[at].sample, []).append((self.items[at], one.cpu().numpy()))

@@ -19,7 +19,7 @@ from bertcli.tasks.word_windows import own_words
 from bertcli.tokenizing.columns import Encoded
 from bertcli.training.batches import Columns, in_batches, token_batch
 from bertcli.training.label_losses import LabelLoss
-from bertcli.training.objective import evaluating, states, tensor
+from bertcli.training.objective import Objective, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows
 
@@ -36,17 +36,14 @@ def tagged_rows(items: Sequence[Encoded], targets: Sequence[Any]) -> TokenRows:
     return TokenRows(found.starts, {**found.tokens, TAGS: tags})
 
 
-@dataclass(frozen=True)
-class TagObjective:
-    """Logits of the first token of each word, and the loss of its tag."""
+@dataclass(frozen=True, kw_only=True)
+class TagObjective(Objective):
+    """Logits of the first token of each word, and the loss of its tag. Rows are windows."""
 
     data: TokenRows
     loss: LabelLoss
-    losses: Sequence[str] = ("loss",)
-
-    def read(self, rows: Any) -> Columns:
-        """Return windows by their numbers."""
-        return self.data.columns(rows)
+    samples: Any  # [n] the sentence of each row held out
+    names: Sequence[str]
 
     def counts(self, found: Columns) -> Sequence[float]:
         """Return what the loss of a step is divided by."""
@@ -65,36 +62,16 @@ class TagObjective:
         """Return the sum of the loss over the words of some sentences."""
         return (self.loss.sum(self.logits(model, part, device), _targets(part)),)
 
-
-def _targets(found: Columns) -> Columns:
-    """Return the tag numbers of the words, [M]."""
-    return {"targets": found[TAGS][found[TAGS] > 0] - 1}
-
-
-@dataclass(frozen=True)
-class HeldTags:
-    """Sentences that no step trains on."""
-
-    objective: TagObjective
-    rows: Any  # of windows
-    samples: Any  # [n] the sentence of each row
-    names: Sequence[str]
-
-    def evaluate(
-        self, model: Any, ranks: Ranks, batch_size: int, dtype: torch.dtype
-    ) -> dict[str, Any]:
+    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return the loss of words, and precision, recall and F1 of entities."""
-        objective, device = self.objective, ranks.device
         sums = torch.zeros(2, dtype=torch.float64)
-        said = np.zeros(len(objective.data.tokens[TAGS]), np.float32)
-        with evaluating(model, device, dtype):
-            for rows in in_batches(self.rows[ranks.index :: ranks.count], batch_size):
-                found = objective.read(rows)
-                logits = objective.logits(model, found, device).float()
-                targets = _targets(found)
-                loss = objective.loss.sum(logits, targets).item()
-                sums += torch.tensor([loss, objective.loss.count(targets)])
-                said[objective.data.places(rows, TAGS)] = logits.argmax(-1).cpu().numpy()
+        said = np.zeros(len(self.data.tokens[TAGS]), np.float32)
+        for rows in in_batches(self.held[ranks.index :: ranks.count], batch_size):
+            found = self.read(rows)
+            logits, targets = self.logits(model, found, ranks.device).float(), _targets(found)
+            loss = self.loss.sum(logits, targets).item()
+            sums += torch.tensor([loss, self.loss.count(targets)])
+            said[self.data.places(rows, TAGS)] = logits.argmax(-1).cpu().numpy()
         loss, count = ranks.total(sums).tolist()
         said = ranks.total(torch.from_numpy(said)).numpy()
         predictions = self._predictions(said.astype(np.int64))
@@ -102,10 +79,15 @@ class HeldTags:
         return {**found, "rows": len(predictions.truth)}
 
     def _predictions(self, said: np.ndarray) -> TagPredictions:
-        data, windows = self.objective.data, self.rows[np.argsort(self.samples, kind="stable")]
+        data, windows = self.data, self.held[np.argsort(self.samples, kind="stable")]
         _, counts = np.unique(self.samples, return_counts=True)
         sentences = np.split(windows, np.cumsum(counts)[:-1])
         places = [data.places(np.sort(rows), TAGS) for rows in sentences]
         truth = [[self.names[tag - 1] for tag in data.tokens[TAGS][place]] for place in places]
         guesses = [[self.names[tag] for tag in said[place]] for place in places]
         return TagPredictions(truth, guesses)
+
+
+def _targets(found: Columns) -> Columns:
+    """Return the tag numbers of the words, [M]."""
+    return {"targets": found[TAGS][found[TAGS] > 0] - 1}

@@ -12,9 +12,9 @@ from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.batches import Order, collate, held_out, parts, read
 from bertcli.training.loop import Training
+from bertcli.training.objective import evaluating
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.pretraining_losses import (
-    HeldOut,
     PretrainingObjective,
     commonest_word,
     predict,
@@ -204,8 +204,9 @@ def test_held_out_rows_are_the_last_ones():
 def test_evaluation_counts_what_is_right(data):
     judged, rows = model(), np.arange(40, 60)
     commonest = commonest_word(data, np.arange(40))
-    held = HeldOut(data, rows, commonest)
-    found = held.evaluate(judged, Ranks(CPU), 7, torch.float32)
+    objective = PretrainingObjective(data, rows, commonest=commonest)
+    with evaluating(judged, CPU, torch.float32):
+        found = objective.evaluate(judged, Ranks(CPU), 7)
     assert judged.training
     judged.eval()
     masked = right = guessed = follows = 0
@@ -227,7 +228,8 @@ def test_evaluation_counts_what_is_right(data):
     assert found["next_sentence_accuracy"] == follows / 20
     random = data.rows(rows)["next_sentence_labels"].sum()
     assert found["commoner_label_accuracy"] == max(random, 20 - random) / 20
-    whole = HeldOut(data, rows, commonest).evaluate(judged, Ranks(CPU), 20, torch.float32)
+    with evaluating(judged, CPU, torch.float32):
+        whole = objective.evaluate(judged, Ranks(CPU), 20)
     assert whole["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(np.exp(found["eval_mlm_loss"]))
 

@@ -2,33 +2,166 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+import typer
 
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.extra import extra_fields
-from bertcli.cli.options.groups import record
-from bertcli.cli.options.train import HeldOutOptions, MethodOptions, StepOptions, TrainJobOptions
-from bertcli.cli.options.training import DeviceOptions, SavingOptions
+from bertcli.cli.options.extra import extra_fields, extra_option
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
+from bertcli.cli.options.training import (
+    DeviceOptions,
+    MaxGradNorm,
+    SavingOptions,
+    WarmupSteps,
+    WeightDecay,
+    run_folder,
+)
+from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
+from bertcli.training.options import FEW, FineTuningJob, RunFolder, TrainingOptions
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import TokenCounts
     from bertcli.training.labelled_texts import LabelledTexts
-    from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
+    from bertcli.training.objective import TrainedTask
     from bertcli.training.ranks import Ranks
-    from bertcli.training.run import TrainedTask
 
 
 class RunSetting(NamedTuple):
     """How a model computes, and the folder of the run."""
 
     compute: dict[str, Any]
-    place: "RunFolder"
+    place: RunFolder
+
+
+class TrainJobOptions(OptionGroup):
+    """The file of examples and the output folder."""
+
+    PANEL: ClassVar = INPUT
+
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Examples: jsonl, csv, tsv or parquet with fields such as text and label.",
+        ),
+    ]
+    output: Annotated[Path, run_folder("DIR")]
+
+
+class MethodOptions(OptionGroup):
+    """Which weights are trained, and on what loss."""
+
+    PANEL: ClassVar = "Training"
+
+    frozen: Annotated[
+        bool | None,
+        flag(
+            "--frozen/--full",
+            "Train a head alone over vectors computed once, or all weights (default: frozen for "
+            f"up to {FEW:,} labelled examples).",
+        ),
+    ] = None
+    extra: Annotated[
+        list[str] | None,
+        extra_option(
+            "Train all weights, and an embedding NAME of the ids in a field: a list with one per "
+            "word or token, or a number for the whole text"
+        ),
+    ] = None
+    layers: Annotated[int | None, number("Train from layer N up (default: everything).", low=0)] = (
+        None
+    )
+    class_weights: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(help="balanced: rare labels count as much as common ones."),
+    ] = None
+    label_smoothing: Annotated[
+        float, number("Share of each label given to the others.", low=0, high=0.99, metavar="X")
+    ] = 0.0
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=3,
+            help="Truncate texts to N tokens (default: the model's limit).",
+            rich_help_panel=LAYOUT,
+            envvar="BERTCLI_MAX_LENGTH",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.extra and self.frozen:
+            raise UsageError("--extra cannot be combined with --frozen")
+        extra_fields(self.extra)
+
+
+class StepOptions(OptionGroup):
+    """The optimizer and its schedule."""
+
+    PANEL: ClassVar = "Training"
+
+    epochs: Annotated[
+        float | None,
+        number(
+            "Passes over the examples (default: 3; frozen: 30, or 1,000 steps).", low=0, metavar="X"
+        ),
+    ] = None
+    steps: Annotated[int | None, number("Optimizer steps, instead of --epochs.")] = None
+    batch_size: Annotated[int | None, number("Examples per step (default: 32; frozen: 64).")] = None
+    learning_rate: Annotated[
+        float | None,
+        number(
+            "Peak learning rate, after the warm-up (default: 5e-5; frozen: 1e-3).",
+            low=0,
+            metavar="X",
+        ),
+    ] = None
+    warmup_steps: WarmupSteps = None
+    weight_decay: WeightDecay = 0.01
+    max_grad_norm: MaxGradNorm = 1.0
+    seed: Annotated[
+        int,
+        number(
+            "Random seed of the head, the order of examples, dropout and the held-out part.",
+            low=0,
+            envvar="BERTCLI_SEED",
+        ),
+    ] = 0
+
+
+class HeldOutOptions(OptionGroup):
+    """Evaluation, and the choice of the weights to keep."""
+
+    PANEL: ClassVar = "Evaluation"
+
+    eval: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Examples to evaluate on, instead of --eval-fraction."),
+    ] = None
+    eval_fraction: Annotated[
+        float,
+        number(
+            "Fraction of the examples to hold out, equal texts together; 0: none.",
+            low=0,
+            high=0.9,
+            metavar="X",
+        ),
+    ] = 0.1
+    eval_every: Annotated[int | None, number("Steps between evaluations (default: an epoch).")] = (
+        None
+    )
+    patience: Annotated[int | None, number("Stop after N evaluations without a better one.")] = None
+    log_every: Annotated[
+        int | None, number("Steps between lines of the log (default: 10; frozen: 100).")
+    ] = None
 
 
 STEPS = ("epochs", "batch_size", "learning_rate", "log_every")  # settled with the method
@@ -63,7 +196,6 @@ def train(
     $ bertcli train pairs.csv --full --epochs 2 -o relevance
     """
     console = messages.console()
-    from bertcli.training.options import FineTuningJob, RunFolder, TrainingOptions
 
     asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
     wanted = record(FineTuningJob, job, examples, method, steps, held, **asked)
@@ -86,8 +218,8 @@ def train(
 
 
 def _opened(
-    wanted: "FineTuningJob",
-    options: "TrainingOptions",
+    wanted: FineTuningJob,
+    options: TrainingOptions,
     reader: Callable[[str], Reader],
     model: ModelOptions,
     setting: RunSetting,
@@ -123,7 +255,7 @@ def _opened(
     return FrozenTask.of(wanted, options, texts, made)
 
 
-def _frozen(wanted: "FineTuningJob", texts: "LabelledTexts", console: Console) -> bool:
+def _frozen(wanted: FineTuningJob, texts: "LabelledTexts", console: Console) -> bool:
     """Return whether a head alone is trained: as asked, else for few examples."""
     from bertcli.training.options import FEW
 

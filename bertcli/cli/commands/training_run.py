@@ -14,9 +14,10 @@ from bertcli.errors import BertcliError
 
 if TYPE_CHECKING:
     from bertcli.training.checkpoints import Checkpoints
+    from bertcli.training.objective import TrainedTask
     from bertcli.training.options import RunFolder
     from bertcli.training.ranks import Ranks
-    from bertcli.training.run import TrainedTask, TrainingRun
+    from bertcli.training.run import TrainingRun
 
 
 def train_task(
