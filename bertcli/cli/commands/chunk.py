@@ -1,24 +1,67 @@
 """`bertcli chunk`: texts to pieces of at most N tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import special_tokens
-from bertcli.cli.options.chunk import ChunkOptions, ChunkTextOptions
-from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions, OutputOptions
-from bertcli.cli.options.groups import record
+from bertcli.cli.options.common import (
+    ROWS,
+    At,
+    ConsoleOptions,
+    LineOutput,
+    ModelOptions,
+    OutputOptions,
+    Overlap,
+    ParseSpecial,
+    SpecialTokens,
+)
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
+from bertcli.cli.options.inputs import TextField, Texts, note_files
 from bertcli.cli.options.task import TaskFileOptions
 from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
+from bertcli.records.reader import Reader
 from bertcli.tokenizing.chunk_output import WRITTEN, ChunkRun
 from bertcli.tokenizing.chunks import Chunker, ChunkSettings
 
 if TYPE_CHECKING:
-    from bertcli.tokenizing.tokenizer import Tokenizer
+    pass
+
+
+class ChunkTextOptions(OptionGroup):
+    """The texts to divide."""
+
+    PANEL: ClassVar = INPUT
+
+    texts: Texts = None
+    text_field: TextField = None
+
+    def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
+        """Return the reader of the texts, files or stdin that were given."""
+        note_files(self.texts or (), console)
+        return Reader(files.text_source(self, taken=taken), console.warn, console.note)
+
+
+class ChunkOptions(OptionGroup):
+    """How texts are divided."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: Annotated[
+        int | None,
+        number(
+            "Tokens of a chunk, at most (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
+        ),
+    ] = None
+    overlap: Overlap = 0
+    at: At = "token"
+    first: Annotated[bool, flag("--first", "Only the first chunk of each text: truncate it.")] = (
+        False
+    )
+    special_tokens: SpecialTokens = True
+    parse_special: ParseSpecial = True
 
 
 def chunk(
@@ -45,7 +88,11 @@ def chunk(
     reader = texts.reader(files, console, taken)
     tokenizer = model.tokenizer(console, parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
-    _warn(chunker, tokenizer, console)
+    if tokenizer.limit is not None and chunker.limit > tokenizer.limit:
+        console.warn(
+            f"--max-length {chunker.limit} is more than the model's limit of {tokenizer.limit} "
+            "tokens"
+        )
     run = ChunkRun(reader, chunker)
     if form == "table":
         from bertcli.cli.display.tables import show_batches
@@ -74,11 +121,3 @@ def _write(
             pass
     else:
         console.watch(steps())
-
-
-def _warn(chunker: Chunker, tokenizer: Tokenizer, console: Console) -> None:
-    if tokenizer.limit is not None and chunker.limit > tokenizer.limit:
-        console.warn(
-            f"--max-length {chunker.limit} is more than the model's limit of {tokenizer.limit} "
-            "tokens"
-        )

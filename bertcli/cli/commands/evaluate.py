@@ -1,21 +1,60 @@
 """`bertcli evaluate`: how good a model is on examples."""
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.evaluate import JudgedOptions
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.groups import record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
 from bertcli.cli.options.task import CutOptions
+from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES, ModelFolder
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.evaluation.predictions import Judge, Judged
+
+
+class JudgedOptions(OptionGroup):
+    """The examples, or a search with its judgements."""
+
+    PANEL: ClassVar = INPUT
+
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE", help="Examples, with the fields of train; or --queries and so on."
+        ),
+    ] = None
+    queries: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Queries with _id and text (BEIR).")
+    ] = None
+    corpus: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Texts to search, with _id and text.")
+    ] = None
+    qrels: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Which texts answer which query (BEIR or TREC)."),
+    ] = None
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Evaluate another model too, and the difference."),
+    ] = None
+    json: Annotated[bool, flag("--json", "JSON on a terminal too.")] = False
+
+    def __post_init__(self) -> None:
+        search = (self.queries, self.corpus, self.qrels)
+        if any(search) and (not all(search) or self.file):
+            raise UsageError(
+                "--queries, --corpus and --qrels belong together, without FILE", "give all three"
+            )
+        if not any(search) and not self.file:
+            raise UsageError("nothing to evaluate", "give FILE, or --queries, --corpus and --qrels")
 
 
 def evaluate(

@@ -1,23 +1,140 @@
 """`bertcli pretrain run`: BertForPreTraining from prepared instances."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
 
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions
-from bertcli.cli.options.extra import extra_fields
-from bertcli.cli.options.groups import record
-from bertcli.cli.options.pretrain_run import (
-    EvaluationOptions,
-    JobOptions,
-    OptimizerOptions,
-    StartOptions,
+from bertcli.cli.options.extra import extra_fields, extra_option
+from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, number, record
+from bertcli.cli.options.training import (
+    DeviceOptions,
+    MaxGradNorm,
+    SavingOptions,
+    WarmupSteps,
+    WeightDecay,
+    run_folder,
 )
-from bertcli.cli.options.training import DeviceOptions, SavingOptions
+from bertcli.errors import UsageError
 
 if TYPE_CHECKING:
     from bertcli.training.pretraining import PretrainingTask
     from bertcli.training.ranks import Ranks
+
+
+Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, metavar="X")]
+
+
+class JobOptions(OptionGroup):
+    """The instances and the output folder."""
+
+    PANEL: ClassVar = OUTPUT
+
+    data: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Instances written by bertcli pretrain prepare.")
+    ]
+    output: Annotated[Path, run_folder("CKPT")]
+
+
+class StartOptions(OptionGroup):
+    """The initial weights."""
+
+    PANEL: ClassVar = MODEL
+
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A config.json, or a size: tiny, mini, small, medium, base. A missing "
+            "vocab_size is taken from the instances, as are sizes of extra embeddings.",
+        ),
+    ] = None
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Start from the weights of this model, instead of --config and random weights.",
+        ),
+    ] = None
+    extra: Annotated[
+        list[str] | None,
+        extra_option(
+            "Use only these extra embeddings of the instances (default: all that prepare --extra "
+            "stored)"
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        extra_fields(self.extra)
+        if (self.config is None) == (self.init is None):
+            raise UsageError(
+                "give either --config or --init",
+                "--config mini starts from random weights, --init FOLDER from those of a model",
+            )
+
+
+class OptimizerOptions(OptionGroup):
+    """The optimizer and its schedule."""
+
+    PANEL: ClassVar = "Training"
+
+    epochs: Annotated[
+        float, number("Passes over the instances, unless --steps is given.", low=0, metavar="X")
+    ] = 3.0
+    steps: Annotated[int | None, number("Optimizer steps.")] = None
+    batch_size: Annotated[
+        int, number("Instances per step, over all processes and accumulation steps.")
+    ] = 32
+    learning_rate: Annotated[
+        float, number("Peak learning rate, after the warm-up.", low=0, metavar="X")
+    ] = 1e-4
+    warmup_steps: WarmupSteps = None
+    lr_power: Annotated[
+        float, number("Power of the polynomial decay to 0; 1 is linear.", low=0, metavar="X")
+    ] = 1.0
+    weight_decay: WeightDecay = 0.01
+    adam_beta1: Beta = 0.9
+    adam_beta2: Beta = 0.999
+    adam_epsilon: Annotated[float, number("Coefficient of AdamW.", low=0, metavar="X")] = 1e-6
+    max_grad_norm: MaxGradNorm = 1.0
+    seed: Annotated[
+        int,
+        number(
+            "Random seed of initial weights, order of instances and dropout.",
+            low=0,
+            envvar="BERTCLI_SEED",
+        ),
+    ] = 0
+
+
+class EvaluationOptions(OptionGroup):
+    """Evaluation and logging."""
+
+    PANEL: ClassVar = "Evaluation"
+
+    eval_fraction: Annotated[
+        float,
+        number(
+            "Fraction of the instances, from the end, to hold out for evaluation; 0: none.",
+            low=0,
+            high=0.9,
+            metavar="X",
+        ),
+    ] = 0.05
+    eval_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Instances of other texts for evaluation, instead of --eval-fraction.",
+        ),
+    ] = None
+    eval_every: Annotated[
+        int | None, number("Steps between evaluations (default: only at the end).")
+    ] = None
+    log_every: Annotated[int, number("Steps between lines of the log.")] = 10
 
 
 def pretrain_run(
