@@ -48,7 +48,7 @@ cli
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
 TORCH = ("models", "checkpoints", "inference", "embedding")
 TORCH_IN_TRAINING = """
-checkpoints fine_tuning frozen label_losses label_objective loop objective pretraining
+checkpoints fine_tuning frozen label_objective loop objective pretraining
 pair_objective pairs pretraining_losses ranks run span_objective tag_objective
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)

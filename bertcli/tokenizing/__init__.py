@@ -3,7 +3,7 @@
 `model_files` reads the tokenizer of a model's folder as its class does (`tokenizer_classes`), also
 where `older_vocabularies` have words alone. `loaded_tokenizer` knows its special tokens and limits,
 `tokenizer` turns records into `columns`, `truncation` decides what stays, `run` goes through a
-whole input and counts (`special_text` what was parsed, `statistics` a corpus, `file_counts` each
+whole input and counts (`statistics` a corpus, `file_counts` each
 file), `decode` goes back. `extra_columns` has ids of extra embeddings for tokens.
 `chunks` divides texts at `boundaries`, and `chunk_output`
 writes the pieces. For Python, `call` has the arguments of transformers, `conversion`

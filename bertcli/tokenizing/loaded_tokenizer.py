@@ -6,7 +6,10 @@ overridden: how long a text may become is decided here, for single records and f
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +26,15 @@ from bertcli.tokenizing.model_files import (
     read_settings,
     sequence_limit,
 )
-from bertcli.tokenizing.special_text import SpecialTextCounter
 from bertcli.tokenizing.truncation import TooShortError, Window, windows
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from tokenizers import Tokenizer as Core
     from typing_extensions import Self
 
     from bertcli.tokenizing.wordpiece import WordPieceEngine
+
 
 MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 
@@ -231,3 +235,28 @@ def _state(core: Core) -> tuple[object, ...]:
             for part in (core.normalizer, core.pre_tokenizer, core.post_processor)
         ),
     )
+
+
+class SpecialTextCounter:
+    """Finds the special tokens of a tokenizer in texts."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        added = core.get_added_tokens_decoder().values()
+        names = [token.content for token in added if token.special]
+        used = {character for name in names for character in name}
+        self.between = next(chr(code) for code in count(10) if chr(code) not in used)
+        self.patterns = [
+            (first, _any_of(name for name in names if name[0] == first))
+            for first in dict.fromkeys(name[0] for name in names)
+        ]
+
+    def count(self, texts: Iterable[str]) -> int:
+        """Return how often they occur; texts without their first character cost little."""
+        whole = self.between.join(texts)
+        return sum(
+            len(pattern.findall(whole)) for first, pattern in self.patterns if first in whole
+        )
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))

@@ -7,10 +7,10 @@
 - `run` trains a task: `loop` (one optimizer step over `batches`) with the losses of its
   `objective`, `checkpoints`, `log`; `options` are its numbers, `ranks` the processes.
 - `pretraining` is the task of such a folder, with its `configuration` and `pretraining_losses`.
-- `fine_tuning` is the task of labelled texts: read by `labelled_texts` (checks in `labels`), as
-  arrays in `token_rows`, with `label_losses` in a `label_objective` (of words: `tag_objective`, of
-  answers: `span_objective`); `frozen` is that of a head alone over vectors that are computed once,
-  and stay in `kept_vectors`; `pairs` (with `pair_objective`) that of an embedding model. `result`
+- `fine_tuning` is the task of labelled texts: read and checked by `labelled_texts`, as
+  arrays in `token_rows`, with the losses of a `label_objective` (of words: `tag_objective`, of
+  answers: `span_objective`); `frozen` is that of a head alone over vectors that are computed once
+  and kept; `pairs` (with `pair_objective`) that of an embedding model. `result`
   describes the model.
 
 Begin with `prepare` and `run`.

@@ -32,8 +32,7 @@ from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.checkpoints import put_model
-from bertcli.training.label_losses import LabelLoss
-from bertcli.training.label_objective import LabelObjective, text_logits
+from bertcli.training.label_objective import LabelLoss, LabelObjective, text_logits
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.objective import Objective, TrainedTask
 from bertcli.training.options import FineTuningJob, TrainingOptions

@@ -2,11 +2,16 @@
 
 The result is a sentence-transformers model that ends in a Dense layer, whose vectors are logits,
 and a classifier for bertcli. The head is trained on standardised vectors, and written for those of
-the model.
+the model. Vectors are kept in the folder of the run, so that one that is resumed need not compute
+them:
+
+OUT/.vectors    a line of JSON, which says what they are of; then float32, [n, D]
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,18 +29,18 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
 from bertcli.errors import UsageError
+from bertcli.files.atomic import whole_file
 from bertcli.hub import ModelFolder
 from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns
 from bertcli.training.checkpoints import put_model
 from bertcli.training.fine_tuning import PROBLEMS, FineTuningTask
-from bertcli.training.kept_vectors import write_vectors
-from bertcli.training.label_losses import LabelLoss
-from bertcli.training.label_objective import LabelObjective
+from bertcli.training.label_objective import LabelLoss, LabelObjective
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.objective import tensor
 from bertcli.training.options import FineTuningJob, TrainingOptions
 from bertcli.training.result import RunSummary
+from bertcli.vectors.fingerprint import made_by
 
 HEAD = "head.safetensors"
 LEAST_SPREAD = 1e-6  # of a dimension that is scaled
@@ -155,3 +160,43 @@ class FrozenTask(FineTuningTask):
         put_model(folder, bert, replace(config, problem_type=PROBLEMS[self.texts.task]), encoder)
         write_sentence_parts(folder, parts, self.base, layer)
         self.describe(folder, summary)
+
+
+VECTORS = ".vectors"
+
+
+def _header(made: RecordVectors, vectors: np.ndarray) -> bytes:
+    """Return the line that says what decides vectors, and what they are."""
+    digest = hashlib.sha256(json.dumps(made_by(made.embedder), sort_keys=True).encode())
+    for record in made.records:
+        digest.update(repr((record.text, record.pair)).encode())
+    said = {
+        "made_by": digest.hexdigest(),
+        "shape": vectors.shape,
+        "sha256": hashlib.sha256(vectors.tobytes()).hexdigest(),
+    }
+    return json.dumps(said).encode() + b"\n"
+
+
+def write_vectors(folder: Path, made: RecordVectors) -> None:
+    """Write vectors that are computed into the folder of a run; OSError."""
+    vectors: Any = np.ascontiguousarray(made.vectors, np.float32)
+    with whole_file(folder / VECTORS) as file:
+        file.write(_header(made, vectors))
+        file.write(vectors.tobytes())
+
+
+def read_vectors(folder: Path, made: RecordVectors) -> bool:
+    """Take the vectors from the folder of a run, if it has them all, made by the same model."""
+    try:
+        header, _, data = (folder / VECTORS).read_bytes().partition(b"\n")
+    except OSError:
+        return False
+    width = made.embedder.nothing.shape[1]
+    if len(data) != 4 * len(made.records) * width:
+        return False
+    vectors = np.frombuffer(data, np.float32).reshape(-1, width)
+    if header + b"\n" != _header(made, vectors):
+        return False
+    made.vectors = vectors
+    return True

@@ -18,7 +18,7 @@ from bertcli.models.heads import BertForTokenClassification
 from bertcli.tasks.word_windows import own_words
 from bertcli.tokenizing.columns import Encoded
 from bertcli.training.batches import Columns, in_batches, token_batch
-from bertcli.training.label_losses import LabelLoss
+from bertcli.training.label_objective import LabelLoss
 from bertcli.training.objective import Objective, states, tensor
 from bertcli.training.ranks import Ranks
 from bertcli.training.token_rows import TokenRows

@@ -14,7 +14,7 @@ from pretrain_folders import lines
 from train_steps import stop_at
 
 from bertcli.embedding.record_vectors import RecordVectors
-from bertcli.training.kept_vectors import VECTORS
+from bertcli.training.frozen import VECTORS
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
 

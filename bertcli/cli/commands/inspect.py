@@ -69,7 +69,7 @@ def _static(folder: ModelFolder, views: ViewOptions, attention: AttentionOptions
         read_config(folder.path)  # says that there is no encoder
     report = inspect_static(folder)
     if not views.json:
-        from bertcli.cli.display.static_report import show_static
+        from bertcli.cli.display.model_report import show_static
 
         return show_static(report, views)
     found = report.to_json(with_tensors=views.tensors)

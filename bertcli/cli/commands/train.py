@@ -227,8 +227,7 @@ def _opened(
 ) -> "TrainedTask":
     """Read the examples, and open the model that learns from them."""
     from bertcli.training.fine_tuning import HeadTask
-    from bertcli.training.frozen import FrozenTask
-    from bertcli.training.kept_vectors import read_vectors
+    from bertcli.training.frozen import FrozenTask, read_vectors
     from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.pairs import PairTask
 

@@ -1,4 +1,4 @@
-"""What `bertcli inspect` shows, drawn with Rich; the same without colours in a pipe."""
+"""What `bertcli inspect` shows of a model, drawn with Rich; the same without colours in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FolderReport, tokenizer_details
 from bertcli.inspection.folder import tensor_row
-from bertcli.inspection.verify import VerifyCheck, verify_model
+from bertcli.inspection.static_report import StaticReport
+from bertcli.inspection.verify import VerifyCheck, verify_model, verify_static
 
 if TYPE_CHECKING:
     from bertcli.cli.options.inspect import ViewOptions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from bertcli.inspection.tokenizer_report import TokenizerInfo
     from bertcli.models.config import BertConfig
     from bertcli.models.module_tree import Node
+
 
 PARTS = {  # colour, and the character without colours
     "embeddings": ("cyan", "█"),
@@ -291,3 +293,29 @@ def check(screen: Console, done: VerifyCheck) -> None:
 def by(shape: Iterable[Any]) -> str:
     """Return a shape as 2 x 3."""
     return " x ".join(map(str, shape)) or "scalar"
+
+
+def show_static(report: StaticReport, views: ViewOptions) -> bool:
+    """Show the views of a table, and return whether all requested checks passed."""
+    with screen_of_stdout() as screen:
+        if not views.some():
+            heading(screen, report.folder)
+            screen.print(pairs(_static_facts(report), width=NAMES))
+            warnings(screen, report.warnings)
+        if views.config:
+            screen.print(JSON.from_data(report.config), soft_wrap=True)
+        if views.tokenizer:
+            tokenizer(screen, tokenizer_details(report.folder.path))
+        if views.tensors:
+            tensors(screen, [tensor_row(one) for one in report.tensors])
+        return checks(screen, verify_static(report)) if views.verify else True
+
+
+def _static_facts(report: StaticReport) -> Iterator[tuple[str, Any]]:
+    yield "architecture", f"a table of token vectors, as {report.sentence.static} writes it"
+    yield "", f"{report.tokens:,} tokens, {report.width} dimensions, no encoder"
+    names = ", ".join(f"{one.name} {one.dtype}" for one in report.tensors)
+    total = size(sum(path.stat().st_size for path in report.weights.files))
+    yield "weights", f"{report.weights.files[0].name}, {total}, {names}"
+    yield from tokenizer_facts(report.tokenizer)
+    yield from sentence_facts(report.sentence)
