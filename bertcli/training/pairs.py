@@ -59,14 +59,8 @@ class PairTask(FineTuningTask):
         refuse_unfit(bert, start.config, tokenizer)
         limit = token_limit(start.config, tokenizer, job.max_length, sentence.max_length)
         chosen = settled(EmbedOptions(), sentence)
-        parts = SentenceParts(
-            chosen.modes,
-            bool(chosen.normalize),
-            limit,
-            start.config.hidden_size,
-            sentence.lower_case,
-            sentence.include_prompt,
-        )
+        width, said = start.config.hidden_size, (sentence.lower_case, sentence.include_prompt)
+        parts = SentenceParts(chosen.modes, bool(chosen.normalize), limit, width, *said)
         data, numbers, tally = _tokenized(texts, tokenizer, sentence, limit)
         scores = None if texts.examples.form == CONTRAST else texts.targets
         objective = PairObjective(
