@@ -37,8 +37,8 @@ class AnswerTask:
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over questions and contexts. InputError for one without the other."""
         blank = {"answers": [NONE]} if self.choosing.top_k > 1 else NONE
-        stream = streamed(self.head, reader, self.layout, self.judge, self._prepare, self._asked)
-        return replace(stream, blank=blank)
+        prepare, ask = self._prepare, self._asked
+        return streamed(self.head, reader, self.layout, self.judge, blank, prepare=prepare, ask=ask)
 
     @property
     def layout(self) -> Layout:

@@ -6,7 +6,7 @@ sentence-transformers' CrossEncoder, which asks the folder for its activation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,8 @@ class ClassifyTask:
         """Return the pass over the texts and pairs of a reader."""
         labels = len(self.head.labels)
         blank = {"labels": [BLANK]} if self.several else self._fields(np.zeros(labels))
-        return replace(
-            streamed(self.head, reader, self.head.layout(), self.judge, self.head.prepare),
-            blank=blank,
-        )
+        head = self.head
+        return streamed(head, reader, head.layout(), self.judge, blank, prepare=head.prepare)
 
     def judge(self, batch: list[Encoded]) -> list[Result]:
         """Return what the model says of texts that are tokenized."""

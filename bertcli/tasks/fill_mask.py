@@ -6,7 +6,7 @@ a mask is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,8 @@ class FillMaskTask:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts of a reader. InputError for a text without a mask."""
-        stream = streamed(self.head, reader, self.head.layout(), self._judge, ask=self._asks)
-        return replace(stream, masks=True, blank={"predictions": [BLANK]})
+        layout, blank = self.head.layout(), {"predictions": [BLANK]}
+        return streamed(self.head, reader, layout, self._judge, blank, ask=self._asks, masks=True)
 
     def _asks(self, item: Encoded) -> Encoded:
         if not self._places(item):

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -77,12 +76,31 @@ class Settings(Compute):
 
 
 @dataclass(frozen=True)
-class Head:
-    """A model with a head that is open."""
+class OpenModel:
+    """What texts can be streamed through."""
 
     runtime: Runtime
     settings: Settings
     tell: Tell
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return self.runtime.tokenizer
+
+    @property
+    def extra(self) -> ExtraColumns:
+        """The ids of words that the model needs."""
+        return ExtraColumns.of(self.runtime.config)
+
+    def prepare(self, record: Record) -> Record:
+        """Return a record as it is tokenized: as it is."""
+        return record
+
+
+@dataclass(frozen=True)
+class Head(OpenModel):
+    """A model with a head that is open."""
 
     @classmethod
     def open(
@@ -116,11 +134,6 @@ class Head:
             raise
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model."""
-        return self.runtime.tokenizer
-
-    @property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
         config = self.runtime.config
@@ -138,15 +151,6 @@ class Head:
             max_length=self.max_length,
             truncation="longest_first",
         )
-
-    @property
-    def extra(self) -> ExtraColumns:
-        """The ids of words that the model needs."""
-        return ExtraColumns.of(self.runtime.config)
-
-    def prepare(self, record: Record) -> Record:
-        """Return a record as it is tokenized: as it is."""
-        return record
 
     def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
         """Return the logits of each text."""
@@ -215,36 +219,24 @@ class Stream:
         return (window for window in self.windows if window)
 
 
-class OpenModel(Protocol):
-    """What texts can be streamed through."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model."""
-
-    @property
-    def settings(self) -> Settings:
-        """How it runs."""
-
-    @property
-    def extra(self) -> ExtraColumns:
-        """The ids of words that the model needs."""
-
-
 def streamed(
     head: OpenModel,
     reader: Reader,
     layout: Layout,
     judge: Judge,
+    blank: Mapping[str, Any],
+    *,
     prepare: Prepare | None = None,
     ask: Ask | None = None,
+    masks: bool = False,
 ) -> Stream:
     """Return the pass that tokenizes records and gives ``judge`` windows of them.
 
-    Fields that only the model reads are not carried to the output.
+    ``blank`` and ``masks`` are as in `Stream`. Fields that only the model reads are not carried to
+    the output.
     """
     consumed = head.extra.read_by(reader)
-    each = None if prepare is None else partial(_each, prepare)
+    each = None if prepare is None else lambda records: list(map(prepare, records))
     run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=each)
 
     def results() -> Iterator[list[Result]]:
@@ -254,17 +246,13 @@ def streamed(
             found = judge(part)
             yield [_without(consumed, result) for result in found] if consumed else found
 
-    return Stream(reader, run.tally, results(), layout.max_length or 0, consumed=consumed)
+    return Stream(reader, run.tally, results(), layout.max_length or 0, masks, blank, consumed)
 
 
 def _without(names: frozenset[str], result: Result) -> Result:
     """Return a result whose record does not carry these fields."""
     rest = {name: it for name, it in (result.record.extra or {}).items() if name not in names}
     return result._replace(record=result.record._replace(extra=rest or None))
-
-
-def _each(prepare: Prepare, records: Sequence[Record]) -> list[Record]:
-    return list(map(prepare, records))
 
 
 def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bertcli.errors import InputError
 from bertcli.records.reader import Reader
@@ -10,6 +10,8 @@ from bertcli.tasks.head import Head, Stream, streamed, text_logits
 from bertcli.tasks.results import Result
 from bertcli.tasks.scores import softmax
 from bertcli.tokenizing.columns import Encoded
+
+BLANK = {"is_next": 0.0, "not_next": 0.0}
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,7 @@ class NextSentenceTask:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the pairs of a reader. InputError for a text without a pair."""
-        stream = streamed(self.head, reader, self.head.layout(), self._judge, ask=_paired)
-        return replace(stream, blank={"is_next": 0.0, "not_next": 0.0})
+        return streamed(self.head, reader, self.head.layout(), self._judge, BLANK, ask=_paired)
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         found = self.head.outputs(batch, text_logits)

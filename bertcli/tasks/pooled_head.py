@@ -16,41 +16,27 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.hub import ModelFolder
 from bertcli.inference.options import Compute
 from bertcli.inference.progress import Ran
-from bertcli.inference.runtime import Runtime
 from bertcli.inference.tell import Tell
 from bertcli.records.records import Record
-from bertcli.tasks.head import Head, Settings, is_pooled_head
+from bertcli.tasks.head import Head, OpenModel, Settings, is_pooled_head
 from bertcli.tokenizing.columns import Encoded, Layout
-from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 CLASSIFIER = "BertForSequenceClassification"
 
 
 @dataclass(frozen=True)
-class PooledHead:
+class PooledHead(OpenModel):
     """A sentence model whose vectors are logits."""
 
     embedder: Embedder
-    settings: Settings
-    tell: Tell
 
     @classmethod
     def open(cls, found: ModelFolder, settings: Settings, tell: Tell) -> PooledHead:
         """Load the model; ModelError when it is incomplete."""
         names = (*(one.name for one in fields(Compute)), "max_length", "parse_special", "window")
         options = EmbedOptions(**{name: getattr(settings, name) for name in names})
-        return cls(Embedder.open(found, options, tell), settings, tell)
-
-    @property
-    def runtime(self) -> Runtime:
-        """What runs the model."""
-        return self.embedder.runtime
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model."""
-        return self.runtime.tokenizer
+        embedder = Embedder.open(found, options, tell)
+        return cls(embedder.runtime, settings, tell, embedder)
 
     @property
     def labels(self) -> list[str]:
@@ -66,11 +52,6 @@ class PooledHead:
     def layout(self) -> Layout:
         """Return how texts become tokens."""
         return self.embedder.layout
-
-    @property
-    def extra(self) -> ExtraColumns:
-        """The ids of words that the model needs: none."""
-        return ExtraColumns({}, {})
 
     def prepare(self, record: Record) -> Record:
         """Return a record as it is tokenized."""

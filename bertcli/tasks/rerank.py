@@ -10,7 +10,7 @@ ranking.best()[0].fields["score"]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from bertcli.errors import ModelError
@@ -52,7 +52,7 @@ class RerankTask:
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over texts, which gives them scores in the order of the input."""
         judge, layout = self.classify.judge, self.head.layout()
-        return replace(streamed(self.head, reader, layout, judge, self._paired), blank=BLANK)
+        return streamed(self.head, reader, layout, judge, BLANK, prepare=self._paired)
 
     def _paired(self, record: Record) -> Record:
         return self.head.prepare(record._replace(text=self.query, pair=record.text))

@@ -37,8 +37,8 @@ class TagTask:
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts of a reader."""
-        stream = streamed(self.head, reader, self._layout(), self._judge)
-        return replace(stream, blank={"entities": [self._grouping.blank]})
+        blank = {"entities": [self._grouping.blank]}
+        return streamed(self.head, reader, self._layout(), self._judge, blank)
 
     @property
     def _grouping(self) -> Grouping:
