@@ -10,8 +10,10 @@ BERT, or whose config or weights are broken, is a ModelError.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,24 +36,82 @@ if TYPE_CHECKING:
 PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
 
 
-@dataclass(frozen=True)
-class FolderReport:
-    """All that `bertcli inspect` reports about a folder."""
+@dataclass(frozen=True, kw_only=True)
+class ModelReport(ABC):
+    """What `bertcli inspect` reports about any model."""
 
     folder: ModelFolder
+    weights: WeightFiles
+    tensors: Sequence[StoredTensor]
+    tokenizer: TokenizerInfo | None
+    tokenizer_warnings: Sequence[str]  # the first says why there is no tokenizer
+    sentence: Sentence
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What looks wrong."""
+        return [*self.tokenizer_warnings, *self._concerns()]
+
+    @abstractmethod
+    def _concerns(self) -> Iterator[str]:
+        """Yield what looks wrong beside the tokenizer."""
+
+    @property
+    def tensor_rows(self) -> list[dict[str, Any]]:
+        """What is shown of each tensor."""
+        return [
+            {
+                "name": one.name,
+                "dtype": one.dtype,
+                "shape": list(one.shape),
+                "bytes": one.nbytes,
+                "file": one.file.name,
+            }
+            for one in self.tensors
+        ]
+
+    def _json(
+        self, first: Mapping[str, Any], dtypes: Mapping[str, int], tokenizer: Path, **behind: Any
+    ) -> dict[str, Any]:
+        """Return the report as JSON values: ``first``, and ``behind`` the weights, are its own.
+
+        ``tokenizer`` is the folder that it is in.
+        """
+        folder, sentence, weights = self.folder, self.sentence, self.weights
+        sizes = {path.name: path.stat().st_size for path in weights.files}
+        modules = {"of_tokens": sentence.of_tokens, "of_texts": sentence.of_texts}
+        return {
+            "model": folder.name,
+            "path": str(folder.path),
+            "source": folder.source,
+            "revision": folder.revision,
+            **first,
+            "weights": {
+                "format": weights.format,
+                "files": sizes,
+                "bytes": sum(sizes.values()),
+                "dtypes": dtypes,
+                "tensors": len(self.tensors) if weights.files else None,
+            },
+            **behind,
+            "tokenizer": self.tokenizer and asdict(self.tokenizer) | tokenizer_details(tokenizer),
+            "sentence": asdict(sentence)
+            | {name: [one._asdict() for one in some] for name, some in modules.items()},
+            "warnings": self.warnings,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderReport(ModelReport):
+    """All that `bertcli inspect` reports about a folder."""
+
     bert: Path  # the folder with the BERT: a part of the folder, or all of it
     config_file: str
     config: BertConfig
     architecture: str  # the class that is compared with
     fit: Fit
-    weights: WeightFiles
-    tensors: Sequence[StoredTensor]
-    tokenizer: TokenizerInfo | None
-    sentence: Sentence
     parameters: dict[str, Any]
     pooler: bool  # whether the architecture is taken to have one
-    tokenizer_error: str = ""
-    warnings: list[str] = field(default_factory=list)
 
     @property
     def declared(self) -> tuple[str, ...]:
@@ -63,72 +123,44 @@ class FolderReport:
         """The option of embed that a model requires that makes no vectors of texts; else ""."""
         return option_for(self.folder.path)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        fit, weights = asdict(self.fit), self.weights
-        tensors = [tensor_row(one) for one in self.tensors] if weights.files else None
-        count = None if tensors is None else len(tensors)
-        return {
-            **place_row(self.folder),
+    def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
+        """Return the report, with the views that are asked for, as JSON values."""
+        fit = asdict(self.fit)
+        first = {
             "family": self.config.family.title,
             "architecture": {"name": self.architecture, "declared": self.declared},
             "parameters": self.parameters | {"in_file": fit.pop("in_file") or None},
-            "weights": weights_row(weights, fit.pop("dtypes"), count),
-            "fit": fit,
-            "tokenizer": self.tokenizer and asdict(self.tokenizer),
-            "sentence": sentence_row(self.sentence),
-            "warnings": self.warnings,
-            "config": self.config.to_dict(),
-            "tensors": tensors,
         }
+        there = self.weights.files or with_tensors
+        return {
+            **self._json(first, fit.pop("dtypes"), self.bert, fit=fit),
+            "config": self.config.to_dict(),
+            "tensors": self.tensor_rows if there else None,
+            **({"tree": self.tree().to_json()} if with_tree else {}),
+        }
+
+    def _concerns(self) -> Iterator[str]:
+        yield from _about_architecture(self)
+        yield from _about_weights(self)
+        yield from _about_tokenizer(self)
+        width = self.config.hidden_size
+        pooled = self.sentence.dimension
+        if pooled not in (None, width) and not self.sentence.of_tokens:
+            yield f"pooling expects {pooled} dimensions per token, the model has {width}"
+        option = self.option
+        if option:
+            yield f"the model makes no vector of a text: embed requires {option}"
+        for name in () if option else self.sentence.unknown:
+            yield f"sentence module {name} is unknown: embed requires --pooling"
+        limit, fits = self.sentence.max_length, self.config.most_tokens
+        if limit is not None and limit > fits:
+            yield f"max_seq_length is {limit}, but the model has {fits} positions"
 
     def tree(self) -> Node:
         """Return the modules of the model. Imports torch."""
         from bertcli.models.module_tree import module_tree
 
         return module_tree(self.config, self.architecture, self.pooler)
-
-
-def tensor_row(tensor: StoredTensor) -> dict[str, Any]:
-    """Return what is shown of a tensor."""
-    return {
-        "name": tensor.name,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "bytes": tensor.nbytes,
-        "file": tensor.file.name,
-    }
-
-
-def place_row(folder: ModelFolder) -> dict[str, Any]:
-    """Return what is shown of where a model was found."""
-    return {
-        "model": folder.name,
-        "path": str(folder.path),
-        "source": folder.source,
-        "revision": folder.revision,
-    }
-
-
-def weights_row(weights: WeightFiles, dtypes: Mapping[str, int], tensors: int | None) -> Any:
-    """Return what is shown of the files of weights."""
-    sizes = {path.name: path.stat().st_size for path in weights.files}
-    return {
-        "format": weights.format,
-        "files": sizes,
-        "bytes": sum(sizes.values()),
-        "dtypes": dtypes,
-        "tensors": tensors,
-    }
-
-
-def sentence_row(sentence: Sentence) -> dict[str, Any]:
-    """Return what a folder says about its vectors."""
-    modules = {
-        "of_tokens": [module._asdict() for module in sentence.of_tokens],
-        "of_texts": [module._asdict() for module in sentence.of_texts],
-    }
-    return asdict(sentence) | modules
 
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
@@ -151,9 +183,8 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         counts = _count(config, known, pooler)
     except ModelError as bad:
         raise ModelError(f"{config_path}: {bad}", bad.hint) from None
-    warnings: list[str] = []
-    tokenizer, error = read_tokenizer(place, warnings)
-    report = FolderReport(
+    tokenizer, said = read_tokenizer(place)
+    return FolderReport(
         folder=folder,
         bert=place,
         config_file=config_path.name,
@@ -163,14 +194,11 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         weights=weights,
         tensors=tensors,
         tokenizer=tokenizer,
+        tokenizer_warnings=said,
         sentence=sentence,
         parameters=counts,
         pooler=pooler,
-        tokenizer_error=error,
-        warnings=warnings,
     )
-    warnings.extend(_concerns(report))
-    return report
 
 
 def _without_head(
@@ -186,48 +214,12 @@ def _without_head(
     return (name, found) if bare.missing else ("BertModel", bare)
 
 
-def report_json(
-    report: FolderReport,
-    *,
-    with_tree: bool = False,
-    with_tensors: bool = False,
-) -> dict[str, Any]:
-    """Return a report, with more of the tokenizer and the views asked for, as JSON values."""
-    found = report.to_json()
-    if report.tokenizer is not None:
-        found["tokenizer"] |= tokenizer_details(report.bert)
-    if with_tree:
-        found["tree"] = report.tree().to_json()
-    if with_tensors:
-        found["tensors"] = found["tensors"] or []
-    return found
-
-
 def _count(config: BertConfig, name: str, pooler: bool) -> dict[str, Any]:
     return {
         "total": shapes.count(config, name, pooler),
         "without_pooler": shapes.count(config, pooler=False),
         "parts": parts(config, name, pooler),
     }
-
-
-def _concerns(report: FolderReport) -> Iterator[str]:
-    """Yield warnings about this folder."""
-    yield from _about_architecture(report)
-    yield from _about_weights(report)
-    yield from _about_tokenizer(report)
-    width = report.config.hidden_size
-    pooled = report.sentence.dimension
-    if pooled not in (None, width) and not report.sentence.of_tokens:
-        yield f"pooling expects {pooled} dimensions per token, the model has {width}"
-    option = report.option
-    if option:
-        yield f"the model makes no vector of a text: embed requires {option}"
-    for name in () if option else report.sentence.unknown:
-        yield f"sentence module {name} is unknown: embed requires --pooling"
-    limit, fits = report.sentence.max_length, report.config.most_tokens
-    if limit is not None and limit > fits:
-        yield f"max_seq_length is {limit}, but the model has {fits} positions"
 
 
 def _about_architecture(report: FolderReport) -> Iterator[str]:

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from bertcli.checkpoints.scan import (
-    STATIC,
-    WeightFiles,
-    bert_folder,
-    find_config,
-    require_weights,
-)
-from bertcli.checkpoints.stored_tensor import StoredTensor
+from bertcli.checkpoints.scan import STATIC, bert_folder, find_config, require_weights
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.embedding.sentence_config import Sentence, read_sentence
+from bertcli.embedding.sentence_config import read_sentence
 from bertcli.files.typed_json import read_object
 from bertcli.hub import ModelFolder
-from bertcli.inspection.folder import place_row, sentence_row, tensor_row, weights_row
-from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer, tokenizer_details
+from bertcli.inspection.folder import ModelReport
+from bertcli.inspection.tokenizer_report import read_tokenizer
 
 
-@dataclass(frozen=True)
-class StaticReport:
+@dataclass(frozen=True, kw_only=True)
+class StaticReport(ModelReport):
     """All that `bertcli inspect` reports about a table of token vectors."""
 
-    folder: ModelFolder
-    inner: Path  # the folder with the table: a part of the folder, or all of it
-    weights: WeightFiles
-    tensors: Sequence[StoredTensor]
     tokens: int  # that have a vector
     width: int
-    tokenizer: TokenizerInfo | None
-    sentence: Sentence
     config: dict[str, Any]
-    tokenizer_error: str = ""
-    warnings: list[str] = field(default_factory=list)
 
     @property
     def numbers(self) -> int:
@@ -46,23 +31,28 @@ class StaticReport:
 
     def to_json(self, *, with_tensors: bool = False) -> dict[str, Any]:
         """Return the report as JSON values."""
-        dtypes: dict[str, int] = {}
+        dtypes: Counter[str] = Counter()
         for one in self.tensors:
-            dtypes[one.dtype] = dtypes.get(one.dtype, 0) + one.numbers
-        details = {} if self.tokenizer is None else tokenizer_details(self.folder.path)
-        rows = [tensor_row(one) for one in self.tensors]
-        return {
-            **place_row(self.folder),
+            dtypes[one.dtype] += one.numbers
+        first = {
             "architecture": {"name": STATIC, "declared": [], "library": self.sentence.static},
             "parameters": {"total": self.numbers, "in_file": self.numbers},
             "table": {"tokens": self.tokens, "dimensions": self.width},
-            "weights": weights_row(self.weights, dtypes, len(self.tensors)),
-            "tokenizer": self.tokenizer and asdict(self.tokenizer) | details,
-            "sentence": sentence_row(self.sentence),
-            "warnings": self.warnings,
-            "config": self.config,
-            **({"tensors": rows} if with_tensors else {}),
         }
+        return {
+            **self._json(first, dtypes, self.folder.path),
+            "config": self.config,
+            **({"tensors": self.tensor_rows} if with_tensors else {}),
+        }
+
+    def _concerns(self) -> Iterator[str]:
+        if self.weights.format == "pytorch":
+            yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
+        if self.tokenizer and self.tokenizer.largest_id >= self.tokens:
+            yield (
+                f"token ids go up to {self.tokenizer.largest_id:,}, but only {self.tokens:,} "
+                "tokens have a vector: this model cannot be used"
+            )
 
 
 def inspect_static(folder: ModelFolder) -> StaticReport:
@@ -70,32 +60,16 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
     from bertcli.inference.static_table import read_table
 
     inner = bert_folder(folder.path)
-    weights, table = require_weights(inner), read_table(inner)
-    warnings: list[str] = []
-    tokenizer, error = read_tokenizer(folder.path, warnings)
-    config = find_config(inner)
-    report = StaticReport(
+    weights, table, config = require_weights(inner), read_table(inner), find_config(inner)
+    tokenizer, said = read_tokenizer(folder.path)
+    return StaticReport(
         folder=folder,
-        inner=inner,
         weights=weights,
         tensors=read_tensors(weights),
         tokens=table.tokens,
         width=table.width,
         tokenizer=tokenizer,
+        tokenizer_warnings=said,
         sentence=read_sentence(folder.path),
         config=dict(read_object(config)) if config else {},
-        tokenizer_error=error,
-        warnings=warnings,
     )
-    warnings.extend(_concerns(report))
-    return report
-
-
-def _concerns(report: StaticReport) -> Iterator[str]:
-    if report.weights.format == "pytorch":
-        yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
-    if report.tokenizer and report.tokenizer.largest_id >= report.tokens:
-        yield (
-            f"token ids go up to {report.tokenizer.largest_id:,}, but only {report.tokens:,} "
-            "tokens have a vector: this model cannot be used"
-        )

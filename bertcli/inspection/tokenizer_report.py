@@ -27,17 +27,15 @@ class TokenizerInfo:
     types_of_pairs: int  # the highest token type that a pair has
 
 
-def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | None, str]:
-    """Read the tokenizer; a missing or broken one is a warning: the rest is still worth showing."""
+def read_tokenizer(folder: Path) -> tuple[TokenizerInfo | None, list[str]]:
+    """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
     try:
         found = Tokenizer.load(folder)
         lower = getattr(found.core.normalizer, "lowercase", None)
         if lower is None:
             lower = read_settings(folder).switch("do_lower_case")
     except ModelError as failed:
-        warnings.append(str(failed))
-        return None, str(failed)
-    warnings.extend(found.warnings)
+        return None, [str(failed)]
     info = TokenizerInfo(
         file=tokenizer_files(bert_folder(folder))[0].name,
         vocabulary_size=found.vocabulary_size,
@@ -47,7 +45,7 @@ def read_tokenizer(folder: Path, warnings: list[str]) -> tuple[TokenizerInfo | N
         limit=found.limit,
         types_of_pairs=max(found.core.encode("a", "b").type_ids, default=0),
     )
-    return info, ""
+    return info, [*found.warnings]
 
 
 def tokenizer_details(folder: Path) -> dict[str, Any]:

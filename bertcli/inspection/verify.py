@@ -46,7 +46,7 @@ def verify_static(report: StaticReport) -> Iterator[VerifyCheck]:
         yield _hash(report.folder, path)
     what = "every token has a vector"
     if report.tokenizer is None:
-        yield VerifyCheck(what, False, report.tokenizer_error)
+        yield VerifyCheck(what, False, report.tokenizer_warnings[0])
         return
     fits = report.tokenizer.largest_id < report.tokens
     tokens = report.tokenizer.vocabulary_size
@@ -125,7 +125,7 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
 def _tokenizer(report: FolderReport) -> VerifyCheck:
     what = "the tokenizer fits the word embeddings"
     if report.tokenizer is None:
-        return VerifyCheck(what, False, report.tokenizer_error)
+        return VerifyCheck(what, False, report.tokenizer_warnings[0])
     tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size
     fits = report.tokenizer.largest_id < rows
     return VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")

@@ -16,7 +16,6 @@ from bertcli.cli.options.inspect import AttentionOptions, TargetOptions, ViewOpt
 from bertcli.errors import UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder
-from bertcli.inspection.folder import report_json
 from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
 
 
@@ -53,7 +52,7 @@ def inspect(
 def _model(report: FolderReport, views: ViewOptions) -> bool:
     """Show a model, and return whether it is sound as far as that was to be verified."""
     if views.json:
-        found = report_json(report, with_tree=views.tree, with_tensors=views.tensors)
+        found = report.to_json(with_tree=views.tree, with_tensors=views.tensors)
         return _print_report(found, verify_model(report), views)
     from bertcli.cli.display.model_report import show_model
 

@@ -14,7 +14,6 @@ from bertcli.cli.display.tables import pairs
 from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FolderReport, tokenizer_details
-from bertcli.inspection.folder import tensor_row
 from bertcli.inspection.static_report import StaticReport
 from bertcli.inspection.verify import VerifyCheck, verify_model, verify_static
 
@@ -51,7 +50,7 @@ def show_model(report: FolderReport, views: ViewOptions) -> bool:
         if views.tokenizer:
             tokenizer(screen, tokenizer_details(report.bert))
         if views.tensors:
-            tensors(screen, [tensor_row(one) for one in report.tensors])
+            tensors(screen, report.tensor_rows)
         if views.tree:
             tree(screen, report.tree())
     if not views.verify:
@@ -307,7 +306,7 @@ def show_static(report: StaticReport, views: ViewOptions) -> bool:
         if views.tokenizer:
             tokenizer(screen, tokenizer_details(report.folder.path))
         if views.tensors:
-            tensors(screen, [tensor_row(one) for one in report.tensors])
+            tensors(screen, report.tensor_rows)
         return checks(screen, verify_static(report)) if views.verify else True
 
 
