@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertcli.models.activations import in_whole_steps
+from bertcli.models.activations import linear as linear_activation
 from bertcli.models.attention import Attend
 from bertcli.models.bert import (
     KV,
     BertAttention,
-    BertIntermediate,
     BertModel,
     BertPooler,
     BertSelfAttention,
@@ -138,39 +138,6 @@ def fuse_qkv(model: BertModel) -> None:
         layer.attention.self = FusedSelfAttention(layer.attention.self).train(layer.training)
 
 
-class PreparedIntermediate(nn.Module):
-    """A BertIntermediate over a prepared product, which bends as well when it is the exact GELU."""
-
-    def __init__(self, parts: BertIntermediate, product: Product) -> None:
-        super().__init__()
-        self.product = product
-        self.activation = parts.activation
-        self.bent = self._bent
-        if parts.activation is F.gelu:
-            self.bent = product.gelu
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., intermediate]."""
-        return self.bent(x)
-
-    def _bent(self, x: Tensor) -> Tensor:
-        return self.activation(self.product(x))
-
-
-class PreparedGatedIntermediate(nn.Module):
-    """A GatedIntermediate over prepared products."""
-
-    def __init__(self, parts: GatedIntermediate, gate: Product, product: Product) -> None:
-        super().__init__()
-        self.gate = PreparedIntermediate(parts, gate)
-        self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., intermediate]."""
-        opened: Tensor = self.gate(x) * self.product(x)
-        return opened
-
-
 class PreparedResidual(nn.Module):
     """A Residual over a prepared product, which adds as well."""
 
@@ -184,18 +151,6 @@ class PreparedResidual(nn.Module):
         return self.LayerNorm(self.product.add(y, x))
 
 
-class PreparedPooler(nn.Module):
-    """A BertPooler over a prepared product."""
-
-    def __init__(self, product: Product) -> None:
-        super().__init__()
-        self.product = product
-
-    def forward(self, first: Tensor) -> Tensor:
-        """Map the first tokens [..., hidden] to [..., hidden]."""
-        return self.product(first).tanh()
-
-
 def prepare(model: BertModel, device: torch.device) -> str:
     """Make a loaded model fast on a device, for inference only, and say what its products are.
 
@@ -205,7 +160,7 @@ def prepare(model: BertModel, device: torch.device) -> str:
     reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
     made = Plain if reason or device.type != "cpu" else Prepacked
     if isinstance(model.pooler, BertPooler):
-        model.pooler = PreparedPooler(made(model.pooler.dense))
+        model.pooler.dense = made(model.pooler.dense)  # type: ignore[assignment]
     if isinstance(project := model.embeddings.project, nn.Linear):
         model.embeddings.project = made(project)
     fuse_qkv(model)
@@ -213,14 +168,16 @@ def prepare(model: BertModel, device: torch.device) -> str:
         layer.attention.self.distance_embedding.prepare()
         layer.attention.self.qkv = made(layer.attention.self.qkv)
         attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
-        if device.type == "cpu" and wide.activation is not F.gelu:  # whose bits are always the same
+        exact = wide.activation is F.gelu  # a product bends as well; its bits are always the same
+        if exact:
+            wide.activation = linear_activation
+        elif device.type == "cpu":
             wide.activation = in_whole_steps(wide.activation)
+        gated = isinstance(wide, GatedIntermediate)
+        if gated:
+            wide.gate = made(wide.gate, bent=exact)
+        wide.dense = made(wide.dense, bent=exact and not gated)
         layer.attention.output = PreparedResidual(attended, made(attended.dense))
-        if isinstance(wide, GatedIntermediate):
-            gated = PreparedGatedIntermediate(wide, made(wide.gate), made(wide.dense))
-            layer.intermediate = gated
-        else:
-            layer.intermediate = PreparedIntermediate(wide, made(wide.dense))
         layer.output = PreparedResidual(narrow, made(narrow.dense))
     if made is Prepacked:
         return "prepacked"
