@@ -16,7 +16,7 @@ from bertcli.cli.display.help import GROUP_HELP
 from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
 from bertcli.cli.usage_errors import USAGE, explained
-from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.errors import BertcliError, InputError, UsageError, out_of_memory
 
 # A command is the function of its own name in the module of its own name: "pretrain vocab" is
 # bertcli.cli.commands.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
@@ -98,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bare = given in ([], *([group] for group in GROUPS))  # which shows the help
         args = [*given, "-h"] if bare else given
         refuse_empty(args)
+        refuse_no_folder()
         code = build(asked or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
@@ -168,6 +169,16 @@ def refuse_empty(argv: Sequence[str]) -> None:
             raise UsageError(
                 f"{option} is given an empty name", "is a variable of the shell unset?"
             )
+
+
+def refuse_no_folder() -> None:
+    """Raise InputError where the working folder was removed: libraries end the process there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InputError(
+            "the working folder no longer exists", "change to another, or make it again"
+        ) from None
 
 
 def with_values(argv: Sequence[str]) -> list[str]:

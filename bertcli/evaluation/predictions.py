@@ -84,7 +84,7 @@ class Judge:
                 return self._cosines(every)
 
     def _classifier(self) -> ClassifyTask:
-        return ClassifyTask(open_classifier(self.folder, self.settings, self.tell))
+        return ClassifyTask(open_classifier(self.folder, self.settings, self.tell, "evaluate"))
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
         model = self._classifier()

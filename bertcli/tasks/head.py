@@ -109,14 +109,15 @@ class Head(OpenModel):
         kind: str,
         settings: Settings = Settings(),
         tell: Tell = SILENCE,
+        command: str = "",
     ) -> Head:
-        """Load a model of this class, one of `TASKS`.
+        """Load a model of this class, one of `TASKS`, for a command: that of the class, or this.
 
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
         folder = bert_folder(found.path)
-        refuse_other_class(folder, kind)
+        refuse_other_class(folder, kind, command or TASKS[kind][0])
         spec = ModelSpec(
             folder,
             settings,
@@ -274,9 +275,8 @@ def command_of(found: ModelFolder) -> str:
     return TASKS[named][0] if named in TASKS else ""
 
 
-def refuse_other_class(folder: Path, kind: str) -> None:
+def refuse_other_class(folder: Path, kind: str, command: str) -> None:
     """Raise a ModelError that names the command to take instead, where the config tells it."""
-    command, example = TASKS[kind]
     config = read_config(folder)
     named = next(iter(config.architectures), "")
     alike = kind in ALIKE or (kind == "BertForQuestionAnswering" and config.num_labels != 2)
@@ -285,7 +285,7 @@ def refuse_other_class(folder: Path, kind: str) -> None:
             f"{folder}: config.json says {config.family.their_class(named)}, and bertcli "
             f"{command} needs {config.family.their_class(kind)}",
             f"bertcli {TASKS[named][0]} is for this model; bertcli {command} takes another "
-            f"--model, for example {example}",
+            f"--model, for example {TASKS[kind][1]}",
         )
 
 

@@ -64,8 +64,10 @@ class PooledHead(OpenModel):
         return [item.vector for part in parts if not isinstance(part, Ran) for item in part]
 
 
-def open_classifier(found: ModelFolder, settings: Settings, tell: Tell) -> Head | PooledHead:
+def open_classifier(
+    found: ModelFolder, settings: Settings, tell: Tell, command: str
+) -> Head | PooledHead:
     """Load a model that classifies texts, by their first token or by their pooled vector."""
     if is_pooled_head(found.path):
         return PooledHead.open(found, settings, tell)
-    return Head.open(found, CLASSIFIER, settings, tell)
+    return Head.open(found, CLASSIFIER, settings, tell, command)

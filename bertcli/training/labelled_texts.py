@@ -153,8 +153,9 @@ def label_names(examples: Examples) -> list[str]:
     least = 1 if task == "multilabel" else 2
     if len(found) < least:
         only = f"the label {next(iter(found))!r}" if found else "no label"
+        those = f"all {len(examples):,} examples have" if len(examples) > 1 else "1 example has"
         raise InputError(
-            f"{examples.source}: all {len(examples):,} examples have {only}",
+            f"{examples.source}: {those} {only}",
             "training needs examples of at least two labels",
         )
     numbers = all(name.isdecimal() for name in found)

@@ -141,7 +141,7 @@ class PrepareRun:
         found = tokenized(self.reader, self.tokens.tokenizer, self.extra)
         for sentences in documents.fill(found):
             yield Advance(sentences, "sentences", self.reader.bytes_read / size if size else None)
-        require_two(documents, paths)
+        require_two(documents, self.reader)
 
     def _shuffle(self, documents: Documents, spool: Path) -> Shuffle:
         options = self.options
@@ -225,16 +225,21 @@ def _filled(values: list[int], length: int, value: int) -> list[int]:
     return values + [value] * (length - len(values))
 
 
-def require_two(documents: Documents, paths: Sequence[str]) -> None:
-    """Raise InputError when no instances can be made of the documents of these files."""
+def require_two(documents: Documents, reader: Reader) -> None:
+    """Raise InputError when no instances can be made of the documents that were read."""
+    paths = reader.source.paths
     name = ", ".join("stdin" if path == "-" else path for path in paths)
+    lines = any(reader.format_of(path) == "txt" for path in paths)
     if len(documents) > 1:
         return
     if not len(documents):
-        raise InputError(f"{name}: no text found", "give files with one sentence per line")
+        form = "one sentence per line" if lines else "one document per record"
+        raise InputError(f"{name}: no text found", f"give files with {form}")
     raise InputError(
         f"{name}: only one document, so no sentence can come from another",
-        "separate documents by a blank line, or give JSONL with one document per line",
+        "separate documents by a blank line, or give JSONL with one document per line"
+        if lines
+        else "give several documents, one per record",
     )
 
 

@@ -541,3 +541,14 @@ def test_a_copied_model_folder_gives_the_same(tmp_path):
         shutil.copy(found / name, tmp_path / "m")
     done = process("tokenize", "-m", "m", "hello", cwd=tmp_path)
     assert json.loads(done.out) == json.loads(HELLO)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a folder that is in use cannot be removed")
+@pytest.mark.parametrize("command", ["compare a.npy b.npy", "embed hi -o a.npy", "tokenize hi"])
+def test_a_working_folder_that_was_removed(tmp_path, monkeypatch, command):
+    (folder := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    done = bad(*command.split())
+    assert done.error == "the working folder no longer exists"
+    assert "change to another" in done.hint

@@ -163,6 +163,16 @@ def test_another_head_is_refused_and_said(models, command):
             assert "give --model" in done.hint or f"bertcli {other} is for this model" in done.hint
 
 
+@pytest.mark.parametrize("command", ["rerank", "evaluate"])
+def test_other_commands_that_need_a_classifier_say_their_own_name(models, command, tmp_path):
+    (file := tmp_path / "a.jsonl").write_text('{"text": "a", "label": "x"}\n')
+    argv = [file] if command == "evaluate" else ["a", "b"]
+    done = bad(command, *argv, "-m", folder_of(models, "tag"))
+    assert f"bertcli {command} needs BertForSequenceClassification" in done.error
+    assert f"bertcli {command} takes another --model" in done.hint
+    assert "bertcli tag is for this model" in done.hint
+
+
 def test_the_commands_are_there():
     assert [name for name in CALLS if name not in COMMANDS] == []
 

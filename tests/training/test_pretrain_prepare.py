@@ -343,8 +343,14 @@ def test_too_few_documents(place, tmp_path):
         ("\n \n\n", "stdin: no text found"),
         ("one\ntwo\n", "stdin: only one document, so no sentence can come from another"),
     ):
-        assert refused(place, "-o", tmp_path / "a", stdin=text).error == said
+        done = refused(place, "-o", tmp_path / "a", stdin=text)
+        assert done.error == said
+        assert "sentence per line" in done.hint or "blank line" in done.hint
     assert [*tmp_path.iterdir()] == []
+    for number, said in enumerate(("no text found", "only one document")):
+        (file := tmp_path / "corpus.jsonl").write_text('{"text": "one\\ntwo"}\n' * number)
+        done = refused(place, file, "-o", tmp_path / "a")
+        assert said in done.error and "per record" in done.hint
 
 
 def test_a_tokenizer_that_instances_cannot_be_made_with(place, tmp_path):

@@ -236,6 +236,7 @@ def with_rows(*rows):
     [
         ([], "examples.jsonl: no examples found"),
         ([{"text": "a", "label": "x"}] * 3, "all 3 examples have the label 'x'"),
+        ([{"text": "a", "label": "x"}], "examples.jsonl: 1 example has the label 'x'"),
         ([{"text": "a", "labels": []}] * 3, "all 3 examples have no label"),
         ([{"text": "a"}], "examples.jsonl:1: no field to learn"),
         ([{"label": "a"}], "examples.jsonl:1: field 'text' not found"),

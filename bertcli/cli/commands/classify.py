@@ -57,7 +57,7 @@ def classify(
     """
     console = messages.console()
     form, reader = output.form(ROWS), source.reader(console)
-    head = open_labels(model, length, compute, console)
+    head = open_labels("classify", model, length, compute, console)
     from bertcli.tasks.classify import ClassifyTask, Shown
 
     shown = Shown(labels.top_k, labels.threshold, labels.scores == "all", labels.logits)

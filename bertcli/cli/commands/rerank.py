@@ -53,7 +53,7 @@ def rerank(
     console = messages.console()
     form = output.form(ROWS)
     reader = asked.reader(files, console)
-    head = open_labels(model, length, compute, console)
+    head = open_labels("rerank", model, length, compute, console)
     from bertcli.tasks.rerank import BLANK, Ranking, RerankTask, ranked_row
 
     stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)

@@ -32,14 +32,18 @@ def open_head(
 
 
 def open_labels(
-    model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
+    command: str,
+    model: ModelOptions,
+    length: OptionGroup,
+    compute: ComputeOptions,
+    console: Console,
 ) -> Head | PooledHead:
-    """Return a model that has a score for each label of a text."""
+    """Return a model that has a score for each label of a text, for this command."""
     folder = model.folder(MODEL_FILES)
     from bertcli.tasks.head import Settings
     from bertcli.tasks.pooled_head import CLASSIFIER, open_classifier
 
-    head = open_classifier(folder, record(Settings, length, compute), console)
+    head = open_classifier(folder, record(Settings, length, compute), console, command)
     _describe(head, folder, CLASSIFIER, console)
     return head
 
