@@ -58,7 +58,7 @@ NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
 checkpoints/comparison
-embedding/__init__ embedding/sentence_folder embedding/record_vectors embedding/dense
+embedding/__init__ embedding/sentence_folder embedding/record_vectors
 inference/static_runtime inference/static_table embedding/character_limit
 embedding/activations embedding/sentence_modules checkpoints/stored_numbers
 embedding/embedder embedding/embedded_block embedding/refusals

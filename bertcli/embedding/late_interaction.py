@@ -28,10 +28,9 @@ from bertcli.checkpoints.scan import (
 )
 from bertcli.checkpoints.stored_numbers import mapped
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.embedding.dense import Dense
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import COLBERT, CONFIG, Sentence
-from bertcli.embedding.sentence_modules import VectorModule, read_chain
+from bertcli.embedding.sentence_modules import Dense, VectorModule, read_chain
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
 from bertcli.tokenizing.columns import Column, Encoded, padded

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.checkpoints.scan import SentenceModule, find_weights
-from bertcli.embedding.dense import Dense, write_dense
 from bertcli.embedding.sentence_config import CONFIG, OURS
+from bertcli.embedding.sentence_modules import Dense
+
+IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,26 @@ def write_sentence_parts(
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)
     if layer:
-        write_dense(folder / places[-1], layer)
+        _write_dense(folder / places[-1], layer)
+
+
+def _write_dense(folder: Path, layer: Dense) -> None:
+    """Write a layer without an activation that sentence-transformers reads as well."""
+    from safetensors.numpy import save_file
+
+    config = {
+        "in_features": layer.takes,
+        "out_features": layer.width,
+        "bias": layer.bias is not None,
+        "activation_function": IDENTITY,
+    }
+    _put(folder / "config.json", config)
+    weights = folder / "model.safetensors"
+    tensors = {"linear.weight": layer.weight}
+    if layer.bias is not None:
+        tensors["linear.bias"] = layer.bias
+    save_file(tensors, weights)
+    shutil.copymode(folder / "config.json", weights)  # safetensors' are for their owner alone
 
 
 def _copy(source: Path, target: Path) -> None:

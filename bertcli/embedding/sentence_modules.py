@@ -8,57 +8,92 @@ sentence-transformers 6.2, Dense, Normalize, LayerNorm, WeightedLayerPooling.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertcli.checkpoints.scan import SentenceModule, require_weights
 from bertcli.embedding.activations import ACTIVATIONS
-from bertcli.embedding.dense import CONFIG, Dense
 from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import AGAIN, JsonObject, read_object
 
+CONFIG = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
 
 
-class VectorModule(Protocol):
+class VectorModule(ABC):
     """A step of a sentence model."""
 
-    @property
-    def kind(self) -> str:
-        """What sentence-transformers calls it."""
+    kind: ClassVar[str]  # what sentence-transformers calls it
 
     @property
     def takes(self) -> int | None:
         """The number of dimensions that it takes; None is any, and as many come out."""
+        return None
 
     @property
     def width(self) -> int | None:
         """The number of dimensions of its vectors."""
+        return self.takes
 
     @property
     def numbers(self) -> list[np.ndarray]:
         """What it was trained to be."""
+        return [one for one in vars(self).values() if isinstance(one, np.ndarray)]
 
+    @abstractmethod
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors that it makes of these."""
 
 
 @dataclass(frozen=True)
-class UnitLength:
+class Dense(VectorModule):
+    """A linear layer and its activation; vectors are [..., in], or [..., out] after it.
+
+    Source: sentence-transformers, base/modules/dense.py.
+    """
+
+    weight: np.ndarray  # [out, in]
+    bias: np.ndarray | None = None  # [out]
+    activation: str = "Identity"
+    residual: np.ndarray | None = None  # [out, in], added behind the activation
+    kind = "Dense"
+
+    @property
+    def takes(self) -> int:
+        """The number of dimensions of the vectors that it takes."""
+        return int(self.weight.shape[1])
+
+    @property
+    def width(self) -> int:
+        """The number of dimensions of its vectors."""
+        return int(self.weight.shape[0])
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the vectors that it makes of these."""
+        made = _product(vectors, self.weight)
+        made = ACTIVATIONS[self.activation](made if self.bias is None else made + self.bias)
+        if self.residual is not None:
+            made = made + _product(vectors, self.residual)
+        return np.asarray(made, np.float32)
+
+
+def _product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return [..., out] of [..., in]. A product of matrices would depend on the number of rows."""
+    found: np.ndarray = np.einsum("...i,oi->...o", np.ascontiguousarray(vectors), weight)
+    return found
+
+
+@dataclass(frozen=True)
+class UnitLength(VectorModule):
     """Normalize: each vector gets length 1."""
 
     kind = "Normalize"
-    takes = width = None
-
-    @property
-    def numbers(self) -> list[np.ndarray]:
-        """None."""
-        return []
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors with length 1."""
@@ -66,7 +101,7 @@ class UnitLength:
 
 
 @dataclass(frozen=True)
-class VectorNorm:
+class VectorNorm(VectorModule):
     """LayerNorm: each vector gets mean 0 and deviation 1, and is scaled and moved."""
 
     weight: np.ndarray  # [D]
@@ -78,13 +113,6 @@ class VectorNorm:
         """The number of dimensions."""
         return len(self.weight)
 
-    width = takes
-
-    @property
-    def numbers(self) -> list[np.ndarray]:
-        """What it was trained to be."""
-        return [self.weight, self.bias]
-
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors that it makes of these."""
         centred = vectors - vectors.mean(-1, keepdims=True)
@@ -94,18 +122,12 @@ class VectorNorm:
 
 
 @dataclass(frozen=True)
-class WeightedLayers:
+class WeightedLayers(VectorModule):
     """WeightedLayerPooling: the mean of a token's states, weighted by layer: [..., k, D]."""
 
     start: int  # the first layer; 0 is the embedding output
     weights: np.ndarray  # [k], one for each layer from there to the last
     kind = "WeightedLayerPooling"
-    takes = width = None
-
-    @property
-    def numbers(self) -> list[np.ndarray]:
-        """What it was trained to be."""
-        return [self.weights]
 
     @property
     def layers(self) -> tuple[int, ...]:

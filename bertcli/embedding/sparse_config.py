@@ -28,10 +28,10 @@ from bertcli.checkpoints.scan import (
 )
 from bertcli.checkpoints.stored_numbers import mapped
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.embedding.dense import Dense
 from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
 from bertcli.embedding.options import TERM_POOLINGS, EmbedOptions
 from bertcli.embedding.sentence_config import CONFIG, Sentence
+from bertcli.embedding.sentence_modules import Dense
 from bertcli.embedding.term_weights import OwnTerms, TableTerms, TermMaker, TermPooling
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import is_regular, read_object

@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertcli.checkpoints.scan import TERM_TABLE
-from bertcli.embedding.dense import Dense
 from bertcli.embedding.pooling import Pooling, library_of, widened
-from bertcli.embedding.sentence_modules import described
+from bertcli.embedding.sentence_modules import Dense, described
 from bertcli.inference.runner import Finish
 from bertcli.tokenizing.tokenizer import Tokenizer
 

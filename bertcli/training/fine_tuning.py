@@ -13,7 +13,7 @@ from torch import nn
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config
-from bertcli.embedding.dense import IDENTITY
+from bertcli.embedding.sentence_folder import IDENTITY
 from bertcli.errors import ModelError, UsageError
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
 from bertcli.models.bert import BertEncoder, BertModel

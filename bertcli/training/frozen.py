@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import read_config
-from bertcli.embedding import dense
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
+from bertcli.embedding.sentence_modules import Dense
 from bertcli.errors import UsageError
 from bertcli.files.atomic import whole_file
 from bertcli.hub import ModelFolder
@@ -142,7 +142,7 @@ class FrozenTask(FineTuningTask):
         mean, deviation = self.scale
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
-        layer = dense.Dense(weight.astype(np.float32), bias.astype(np.float32))
+        layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
         embedder, sentence = self.made.embedder, self.made.embedder.sentence
         parts = SentenceParts(
             embedder.options.modes,
