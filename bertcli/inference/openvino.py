@@ -130,6 +130,17 @@ def converted(module: Any, example: Any) -> Any:
     return frontend.convert(frontend.load(decoder))
 
 
+def shorten_names(graph: Any) -> None:
+    """Give the nodes of a graph short names: a compiled model has them, and every start reads it.
+
+    As torch traces it, each is the path of a module, and stands there several times.
+    """
+    for at, node in enumerate(graph.get_ops()):
+        node.set_friendly_name(str(at))
+        for output in node.outputs():
+            output.get_tensor().set_names(set())
+
+
 def openvino_version() -> str:
     """Return the version that is installed, with its build."""
     version: str = openvino_core().get_version()

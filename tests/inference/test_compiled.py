@@ -223,6 +223,17 @@ def test_weights_are_hashed_once(cache, monkeypatch):
     good(*EMBED, BERTCLI_CACHE=cache)
 
 
+def test_a_compiled_model_has_short_names(cache, monkeypatch):
+    """Every start reads them all; as torch traces the model, each is the path of a module."""
+    monkeypatch.setenv("BERTCLI_CACHE", cache)
+    embedder = Embedder.open(find_model(str(TINY)), EmbedOptions(backend="openvino"))
+    names = [
+        node.friendly_name for node in embedder.runtime.runner.model.get_runtime_model().get_ops()
+    ]
+    assert names
+    assert not [name for name in names if "attention" in name]
+
+
 # --- the cache ---
 
 
