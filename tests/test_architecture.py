@@ -292,9 +292,9 @@ ONE_HOME = {
     "SIGALRM": "files/system_calls",
     "setitimer": "files/system_calls",
     "pthread_sigmask": "files/system_calls",
+    "sched_getaffinity": "files/system_calls",
 }
 NOWHERE = [
-    "sched_getaffinity",
     "os.rename",
     "os.fork",
     "json.load",

@@ -85,6 +85,12 @@ def null_stderr() -> None:
 # --- processes ---
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
 def start_tracker() -> None:
     """Start multiprocessing's tracker, whose own start would end deafness; Windows has none."""
     if os.name == "posix":

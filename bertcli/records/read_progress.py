@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any, TypeVar
 
 from bertcli.errors import InputError
@@ -34,6 +35,7 @@ class ReadProgress:
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
+        self.skipping = Lock()  # who reads and who truncates are two threads
         self.with_id = self.without_id = 0  # records of files that have fields
         self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
         self.bytes_read = self.records = 0
@@ -77,8 +79,9 @@ class ReadProgress:
         """Report and count a record that is skipped; raise with ``on_error="fail"``."""
         if self.source.on_error != "skip":
             raise error
-        self.skipped += 1
-        self.warn(f"skipped: {error}")
+        with self.skipping:
+            self.skipped += 1
+            self.warn(f"skipped: {error}")
 
     def count(self, size: int) -> None:
         """Count bytes read from disk."""

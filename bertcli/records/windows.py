@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
+from queue import Empty, Queue, SimpleQueue
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from bertcli.records.text_block import TextBlock
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 DONE = object()
 
@@ -47,33 +51,62 @@ def _joined(parts: Sequence[Any]) -> Any:
     return list(chain.from_iterable(parts))
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield the same items, the next one prepared in a thread while the caller uses this one.
+def ahead(
+    items: Iterator[T], work: Callable[[T], R], *, threads: int = 1, most: int = 1
+) -> Iterator[R]:
+    """Yield ``work(item)`` of each item in their order, made by threads while the caller works.
 
-    The first is prepared in place, so a short input starts no thread. An error in the thread is
-    raised here, where the item would have been.
+    ``most`` of them wait for the caller, besides one that each thread has in hand. Items are taken
+    by one thread at a time, so they may come from a generator. The first is worked on in place, so
+    a short input starts no thread. An error is raised where the item would have been.
     """
     for first in items:
-        yield first
+        yield work(first)
         break
     else:
         return
-    import threading
-    from queue import Queue
+    turns = _Turns(items, work, most)
+    for _ in range(threads):
+        Thread(target=turns.run, daemon=True).start()
+    try:
+        while (found := turns.queue.get().get())[0] is not DONE:
+            yield found[0]
+        if found[1] is not None:
+            raise found[1]
+    finally:
+        turns.end()
 
-    queue: Queue[object] = Queue(maxsize=1)
-    failure: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            for item in items:
-                queue.put(item)
-        except BaseException as error:
-            failure.append(error)
-        queue.put(DONE)
+class _Turns:
+    """Items that several threads work on, and what they make of them, in the order of the items.
 
-    threading.Thread(target=work, daemon=True).start()
-    while (item := queue.get()) is not DONE:
-        yield item  # type: ignore[misc]
-    if failure:
-        raise failure[0]
+    A turn gets what was made of an item and None, or DONE and the error that ends all, if any.
+    """
+
+    def __init__(self, items: Iterator[Any], work: Callable[[Any], Any], most: int) -> None:
+        self.items, self.work = items, work
+        self.queue: Queue[SimpleQueue[tuple[Any, BaseException | None]]] = Queue(most)
+        self.lock, self.ended = Lock(), False
+
+    def run(self) -> None:
+        """Work until there is no item, one cannot be had or worked on, or nobody waits."""
+        item: Any = None
+        while item is not DONE and not self.ended:
+            turn: SimpleQueue[Any] = SimpleQueue()
+            try:
+                with self.lock:
+                    try:
+                        item = next(self.items, DONE)
+                    finally:
+                        self.queue.put(turn)
+                turn.put((DONE if item is DONE else self.work(item), None))
+            except BaseException as error:
+                turn.put((DONE, error))
+                return
+
+    def end(self) -> None:
+        """Make room for the threads that wait for it, so that they end."""
+        self.ended = True
+        with suppress(Empty):
+            while True:
+                self.queue.get_nowait()

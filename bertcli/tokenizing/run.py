@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from bertcli.errors import InputError
+from bertcli.files.system_calls import cores
 from bertcli.files.tables import Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
+BLOCKS = 8  # of a file that are tokenized before their turn to be written, a MB each
+THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class RaggedBatch:
 
 Batch = Sequence[Encoded] | RaggedBatch
 Counted = tuple["TokenCounts", Batch]  # a window
+_Group = tuple[Sequence[Record], int, bool]
 
 
 def each_of(batch: Batch, columns: Sequence[str]) -> Sequence[Encoded]:
@@ -131,8 +136,9 @@ class TokenizeRun:
 
     def counted(self) -> Iterator[Counted]:
         """Yield the windows with their counts, for whoever keeps the tally; some may be empty."""
-        blocks = self.blocks or self.reader.blocks()
-        yield from ahead(self._counted(windows(blocks, self.window, full=self.full)))
+        yield from self._counted(
+            windows(self.blocks or self.reader.blocks(), self.window, full=self.full)
+        )
 
     @property
     def is_flat(self) -> bool:
@@ -144,38 +150,57 @@ class TokenizeRun:
 
         A window of a certain size is kept where it has to be ``full``.
         """
-        found = self.counted() if self.full else ahead(self._counted(self.reader.blocks()))
-        for counts, batch in found:
+        blocks = self.counted() if self.full else self._counted(self.reader.blocks(), BLOCKS)
+        for counts, batch in blocks:
             self.tally.merge(counts)
             if len(batch):
                 yield batch
 
-    def _counted(self, groups: Iterator[Sequence[Record]]) -> Iterator[Counted]:
-        first, skip, limit = self.start, self.reader.skip, self.tokenizer.limit
+    def _counted(self, groups: Iterator[Sequence[Record]], most: int = 1) -> Iterator[Counted]:
+        """Yield groups of records with their counts; ``most`` wait for the caller.
+
+        Arrays are made by several threads: what they do is mostly done without Python's lock.
+        """
+        threads = min(most, THREADS, cores()) if self.is_flat else 1
+        for counts, batch, failures in ahead(
+            self._numbered(groups), self._tokenized, threads=threads, most=most
+        ):
+            for failure in failures:
+                self.reader.skip(failure)
+            yield counts, batch
+
+    def _numbered(self, groups: Iterator[Sequence[Record]]) -> Iterator[_Group]:
+        """Yield groups of records, the number of the first, and whether they become arrays.
+
+        Any number of records do where others did.
+        """
+        first, worth = self.start, False
         for records in groups:
-            texts = self.prepare(records) if self.prepare else records
-            counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
-            if self._worth_arrays(len(records)):
-                tokens, rows = self._maker(texts, skip)
-                block: TextBlock = TextBlock.of(records)
-                samples: Sequence[int] = range(first, first + len(records))
-                if len(rows) < len(records):
-                    block, samples = block.take(rows), [samples[at] for at in rows]
-                batch = RaggedBatch(block, tokens, samples)
-                counts.add_ragged(batch, limit)
-                yield counts, batch
-            else:
-                items = self.tokenizer.encode_each(texts, self.layout, skip=skip, first=first)
-                if self.prepare:  # what was read is what is spoken of from here on
-                    items = [item._replace(record=records[item.sample - first]) for item in items]
-                counts.add(items, limit)
-                yield counts, items
+            worth = worth or (len(records) >= self.few and self.is_flat and self._maker.fits)
+            yield records, first, worth
             first += len(records)
 
-    def _worth_arrays(self, count: int) -> bool:
-        """Whether so many records become arrays; any number do where others did."""
-        worth = count >= self.few or "_maker" in vars(self)
-        return self.is_flat and worth and self._maker.fits
+    def _tokenized(self, group: _Group) -> tuple[TokenCounts, Batch, list[InputError]]:
+        """Return the counts of a group, its tokens, and why records are left out."""
+        records, first, worth = group
+        failures: list[InputError] = []
+        skip, limit = failures.append, self.tokenizer.limit
+        texts = self.prepare(records) if self.prepare else records
+        counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
+        if worth:
+            tokens, rows = self._maker(texts, skip)
+            block: TextBlock = TextBlock.of(records)
+            samples: Sequence[int] = range(first, first + len(records))
+            if len(rows) < len(records):
+                block, samples = block.take(rows), [samples[at] for at in rows]
+            batch = RaggedBatch(block, tokens, samples)
+            counts.add_ragged(batch, limit)
+            return counts, batch, failures
+        items = self.tokenizer.encode_each(texts, self.layout, skip=skip, first=first)
+        if self.prepare:  # what was read is what is spoken of from here on
+            items = [item._replace(record=records[item.sample - first]) for item in items]
+        counts.add(items, limit)
+        return counts, items, failures
 
     @cached_property
     def _maker(self) -> RaggedMaker:

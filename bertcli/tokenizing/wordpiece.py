@@ -15,8 +15,9 @@ nanotoken (Rust, MIT) has WordPiece alone, and neither pairs nor offsets. What w
 - Half of a surrogate pair raises UnicodeEncodeError (TypeError in tokenizers); our readers let
   none through. Bytes that are no UTF-8 become U+FFFD silently, so it gets texts, never bytes;
   texts are faster, too.
-- One thread is as fast as two on two cores. Without its pool it is safe after a fork, and eight
-  threads that share a tokenizer agree.
+- Its own pool gains little on two cores, two threads of ours half the time: Python's lock is free
+  meanwhile. Without its pool it is safe after a fork, and eight threads that share a tokenizer
+  agree.
 - Its cache never forgets, and is full for good: 2^20 entries a level are 175 MB after random words.
 - 0.1.0 has wheels for Linux (glibc), macOS and Windows on x86-64, and on ARM for the first two.
 
@@ -29,6 +30,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 MANY = 1000  # texts that pay for loading nanotoken and for its proof, a fifth of a second
 CACHED = 1 << 17  # entries a level of its cache, unless NANOTOKEN_CACHE_ENTRIES says otherwise
+PROVING = Lock()  # held while threads that need the same proof wait for it
 
 PROOF = (
     "", " ", "a", "I love NLP!", "don't", "U.S.A. -- $3.50, 50% (yes/no) {x} e-mail@x.org",
@@ -80,9 +83,11 @@ class WordPieceEngine:
         ``special`` puts the special tokens of a single text around each, which costs nothing here;
         only where `frame_of` finds a frame.
         """
-        self.seen += len(texts)
-        if self.seen >= MANY and self._fast is not None:
-            found: Flat = self._fast.encode_batch(texts, add_special_tokens=special, parallel=False)
+        with PROVING:
+            self.seen += len(texts)
+            fast = self._fast if self.seen >= MANY else None
+        if fast is not None:
+            found: Flat = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
             return found
         encodings = self.core.encode_batch_fast(texts, add_special_tokens=special)
         ids = [encoding.ids for encoding in encodings]

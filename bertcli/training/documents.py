@@ -96,7 +96,7 @@ def tokenized(
     def run(records: Sequence[Record]) -> list[Sequence[int] | None]:
         return [*map(ids, tokenizer.encode(records, layout))]
 
-    return ahead(run(records) for records in windows(sentences(reader, fields), WINDOW))
+    return ahead(windows(sentences(reader, fields), WINDOW), run)
 
 
 class Documents:

@@ -1,17 +1,20 @@
 """What tokenize writes of many records, as arrays, and of few, one by one: the same bytes."""
 
 import json
+import re
 import subprocess
 import sys
+import threading
 from itertools import product
 
 import hostile
 import pytest
-from front import call, environment
+from front import DEADLINE, call, environment, good
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.parquet import read_table
 
+from bertcli.files import streams
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -172,3 +175,66 @@ def test_lines_are_records():
     assert [record.where for record in lines] == ["x.txt:7", "x.txt:8", "x.txt:9"]
     assert list(lines) == [lines[at] for at in range(3)]
     assert list(lines[1:]) == list(lines)[1:] == [lines[-2], lines[-1]]
+
+
+@pytest.fixture
+def many_blocks(monkeypatch):
+    """Small blocks of files, so that several threads have work, and as many of them as asked."""
+
+    def have(threads):
+        monkeypatch.setattr(runs, "cores", lambda: threads)
+
+    monkeypatch.setattr(streams, "CHUNK", 2000)
+    return have
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-o", "x.jsonl"),
+        ("-o", "x.parquet", "--max-length", 9),
+        ("-o", "x.npz", "--ragged"),
+        ("-o", "x.jsonl", "--padding", "longest", "--window", 100),
+        ("-o", "x.jsonl", "--offsets"),
+        ("-o", "x.txt", "--count"),
+    ],
+)
+def test_threads_change_no_byte(many_blocks, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS * 12), "utf-8")
+    found = []
+    for threads in (1, 4):
+        many_blocks(threads)
+        assert good("tokenize", "-q", "-i", "in.txt", *options, "--overwrite").out == ""
+        found.append((tmp_path / options[1]).read_bytes())
+    assert found[0] == found[1]
+
+
+def test_of_many_threads_the_first_failure_is_told(many_blocks, tmp_path):
+    """And all of them in the order of the records, where they are skipped."""
+    rows = [{"text": f"a text {n} " * 9, "pair": "a" if n % 7 else "b " * 99} for n in range(2000)]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    many_blocks(4)
+    options = ("-i", path, "--pair-field", "pair", "--max-length", 30, "--truncation", "only_first")
+    failed = call("tokenize", *options)
+    assert failed.code == 1 and failed.error.startswith(f"{path}:1: cannot be truncated")
+    skipped = call("tokenize", *options, "--on-error", "skip", "--no-token-type-ids")
+    told = re.compile(re.escape(f"{path}:") + r"(\d+): cannot be truncated")
+    places = told.findall(skipped.err)
+    assert places == [str(n + 1) for n in range(0, 2000, 7)]
+    assert len(skipped.rows) == 2000 - len(places)
+
+
+def test_threads_end_when_nobody_asks_for_more(many_blocks, default_folder, tmp_path):
+    (tmp_path / "in.txt").write_text("some words\n" * 20_000)
+    many_blocks(4)
+    reader = Reader(Source(paths=(str(tmp_path / "in.txt"),)))
+    run = Task(Layout()).run(reader, Tokenizer.load(default_folder), 5)
+    before, batches = {*threading.enumerate()}, run.batches()
+    next(batches), next(batches)
+    begun = {*threading.enumerate()} - before
+    batches.close()
+    for thread in begun:
+        thread.join(DEADLINE)
+    assert len(begun) == 4 and not any(thread.is_alive() for thread in begun)
