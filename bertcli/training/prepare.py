@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder
 from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.digests import sha256
@@ -45,13 +46,7 @@ if TYPE_CHECKING:
 
     from bertcli.training.instance_rows import Array
 
-TOKENIZER = (
-    "vocab.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
+TOKENIZER = tuple(dict.fromkeys(("vocab.txt", *TOKENIZER_PARTS)))  # in the order of the index
 OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # names of the files in the folder
 BATCH = 4096  # instances converted to rows together
 BUCKET = 16 << 20  # bytes of a file of the shuffle; more only when MOST files are not enough
@@ -174,9 +169,10 @@ class PrepareRun:
     ) -> None:
         """Copy the tokenizer's files and write instances.json, the index."""
         tokens, options = self.tokens, self.options
-        files = [name for name in TOKENIZER if (tokens.folder / name).is_file()]
+        place = bert_folder(tokens.folder)
+        files = [name for name in TOKENIZER if (place / name).is_file()]
         for name in files:
-            shutil.copyfile(tokens.folder / name, folder / name)
+            shutil.copyfile(place / name, folder / name)
         index = {
             "format": FORMAT,
             "version": WITH_EXTRA if self.extra else VERSION,

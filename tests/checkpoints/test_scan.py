@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from front import PACKAGE, bad, call, good
+from nested_models import inside_a_sentence_model
 from safetensors.torch import load_file, save_file
 from tensorflow_files import write_checkpoint
 
@@ -110,14 +111,7 @@ def test_several_tensorflow_checkpoints_are_refused_by_inspect_as_well(folder):
 @pytest.fixture
 def inside(tmp_path):
     """A model of old sentence-transformers, which kept its BERT in a folder of its own."""
-    folder, kind = tmp_path / "sbert", "sentence_transformers.models"
-    shutil.copytree(TINY, folder / "0_Transformer")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    parts = {"Transformer": "0_Transformer", "Pooling": "1_Pooling"}
-    modules = [{"type": f"{kind}.{name}", "path": path} for name, path in parts.items()]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    return folder
+    return inside_a_sentence_model(TINY, tmp_path / "sbert")
 
 
 @pytest.mark.parametrize("config", ["sentence_bert_config.json", "sentence_roberta_config.json"])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from chances import likely
 from front import NO_BYTECODE, bad, call, good, process
-from tokenizers_made import wordpiece_folder
+from nested_models import inside_a_sentence_model
+from tokenizers_made import roberta, wordpiece_folder
 
 from bertcli.errors import BertcliError
 from bertcli.training.documents import Documents
@@ -476,3 +477,26 @@ def flipped(path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
+
+
+def test_the_tokenizer_may_lie_inside_a_sentence_model(place, tmp_path):
+    model = inside_a_sentence_model(place / "tokenizer", tmp_path / "sbert")
+    assert prepare(place, "corpus.txt", "-m", model, "-o", tmp_path / "made").code == 0
+    text = CORPUS[0][0]
+    assert (
+        good("tokenize", text, "-m", tmp_path / "made").rows
+        == good("tokenize", text, "-m", place / "tokenizer").rows
+    )
+
+
+def test_a_tokenizer_of_older_files_comes_along(place, tmp_path):
+    model = json.loads(roberta().to_str())["model"]
+    folder = tmp_path / "older"
+    folder.mkdir()
+    words = {**model["vocab"], "<mask>": len(model["vocab"])}
+    (folder / "vocab.json").write_text(json.dumps(words))
+    pairs = (pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"])
+    (folder / "merges.txt").write_text("".join(f"{pair}\n" for pair in pairs))
+    assert prepare(place, "corpus.txt", "-m", folder, "-o", tmp_path / "made").code == 0
+    found = [good("tokenize", CORPUS[0][0], "-m", one).rows for one in (folder, tmp_path / "made")]
+    assert found[0] == found[1]

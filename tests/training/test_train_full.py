@@ -12,6 +12,7 @@ import transformers
 from example_files import asked, belonging, reviews, scored, several, tagged, written
 from front import bad, call, good
 from model_reference import close
+from nested_models import inside_a_sentence_model
 from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
 from task_models import SIZES, tokenizer
@@ -327,3 +328,10 @@ def test_a_head_of_the_same_labels_is_kept(whole, tmp_path):
     assert done.code == 0 and "fresh head" not in done.err
     ours, theirs = (load_file(Path(one) / "model.safetensors") for one in (tmp_path / "out", start))
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+def test_the_tokenizer_of_a_bert_inside_a_sentence_model_comes_along(fresh, file, tmp_path):
+    model = inside_a_sentence_model(fresh, tmp_path / "sbert")
+    assert call(*argv(file, tmp_path / "out", model, "--steps", 2)).code == 0
+    (row,) = good("classify", "a good room", "-m", tmp_path / "out").rows
+    assert {"label", "score"} <= row.keys()

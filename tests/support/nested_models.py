@@ -1,0 +1,16 @@
+"""Sentence models as older versions of sentence-transformers wrote them."""
+
+import json
+import shutil
+
+
+def inside_a_sentence_model(bert, folder):
+    """A model of old sentence-transformers, which kept its BERT in a folder of its own."""
+    shutil.copytree(bert, folder / "0_Transformer")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    parts = {"Transformer": "0_Transformer", "Pooling": "1_Pooling"}
+    kind = "sentence_transformers.models"
+    modules = [{"type": f"{kind}.{name}", "path": path} for name, path in parts.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
