@@ -136,11 +136,7 @@ def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
 def expected(config: BertConfig, name: str, pooler: bool = True) -> dict[str, tuple[int, ...]]:
     """Return the tensors that a class needs, under the names of names.py."""
     base = BASE if name == "BertModel" else ""
-    return {
-        base + key: shape
-        for key, shape in shapes.expected(config, name).items()
-        if pooler or not shapes.is_pooler(key)
-    }
+    return {base + key: shape for key, shape in shapes.expected(config, name, pooler).items()}
 
 
 def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:

@@ -20,15 +20,16 @@ Shape: TypeAlias = tuple[int, ...]
 Named: TypeAlias = Iterator[tuple[str, Shape]]
 
 
-def expected(config: BertConfig, name: str = "BertModel") -> dict[str, Shape]:
+def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> dict[str, Shape]:
     """Return tensor name -> shape of the class `name`, as `state_dict()` names them.
 
-    ModelError for a class or position scheme that is not BERT's.
+    Without ``pooler`` that of BERT is left out. ModelError for a class or position scheme that is
+    not BERT's.
     """
     if name not in CLASSES:
         raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(CLASSES)}")
     pooled = name == "BertModel" or "pooler" in heads_needed(config, name)
-    body = dict(_bert(config, pooled and config.structure.pooler))
+    body = dict(_bert(config, pooler and pooled and config.structure.pooler))
     if name == "BertModel":
         return body
     return {BASE + part: shape for part, shape in body.items()} | dict(_head(config, name))
@@ -43,16 +44,8 @@ def tied(config: BertConfig, name: str) -> dict[str, str]:
 def count(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> int:
     """Count the parameters of a class, each tied one once, with or without BERT's pooler."""
     second = tied(config, name)
-    return sum(
-        prod(shape)
-        for tensor, shape in expected(config, name).items()
-        if tensor not in second and (pooler or not is_pooler(tensor))
-    )
-
-
-def is_pooler(tensor: str) -> bool:
-    """Tell whether a tensor belongs to BERT's pooler."""
-    return tensor.removeprefix(BASE).startswith("pooler.")
+    tensors = expected(config, name, pooler).items()
+    return sum(prod(shape) for tensor, shape in tensors if tensor not in second)
 
 
 def _linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Named:

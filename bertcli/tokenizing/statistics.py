@@ -75,7 +75,7 @@ class CorpusStats:
             "length": {
                 "min": min(self.lengths, default=0),
                 "mean": round(total / texts, 2) if texts else 0,
-                **{f"p{share}": self._quantile(share / 100) for share in (50, 90, 99)},
+                **{f"p{share}": quantile(self.lengths, share / 100) for share in (50, 90, 99)},
                 "max": max(self.lengths, default=0),
             },
             "histogram": self._histogram(),
@@ -125,18 +125,11 @@ class CorpusStats:
         if len(self.unknown_words) > 2 * UNKNOWN_KEPT:
             self.unknown_words = Counter(dict(self.unknown_words.most_common(UNKNOWN_KEPT)))
 
-    def _quantile(self, share: float) -> int:
-        """Return the smallest length that this share of the texts does not exceed."""
-        ordered = sorted(self.lengths)
-        counts = accumulate(self.lengths[length] for length in ordered)
-        needed = share * self.lengths.total()
-        return next((at for at, n in zip(ordered, counts, strict=True) if n >= needed), 0)
-
     def _histogram(self) -> list[dict[str, int]]:
         """Return bars of equal width up to the 99th percentile, and one for the rest."""
         if not self.lengths:
             return []
-        low, high, top = min(self.lengths), self._quantile(0.99), max(self.lengths)
+        low, high, top = min(self.lengths), quantile(self.lengths, 0.99), max(self.lengths)
         width = max(1, -(-(high - low + 1) // BARS))
         edges = [*range(low, high + 1, width)]
         bars = [{"from": start, "to": start + width - 1, "texts": 0} for start in edges]
@@ -145,3 +138,11 @@ class CorpusStats:
         for length, count in self.lengths.items():
             bars[min((length - low) // width, len(bars) - 1)]["texts"] += count
         return bars
+
+
+def quantile(lengths: Counter[int], share: float) -> int:
+    """Return the smallest length that this share of the texts does not exceed."""
+    ordered = sorted(lengths)
+    counts = accumulate(lengths[length] for length in ordered)
+    needed = share * lengths.total()
+    return next((at for at, n in zip(ordered, counts, strict=True) if n >= needed), 0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
+from bertcli.tokenizing.statistics import quantile
 from bertcli.training.instances import Instance
 
 MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
@@ -58,7 +58,7 @@ class Statistics:
             "kept_share": _share(self.kept, self.predictions),
             "length": {
                 "min": min(self.lengths, default=0),
-                **{f"p{share}": self._quantile(share / 100) for share in (1, 10, 50, 90)},
+                **{f"p{share}": quantile(self.lengths, share / 100) for share in (1, 10, 50, 90)},
                 "max": max(self.lengths, default=0),
             },
             "padding_share": _share(
@@ -89,13 +89,6 @@ class Statistics:
                 f"second sentence random in {share:.0%} of the pairs, as many sentences fill "
                 "a sequence alone; give one sentence per line"
             )
-
-    def _quantile(self, share: float) -> int:
-        """Return the smallest length that this share of the instances does not exceed."""
-        ordered = sorted(self.lengths)
-        counts = accumulate(self.lengths[length] for length in ordered)
-        needed = share * self.instances
-        return next((at for at, n in zip(ordered, counts, strict=True) if n >= needed), 0)
 
 
 def _share(part: int, whole: int) -> float:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bertcli.cli.display.fitted import DrawnTexts, Inputs
 from bertcli.cli.display.screen import drawing, plain, show
-from bertcli.cli.display.tables import HEADED, cell, pairs, result_text, show_each, table
+from bertcli.cli.display.tables import HEADED, cell, pairs, result_text, show_batches, table
 
 if TYPE_CHECKING:
     from bertcli.tasks.results import Result
@@ -23,7 +23,11 @@ SHORT = 160  # characters of a text among numbered results
 
 def show_answers(found: Iterable[Sequence[Answer]], inputs: Inputs) -> None:
     """Draw the results of a search, each query as it is answered."""
-    show_each(found, answer_view, inputs, lambda one: len(one.hits))
+
+    def view(answers: Sequence[Answer]) -> Group:
+        return Group(*map(answer_view, answers))
+
+    show_batches(found, view, inputs, lambda one: len(one.hits))
 
 
 def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:

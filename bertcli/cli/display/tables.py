@@ -61,30 +61,17 @@ def shown(encoded: Encoded) -> Text:
 
 
 def show_batches(
-    batches: Iterable[Sequence[T]], view: Callable[[Sequence[T]], Table], inputs: Inputs
-) -> None:
-    """Draw the first rows that come of these inputs."""
-    drawn = DrawnTexts.of(inputs)
-    with drawing() as draw:
-        for batch in batches:
-            if first := drawn.take(batch):
-                draw(view(first))
-        for text in drawn.rest():
-            draw(text)
-
-
-def show_each(
     batches: Iterable[Sequence[T]],
-    view: Callable[[T], RenderableType],
+    view: Callable[[Sequence[T]], RenderableType],
     inputs: Inputs,
-    height: Callable[[T], int],
+    height: Callable[[T], int] = lambda item: 1,
 ) -> None:
-    """Draw the first items that come of these inputs, each by itself; ``height`` is its rows."""
+    """Draw the first items that come of these inputs; ``height`` is the rows of one."""
     drawn = DrawnTexts.of(inputs)
     with drawing() as draw:
         for batch in batches:
-            for item in drawn.take(batch, height):
-                draw(view(item))
+            if first := drawn.take(batch, height):
+                draw(view(first))
         for text in drawn.rest():
             draw(text)
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bertcli.cli.display.fitted import Bar, Inputs
 from bertcli.cli.display.screen import plain, screen_of_stdout, show
-from bertcli.cli.display.tables import HEADED, MOST, pairs, show_each, shown, table
+from bertcli.cli.display.tables import HEADED, MOST, pairs, show_batches, shown, table
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.chunks import Chunk
@@ -38,12 +38,11 @@ NAMED = 16
 
 def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer, inputs: Inputs) -> None:
     """Draw the first records of these inputs, each once it is read."""
-    show_each(
-        windows,
-        lambda one: token_table(one, tokenizer),
-        inputs,
-        lambda one: min(one.length, MOST),
-    )
+
+    def view(some: Sequence[Encoded]) -> Group:
+        return Group(*(token_table(one, tokenizer) for one in some))
+
+    show_batches(windows, view, inputs, lambda one: min(one.length, MOST))
 
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
