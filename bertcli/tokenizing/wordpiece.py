@@ -26,7 +26,6 @@ It is young and has one author, so it proves itself on PROOF for each tokenizer 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -34,6 +33,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from bertcli.files.typed_json import parse
 from bertcli.tokenizing.frame import Frame, frame_of
@@ -126,7 +126,7 @@ class WordPieceEngine:
         self.why = "nanotoken"
         return fast
 
-    def _described(self, frame: Frame | None) -> str:
+    def _described(self, frame: Frame | None) -> bytes:
         """Return the tokenizer as JSON, without what nanotoken is not asked to do."""
         described = parse(self.core.to_str())
         around = frame and _template(frame.before, frame.after)
@@ -136,7 +136,7 @@ class WordPieceEngine:
             if not all(token["special"] for token in added):
                 raise ValueError("added tokens beside special ones that are not parsed")
             described["added_tokens"] = []
-        return json.dumps(described)
+        return orjson.dumps(described)
 
     def _proof(self) -> Iterator[str]:
         yield from PROOF
