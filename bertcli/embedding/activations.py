@@ -37,11 +37,6 @@ def _hardsigmoid(x: np.ndarray) -> np.ndarray:
     return found
 
 
-def _gelu(x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
-    return found
-
-
 def _leaky(slope: float) -> Activation:
     return lambda x: np.where(x > 0, x, slope * x)
 
@@ -58,7 +53,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "Sigmoid": _sigmoid,
     "CELU": _elu,
     "ELU": _elu,
-    "GELU": _gelu,
+    "GELU": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "Hardshrink": lambda x: np.where(np.abs(x) > 0.5, x, 0),
     "Hardsigmoid": _hardsigmoid,
     "Hardswish": lambda x: x * _hardsigmoid(x),

@@ -447,7 +447,11 @@ class Embedder:
         options = self.options
         return {
             "pooling": options.pooling,
-            **self._chosen_terms(),
+            **(
+                {"sparse": True, **self.terms.described, "top_terms": options.top_terms}
+                if self.terms
+                else {}
+            ),
             **({"late_interaction": self.late.described} if self.late else {}),
             "word_vectors": options.words,
             "layers": list(options.layers),
@@ -467,12 +471,6 @@ class Embedder:
             **self.runtime.facts,
             "window": options.window,
         }
-
-    def _chosen_terms(self) -> dict[str, Any]:
-        if not self.terms:
-            return {}
-        most = self.options.top_terms
-        return {"sparse": True, **self.terms.described, "top_terms": most}
 
     @property
     def term_names(self) -> TermNames | None:

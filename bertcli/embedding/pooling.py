@@ -27,19 +27,6 @@ def library_of(array: Any) -> Any:
     return import_module(type(array).__module__.partition(".")[0])
 
 
-def _max(kept: Any, skip: int) -> Any:
-    return library_of(kept).amax(kept, 1)
-
-
-def _mean(kept: Any, skip: int) -> Any:
-    return kept.mean(1)
-
-
-def _mean_sqrt_len(kept: Any, skip: int) -> Any:
-    """Return the sum over the root of the length: between a mean and a sum."""
-    return kept.sum(1) / kept.shape[1] ** 0.5
-
-
 def _weighted_mean(kept: Any, skip: int) -> Any:
     """Return the mean with weights 1, 2, 3, ... of all tokens, those left out included (SGPT)."""
     one = library_of(kept).ones_like(kept[:1, ..., :1])
@@ -50,9 +37,9 @@ def _weighted_mean(kept: Any, skip: int) -> Any:
 # kept [B, L - skip, ..., D], number of tokens left out before them -> [B, ..., D]
 POOLINGS: Mapping[str, Callable[[Any, int], Any]] = {
     "cls": lambda kept, skip: kept[:, 0],
-    "max": _max,
-    "mean": _mean,
-    "mean_sqrt_len": _mean_sqrt_len,
+    "max": lambda kept, skip: library_of(kept).amax(kept, 1),
+    "mean": lambda kept, skip: kept.mean(1),
+    "mean_sqrt_len": lambda kept, skip: kept.sum(1) / kept.shape[1] ** 0.5,  # between mean and sum
     "weightedmean": _weighted_mean,
     "lasttoken": lambda kept, skip: kept[:, -1],
 }

@@ -9,7 +9,9 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.inference.progress import Advance, Ran
+from bertcli.records.reader import Reader
 from bertcli.records.records import Record
+from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 
 
@@ -24,18 +26,13 @@ class RecordVectors:
 
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far it is."""
-        found: list[np.ndarray] = []
-        embedder, done = self.embedder, 0
-        records = embedder.prepare(self.records)
-        size = embedder.options.window
-        for start in range(0, len(records), size):
-            batch = embedder.runtime.tokenizer.encode(
-                records[start : start + size], embedder.layout, first=start
-            )
-            self.tally.add(batch, embedder.max_length)
-            for part in embedder.embedded(batch):
+        found, done = [self.embedder.nothing], 0
+        run = self.embedder.run(Reader(Source()), full=True, blocks=[self.records])
+        for window in self.embedder.windows(run):
+            self.tally.merge(window.counts)
+            for part in window.parts:
                 if not isinstance(part, Ran):
                     found.append(np.asarray(part.vectors))
                     done += len(part)
-                    yield Advance(done, "texts", done / len(records))
-        self.vectors = np.concatenate(found) if found else embedder.nothing
+                    yield Advance(done, "texts", done / len(self.records))
+        self.vectors = np.concatenate(found)

@@ -177,12 +177,8 @@ def is_regular(
     return True
 
 
-def read_value(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> Any:
-    """Return the value in a JSON file, None when there is no such file (or it holds null)."""
-    return _read(path, None, error, hint)
-
-
-def _read(path: Path, absent: Any, error: type[BertcliError], hint: str) -> Any:
+def read_value(path: Path, error: type[BertcliError], hint: str, absent: Any = None) -> Any:
+    """Return the value in a JSON file, or what there is where there is no such file."""
     raw = read_bytes(path, error, hint)
     if raw is None:
         return absent
@@ -192,25 +188,23 @@ def _read(path: Path, absent: Any, error: type[BertcliError], hint: str) -> Any:
         raise error(f"{path}: not valid JSON: {bad}", hint) from None
 
 
-def read_object(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> JsonObject:
+def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObject:
     """Return the object in a JSON file; an empty one when there is no such file."""
-    found = _read(path, {}, error, hint)
+    found = read_value(path, error, HINT, {})
     if not isinstance(found, dict):
-        raise error(f"{path}: expected a JSON object, found {kind_of(found)}", hint)
-    return JsonObject(found, str(path), error, hint)
+        raise error(f"{path}: expected a JSON object, found {kind_of(found)}", HINT)
+    return JsonObject(found, str(path), error)
 
 
-def read_objects(
-    path: Path, error: type[BertcliError] = ModelError, hint: str = HINT
-) -> list[JsonObject]:
+def read_objects(path: Path) -> list[JsonObject]:
     """Return the objects in the list in a JSON file; an empty one when there is no such file."""
-    found = _read(path, [], error, hint)
+    found = read_value(path, ModelError, HINT, [])
     if not isinstance(found, list):
-        raise error(f"{path}: expected a list of objects, found {kind_of(found)}", hint)
+        raise ModelError(f"{path}: expected a list of objects, found {kind_of(found)}", HINT)
     for at, one in enumerate(found):
         if not isinstance(one, dict):
-            raise error(f"{path}: {at}: expected an object, found {shown(one)}", hint)
-    return [JsonObject(one, str(path), error, hint, f"{at}.") for at, one in enumerate(found)]
+            raise ModelError(f"{path}: {at}: expected an object, found {shown(one)}", HINT)
+    return [JsonObject(one, str(path), path=f"{at}.") for at, one in enumerate(found)]
 
 
 class Check(NamedTuple):

@@ -5,38 +5,45 @@
 What is in a batch is settled before a process takes it, and a batch runs on one device as a whole:
 so the vectors do not depend on how fast the others are, nor on their number. The processes load the
 model by themselves, all at the same time; when the parent dies, even by a kill, they find their
-pipe closed and end. `pool_worker` is what such a process does.
+pipe closed and end. There a batch is begun as soon as it has arrived, before the vectors of the one
+before it are waited for: a GPU has work then while those come back.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import NoReturn
+from queue import Queue
+from typing import Any, NoReturn
 
 from bertcli.errors import BertcliError
-from bertcli.files.system_calls import born_deaf, start_tracker
-from bertcli.inference.pool_worker import Open, work
+from bertcli.files.system_calls import born_deaf, ignore_terminal, start_tracker
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import (
     Finish,
     Pending,
     PendingBatch,
+    Runner,
     Tokens,
     Work,
     pending_batches,
+    result_of,
 )
 
 DEPTH = 2  # batches that a process holds: one to run, one that has arrived when it is done
 PATIENCE = 10.0  # seconds until a process that was asked to end is killed
+
+Job = tuple[Tokens, Finish]
+Open = Callable[[], Runner]  # is sent to the process
 
 
 @dataclass(eq=False)
@@ -191,3 +198,50 @@ def _later() -> Iterator[None]:
             signal.signal(number, handler)
         for one in heard:
             signal.raise_signal(one)
+
+
+# --- in a process ---
+
+
+def work(line: Connection, opener: Open) -> None:
+    """Load the model and answer each batch with its vectors, until the parent ends this process."""
+    ignore_terminal()
+    jobs: Queue[Job] = Queue()
+    answers: Queue[tuple[str, Any]] = Queue()
+    threading.Thread(target=_receive, args=(line, jobs), daemon=True).start()
+    threading.Thread(target=_send, args=(line, answers), daemon=True).start()
+    try:
+        runner = opener()
+        answers.put(("ready", None))
+        serve(runner, jobs, answers)
+    except BertcliError as error:
+        answers.put(("error", error))
+        threading.Event().wait()  # the parent reads it, and ends this process
+
+
+def serve(runner: Runner, jobs: Queue[Job], answers: Queue[tuple[str, Any]]) -> NoReturn:
+    """Answer jobs in their order; those that are there are begun before the first is waited for."""
+    begun: deque[Work] = deque()
+    while True:
+        while not (begun and jobs.empty()):
+            begun.append(runner.run(*jobs.get()))
+        found = result_of(begun.popleft(), lambda message: answers.put(("warning", message)))
+        answers.put(("vectors", found))
+
+
+def _receive(line: Connection, jobs: Queue[Job]) -> None:
+    """Read at all times, so that the parent never waits; end with the parent."""
+    try:
+        while True:
+            jobs.put(line.recv())
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _send(line: Connection, answers: Queue[tuple[str, Any]]) -> None:
+    """Write beside the work, as the parent may be busy with the disk."""
+    try:
+        while True:
+            line.send(answers.get())
+    except OSError:
+        os._exit(1)

@@ -26,7 +26,7 @@ from bertcli.records.records import Record
 from bertcli.vectors.components import Components, cosines
 from bertcli.vectors.corpus import CorpusTexts, Texts
 from bertcli.vectors.nearest import refuse_infinite, unit
-from bertcli.vectors.reading import Array, floats
+from bertcli.vectors.reading import Array, floats, put_aside
 from bertcli.vectors.search import Search
 
 
@@ -62,7 +62,8 @@ class Duplicates:
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
         with TemporaryDirectory() as folder:
-            vectors = self._units(Path(folder, "vectors"))
+            found = put_aside(self._units(), Path(folder, "vectors"))
+            vectors = np.zeros((0, 1), np.float32) if found is None else found
             self.records = len(vectors)
             components = Components(vectors, self.options.threshold)
             for done in components:
@@ -72,7 +73,7 @@ class Duplicates:
             texts = CorpusTexts(str(self.search.options.vectors), self._reader)
             self.texts = texts.at(rows, self.records)
             self.groups = [self._group(vectors, rows) for rows in groups]
-            del vectors, components  # Windows removes no file that is mapped
+            del found, vectors, components  # Windows removes no file that is mapped
 
     @property
     def dropped(self) -> set[int]:
@@ -124,17 +125,14 @@ class Duplicates:
             raise ValueError("no texts")
         return self.search.reader
 
-    def _units(self, place: Path) -> Array:
-        """Write the vectors, of length 1 in float32, where they can be read in any order."""
-        path, width, count = str(self.search.options.vectors), 0, 0
-        with open(place, "wb") as file:
-            for block in floats(path, self.search.embedder.nothing.shape[-1]):
-                refuse_infinite(block, count)
-                width, count = block.shape[1], count + len(block)
-                file.write(unit(block).astype(np.float32).tobytes())
-        if not count:
-            return np.zeros((0, 1), np.float32)
-        return np.memmap(place, np.float32, "r", shape=(count, width))
+    def _units(self) -> Iterator[Array]:
+        """Yield the vectors, of length 1. Raises InputError for one that is not finite."""
+        count = 0
+        width = self.search.embedder.nothing.shape[-1]
+        for block in floats(str(self.search.options.vectors), width):
+            refuse_infinite(block, count)
+            count += len(block)
+            yield unit(block)
 
     def _group(self, vectors: Array, rows: Array) -> DuplicateGroup:
         keep = int(rows[0])

@@ -110,7 +110,7 @@ def begin(
                 _check_made(target, files, journal.manifest)
             return Sink(target, files, journal)
         if target.resume and files.output.exists():
-            made = _finished(target, files, now)
+            made = _unchanged(target, files, now)
             _same_inputs(target, made, (yield from inputs.described()))
             return Sink(target, files, Journal(now), done=made)
         _refuse_remains(target, files)
@@ -161,19 +161,17 @@ def _refuse_remains(target: Target, files: Files) -> None:
             raise OutputError(f"{name}: already exists", "give --overwrite, or another name")
 
 
-def _finished(target: Target, files: Files, now: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest of an output that this very command made. Raises OutputError else."""
-    made = dict(manifest_in(read_bytes(files.manifest, OutputError), str(files.manifest)))
-    if not isinstance(was := made.get("fingerprint"), dict):
-        raise not_resumable(str(target.path))
-    refuse_changes(str(target.path), was, now)
-    return _unchanged(target, files)
+def _unchanged(
+    target: Target, files: Files, now: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the manifest of an output that is as it was made, ``now`` by this very command.
 
-
-def _unchanged(target: Target, files: Files) -> dict[str, Any]:
-    """Return the manifest of an output that is as it was made. Raises OutputError else."""
+    Raises OutputError else.
+    """
     made = dict(manifest_in(read_bytes(files.manifest, OutputError), str(files.manifest)))
     was, digest = made.get("fingerprint"), made.get("sha256")
+    if isinstance(was, dict) and now is not None:
+        refuse_changes(str(target.path), was, now)
     if not isinstance(was, dict) or not isinstance(digest, str):
         raise not_resumable(str(target.path))
     expected: dict[Path, Any] = {files.output: digest}

@@ -11,7 +11,7 @@ fewer of very long vectors, so the blocks of two files of one width lie side by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,16 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
                 f"{path}: holds {block.dtype}, which cannot be converted without its manifest",
                 f"keep {manifest_beside(Path(path)).name} next to it, or write float32",
             )
+
+
+def put_aside(blocks: Iterable[Array], place: Path) -> Array | None:
+    """Write vectors to a file, in float32, where they can be read in any order; None for none."""
+    count, shape = 0, ()
+    with open(place, "wb") as file:
+        for block in blocks:
+            count, shape = count + len(block), block.shape[1:]
+            file.write(block.astype(np.float32, copy=False).tobytes())
+    return np.memmap(place, np.float32, "r", shape=(count, *shape)) if count else None
 
 
 def manifest_of(path: str) -> dict[str, Any] | None:
@@ -167,10 +177,6 @@ def _rows_of_a_block(path: str, shape: Sequence[int]) -> int:
     return max(1, min(ROWS, WIDEST // max(1, width)))
 
 
-def _jsonl(path: str) -> Iterator[Array]:
-    return read_arrays(path, FIELD, ROWS)
-
-
 def _csv(path: str) -> Iterator[Array]:
     for records in Reader(Source(paths=(path,), text_field=FIELD)).blocks():
         if records:
@@ -192,7 +198,7 @@ READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
     "npy": _array,
     "npz": _array,
     "safetensors": _array,
-    "jsonl": _jsonl,
+    "jsonl": lambda path: read_arrays(path, FIELD, ROWS),
     "csv": _csv,
     "parquet": _parquet,
 }

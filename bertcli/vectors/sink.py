@@ -72,17 +72,14 @@ class Target:
             return True
         if self.terms:
             return False
-        return (self.many or self.lists_ids) and self.form not in (*WITH_FIELDS, *self._with_ids)
+        beside_ids = self.form == "npz" and not (self.many or self.places)
+        return (self.many or self.lists_ids) and not (beside_ids or self.form in WITH_FIELDS)
 
     @property
     def only_ids(self) -> bool:
         """Whether of all fields of a record its id alone is written, where it has one."""
         alone = self.terms is not None and self.form not in WITH_FIELDS
         return alone or (self.lists_ids and not self.every_id)
-
-    @property
-    def _with_ids(self) -> tuple[str, ...]:
-        return () if self.many or self.places else ("npz",)
 
     def check(self) -> None:
         """Raise OutputError or UsageError for what can never be written."""
@@ -243,8 +240,8 @@ class Sink:
         spool = self._open
         with explained(self.target.path), self._hopeless():
             many, ids = self.target.many, self.target.lists_ids and spool.meta_bytes > 0
-            rows = Rows(self.files, spool.rows, tuple(spool.shape), many, ids)
-            rows = replace(rows, terms=self.target.terms)
+            shape, terms = tuple(spool.shape), self.target.terms
+            rows = Rows(self.files, spool.rows, shape, many, ids, terms=terms)
             rows, ranges = at_precision(rows, self.target.precision)
             spool.sync()
             spool.close()  # Windows moves no open file

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -247,7 +247,7 @@ class Rows:
                 ends = list(accumulate(meta[STOP] - meta[START] for meta in metas if self.many))
                 rows = ends[-1] if self.many else len(metas)
                 vectors = self.convert(self._read(file, rows))
-                yield metas, _divided(vectors, ends) if self.many else vectors
+                yield metas, np.split(vectors, ends[:-1]) if self.many else vectors
 
     def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
@@ -277,8 +277,3 @@ def _within(metas: Iterator[Row], most: int) -> Iterator[list[Row]]:
         held.append(meta)
     if held:
         yield held
-
-
-def _divided(vectors: np.ndarray, ends: Sequence[int]) -> list[np.ndarray]:
-    """Return the rows of each record."""
-    return [vectors[start:end] for start, end in pairwise([0, *ends])]

@@ -23,7 +23,7 @@ from bertcli.inference.progress import Ran
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenizeRun, each_of
 from bertcli.vectors.fingerprint import TextDigests
 from bertcli.vectors.journal import Files
-from bertcli.vectors.reading import floats
+from bertcli.vectors.reading import floats, put_aside
 from bertcli.vectors.spool import DIGEST
 
 
@@ -50,17 +50,14 @@ class KnownVectors:
             yield cls({}, nothing, digests)
             return
         with TemporaryDirectory() as folder:
-            place, count = Path(folder, "vectors"), 0
-            with open(place, "wb") as file:
-                for block in floats(str(files.output), nothing.shape[-1]):
-                    if block.shape[1:] == nothing.shape[1:]:
-                        count += len(block)
-                        file.write(block.tobytes())
-            if not count:  # of another width
+            blocks = floats(str(files.output), nothing.shape[-1])
+            fit = (block for block in blocks if block.shape[1:] == nothing.shape[1:])
+            vectors = put_aside(fit, Path(folder, "vectors"))
+            if vectors is None:  # of another width
                 yield cls({}, nothing, digests)
                 return
-            vectors = np.memmap(place, np.float32, "r", shape=(count, *nothing.shape[1:]))
-            yield cls({key: row for key, row in rows.items() if row < count}, vectors, digests)
+            known = {key: row for key, row in rows.items() if row < len(vectors)}
+            yield cls(known, vectors, digests)
             del vectors  # Windows removes no file that is mapped
 
     def windows(self, embedder: Embedder, run: TokenizeRun) -> Iterator[EmbedWindow]:

@@ -25,8 +25,7 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
 from bertcli.inference.encoder import Encoder
-from bertcli.inference.pool import ProcessPool
-from bertcli.inference.pool_worker import serve
+from bertcli.inference.pool import ProcessPool, serve
 from bertcli.inference.progress import Progress, Ran
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
