@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,8 @@ class Target:
             )
         if self.path.is_dir():
             raise OutputError(f"{self.path}: is a folder", "name a file in it")
+        if os.path.islink(os.path.realpath(self.path)):
+            raise OutputError(f"{self.path}: circular symlink")
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise OutputError(
                 f"{self.path}: is a device or pipe, where nothing can be resumed",

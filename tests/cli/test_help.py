@@ -33,6 +33,17 @@ def test_help_is_readable_at_every_width(command, option):
         assert not [line for line in lines if line != line.rstrip()]
 
 
+def test_a_terminal_of_few_columns_has_help_all_the_same():
+    for width in (0, 1, 8, 20):
+        assert "--output" in "".join(page("embed", "--help", width)).replace(" ", "")
+
+
+def test_help_without_docstrings():
+    """As `python -OO` leaves none; what the options do is still said."""
+    about, notes, examples = parts_of("")
+    assert (about, notes, examples) == ("", [], [])
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_short_help_is_a_screen_with_examples_and_what_people_use(command):
     short, whole = page(command, "-h", 80), page(command, "--help", 80)

@@ -100,3 +100,8 @@ def test_what_is_typed_is_answered_however_long(monkeypatch):
         assert limit.take(texts) == texts[:shown]
         assert limit.more == 50 - shown
     assert DrawnTexts.of(["file.txt"]).texts == 20
+
+
+def test_a_table_where_the_number_of_columns_is_given_as_zero():
+    out = good("tokenize", "hi", "-f", "table", COLUMNS="0").out
+    assert "7632" in out and out == good("tokenize", "hi", "-f", "table", COLUMNS="100").out

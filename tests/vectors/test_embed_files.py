@@ -133,6 +133,15 @@ def test_an_output_that_is_there_is_refused_before_anything_is_computed(tmp_path
     assert out.read_text() == "precious"
 
 
+@pytest.mark.parametrize("command", ["embed", "tokenize"])
+def test_a_link_that_leads_to_itself_is_no_place_for_an_output(tmp_path, command):
+    (one := tmp_path / "a.jsonl").symlink_to(tmp_path / "b.jsonl")
+    (tmp_path / "b.jsonl").symlink_to(one)
+    for more in ([], ["--overwrite"]):
+        assert "circular symlink" in bad(command, "hi", "-q", "-m", TINY, "-o", one, *more).error
+    assert one.is_symlink()
+
+
 def test_results_do_not_replace_the_vectors_that_they_are_made_of(tmp_path, texts):
     for argv in (("similar", "hi", "--corpus", texts), ("duplicates", texts)):
         both = tmp_path / f"{argv[0]}.parquet"

@@ -19,6 +19,7 @@ from bertcli.cli.display.console import print_text, stdout_is_terminal
 
 MESSAGES = "Messages and help"  # the last panel
 WIDEST = 100  # columns: longer lines are hard to read
+NARROWEST = 16  # what is narrower has no room beside the names
 LEFT = 28  # columns of names, at most
 ROOM = 39  # columns of what is said of them, at least: the longest word fits
 JOINED = "\u00a0"  # a space where no line ends
@@ -66,7 +67,7 @@ GROUP_HELP = {"help_all": _option("Show this help.", _show_all, "--help", "-h")}
 
 def show_help(ctx: typer.Context, *, everything: bool) -> None:
     """Print the help of a command, and exit."""
-    width = min(WIDEST, shutil.get_terminal_size().columns)
+    width = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns))
     print_text("\n".join(_Page(ctx, width, everything).lines()))
     raise typer.Exit
 
@@ -174,7 +175,7 @@ def parts_of(docstring: str) -> tuple[str, list[str], list[str]]:
     texts: list[str] = []
     examples: list[str] = []
     for paragraph in re.split(r"\n\s*\n", docstring.strip("\n")):
-        lines = paragraph.splitlines()
+        lines = paragraph.splitlines() or [""]  # python -OO leaves no docstring
         if lines[0].startswith("$ "):
             examples += [line.strip()[2:] for line in lines]
         elif lines[0].endswith(":"):

@@ -31,6 +31,8 @@ class Screen(Console):
         super().__init__(
             stderr=stderr, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False
         )
+        if not self.width:  # COLUMNS=0, as some programs tell those that they start
+            self.width = PIPED
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text without control characters, in one line."""
