@@ -113,6 +113,9 @@ class LoadedTokenizer:
 
     def beyond(self, rows: int) -> tuple[str, int] | None:
         """Return the first token, and its id, that a table of so many rows does not have."""
+        size = self.core.get_vocab_size()
+        if size <= rows and all(map(self.core.id_to_token, range(size))):
+            return None  # no id is left out, so there is none beyond them; a dict takes longer
         vocabulary = self.core.get_vocab()
         if max(vocabulary.values(), default=-1) < rows:
             return None

@@ -6,13 +6,16 @@ The bytes are those of sentence-transformers 6.2, quantize_embeddings.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertcli.errors import PrecisionError, UsageError
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 RANGED = ("int8", "uint8")  # precisions that need the range of every dimension

@@ -383,6 +383,48 @@ def test_a_signal_in_code_that_stood_in_a_string(tmp_path, name, code):
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
 
+ENDED = """
+import atexit, threading
+import bertcli.cli.app
+from bertcli.__main__ import run
+
+class Lasting:
+    def __del__(self):
+        print("taken apart")
+
+def beside():
+    threading.main_thread().join()
+    print("beside")
+
+def main():
+    print("main")
+    threading.Thread(target=beside, daemon={daemon}).start()
+    return {code}
+
+lasting = Lasting()
+atexit.register(print, "at the end")
+bertcli.cli.app.main = main
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "daemon", "said"),
+    [
+        (0, True, ["main", "at the end"]),
+        (0, False, ["main", "beside", "at the end", "taken apart"]),
+        (1, False, ["main", "beside", "at the end", "taken apart"]),
+    ],
+)
+def test_a_run_that_succeeded_ends_at_once(code, daemon, said):
+    """It takes nothing apart, but waits for what Python waits for, and loses no output."""
+    script = ENDED.format(code=code, daemon=daemon)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, env=environment(), timeout=DEADLINE / 2
+    )
+    assert (done.returncode, done.stdout.decode().splitlines(), done.stderr) == (code, said, b"")
+
+
 TURNED = """
 import signal
 import bertcli.cli.app

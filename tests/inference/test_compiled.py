@@ -162,17 +162,18 @@ def test_once_it_is_compiled_nothing_imports_torch_nor_opens_a_socket(tmp_path, 
 
 
 STARTED = """
-import gc, json, sys
+import atexit, gc, json, sys
 from bertcli.__main__ import run
 
 def passes():
     return sum(some["collections"] for some in gc.get_stats())
 
+def tell():
+    print(json.dumps([passes() - before, *sys.modules]), file=sys.stderr, flush=True)
+
 before = passes()
-try:
-    run()
-finally:
-    print(json.dumps([passes() - before, *sys.modules]), file=sys.stderr)
+atexit.register(tell)
+run()
 """
 NEEDLESS = """
 cli.options.task cli.commands.tokenize checkpoints.tensors checkpoints.load embedding.sparse_config

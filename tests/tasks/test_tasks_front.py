@@ -307,6 +307,17 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused_before_any_text
     assert any("349 tokens, but only 347 word embeddings" in one for one in warnings)
 
 
+def test_a_token_beyond_the_embeddings_is_refused_where_an_id_is_left_out(tmp_path):
+    """A token that stands there twice has the later id: there are no more tokens than rows."""
+    folder = small(tmp_path / "model", "embed")
+    last = (folder / "vocab.txt").read_text().split()[-1]
+    with (folder / "vocab.txt").open("a") as file:
+        file.write(f"{last}\n")
+    done = call("embed", "a", "-m", folder)
+    assert done.code == 1
+    assert f"error: {folder}: token {last!r} has id 347, but" in done.err
+
+
 @pytest.mark.parametrize("command", ALL)
 def test_a_model_with_extra_embeddings_is_refused_by_name(command, tmp_path):
     folder = small(tmp_path / "model", command, extra_embeddings={"emotion": 3})
