@@ -34,7 +34,7 @@ from bertcli.checkpoints.comparison import (
 )
 from bertcli.checkpoints.load_report import LoadReport, report_on
 from bertcli.checkpoints.names import heads_in
-from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
+from bertcli.checkpoints.scan import bert_folder, find_config, read_config, require_weights
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensor_reader import TensorReader
 from bertcli.checkpoints.tensors import read_tensors
@@ -117,7 +117,10 @@ def _plan(
     if issubclass(made, BertWithHead) and not _tied(config, found, reader):
         config = replace(config, tie_word_embeddings=False)
     has_pooler = "pooler" in heads_in(found) if pooler is None else pooler
-    model = _empty(made, config, has_pooler)
+    try:
+        model = _empty(made, config, has_pooler)
+    except ModelError as bad:  # which knows of no files
+        raise ModelError(f"{find_config(folder)}: {bad}", bad.hint) from None
     return model, found, report_on(folder, config, made.__name__, _wanted(model), found)
 
 

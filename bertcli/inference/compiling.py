@@ -195,6 +195,12 @@ def _compare(graph: CompiledGraph, found: Any) -> None:
     for length in TRIED:
         columns = _tried(graph, length)
         right = _by_torch(graph, columns)
+        if not np.isfinite(right).all():
+            raise OpenvinoError(
+                "with NaN or infinity in its results, the model cannot be compared with what "
+                "OpenVINO compiles",
+                "bertcli inspect --verify checks the weights; --backend torch needs no comparison",
+            )
         with np.errstate(invalid="ignore"):
             wrong = np.abs(found(columns)[0] - right).max()
         if not wrong <= NEAR * max(1.0, np.abs(right).max()):

@@ -96,6 +96,19 @@ def test_bad_configs(folder, text, pattern):
         load(folder)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_act": "snake"}, "hidden_act 'snake' is unknown"),
+        ({"num_attention_heads": 5}, "is not a multiple of num_attention_heads 5"),
+        ({"pad_token_id": 99999}, "pad_token_id 99999 is outside the vocabulary of"),
+    ],
+)
+def test_values_that_no_model_is_made_with_name_their_file(folder, changes, said):
+    set_config(folder, **changes)
+    refused(folder, f"{re.escape(str(folder / 'config.json'))}: .*{said}")
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "pytorch_model.bin"])
 def test_a_symlink_loop(folder, name):
     if name == "pytorch_model.bin":

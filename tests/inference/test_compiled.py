@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from front import DEADLINE, NO_BYTECODE, bad, call, environment, good, process, start
 from hostile import REAL
+from safetensors.numpy import load_file, save_file
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
@@ -568,6 +570,17 @@ def test_auto_takes_torch_where_openvino_gives_other_numbers(tmp_path, monkeypat
     assert files(tmp_path) == []
     done = bad(*EMBED, BERTCLI_CACHE=str(tmp_path))
     assert done.error.startswith("compiled by OpenVINO, the model is off by ")
+
+
+def test_weights_with_nan_are_not_blamed_on_openvino(tmp_path):
+    shutil.copytree(TINY, folder := tmp_path / "nan")
+    weights = load_file(folder / "model.safetensors")
+    for name in weights:
+        weights[name] = np.full_like(weights[name], np.nan)
+    save_file(weights, folder / "model.safetensors")
+    argv = ("embed", "-q", "hi", "-m", folder, "--backend", "openvino")
+    done = bad(*argv, BERTCLI_CACHE=str(tmp_path / "cache"))
+    assert "NaN or infinity in its results" in done.error and "inspect --verify" in done.hint
 
 
 def test_auto_needs_no_torch_once_it_is_compiled(cache):
