@@ -6,10 +6,11 @@ worker.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError
@@ -30,33 +31,8 @@ if TYPE_CHECKING:
     from bertcli.embedding.options import EmbedOptions
 
 About = Mapping[str, Any]
+Signed = tuple[Tokenizer, dict[str, str]]  # a tokenizer, and the sha256 of its files
 Seen = Callable[[TokenCounts], None]  # gets the counts of a shard so far
-
-
-class ShardWork(Protocol):
-    """A job that is ready."""
-
-    @property
-    def made_by(self) -> dict[str, Any]:
-        """What the bytes of an output depend on, besides the input."""
-
-    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
-        """Make a file, and its manifest, which holds ``about``."""
-
-
-class ShardJob(Protocol):
-    """What to do with each shard."""
-
-    @property
-    def source(self) -> Source:
-        """How the files are read."""
-
-    @property
-    def overwrite(self) -> bool:
-        """Whether to replace the outputs of an earlier run."""
-
-    def open(self) -> ShardWork:
-        """Load what is needed."""
 
 
 @dataclass(frozen=True)
@@ -73,103 +49,106 @@ class Model:
 
 
 @dataclass(frozen=True)
-class EmbedJob:
-    """Texts to vectors."""
+class ShardJob(ABC):
+    """What to do with each shard, and how the files are read."""
 
     model: Model
     source: Source
+    overwrite: bool = field(default=False, kw_only=True)  # the outputs of an earlier run
+
+    @abstractmethod
+    def open(self) -> Any:
+        """Load what is needed: `loaded` below."""
+
+    @abstractmethod
+    def made_by(self, loaded: Any) -> dict[str, Any]:
+        """Return what the bytes of an output depend on, besides the input."""
+
+    @abstractmethod
+    def make(self, loaded: Any, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        """Make a file, and its manifest, which holds ``about``."""
+
+
+@dataclass(frozen=True)
+class EmbedJob(ShardJob):
+    """Texts to vectors."""
+
     options: EmbedOptions
     form: str
     precision: str = "float32"
     threads: int | None = None
-    overwrite: bool = False
 
-    def open(self) -> ShardWork:
+    def open(self) -> Embedder:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
         from bertcli.inference.devices import refuse_several
 
         refuse_several(self.options.device, "--gpus-per-worker spreads the work of an engine")
         options = replace(self.options, threads=self.threads)
-        return _Embedding(self, Embedder.open(self.model.find(MODEL_FILES), options))
+        return Embedder.open(self.model.find(MODEL_FILES), options)
 
-
-@dataclass(frozen=True)
-class _Embedding:
-    job: EmbedJob
-    embedder: Embedder
-
-    @property
-    def made_by(self) -> dict[str, Any]:
+    def made_by(self, loaded: Embedder) -> dict[str, Any]:
+        """Return what the bytes of vectors depend on, besides the texts."""
         from bertcli.vectors.fingerprint import made_by
 
-        return {**made_by(self.embedder), "precision": self.job.precision}
+        return {**made_by(loaded), "precision": self.precision}
 
-    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+    def make(
+        self, loaded: Embedder, reader: Reader, output: Path, about: About, seen: Seen
+    ) -> None:
+        """Write vectors, and their manifest."""
         from bertcli.inference.progress import Ran
         from bertcli.vectors.run import EmbedRun
         from bertcli.vectors.sink import Target
 
-        again = self.job.overwrite
         target = Target(
             output,
-            self.job.form,
-            self.job.precision,
-            resume=not again,
-            overwrite=again,
-            many=self.job.options.per_token,
+            self.form,
+            self.precision,
+            resume=not self.overwrite,
+            overwrite=self.overwrite,
+            many=self.options.per_token,
             ids=True,
             every_id=True,
         )
-        writing = EmbedRun(self.embedder, reader, target, about)
+        writing = EmbedRun(loaded, reader, target, about)
         for step in writing:
             if isinstance(step, Ran):
                 seen(writing.tally)
 
 
 @dataclass(frozen=True)
-class TokenizeJob:
+class TokenizeJob(ShardJob):
     """Texts to token ids."""
 
-    model: Model
-    source: Source
     layout: Layout
     form: str
     extra: tuple[str, ...] = ()
     parse_special: bool = True
     window: int = WINDOW  # records that are padded together
-    overwrite: bool = False
 
-    def open(self) -> ShardWork:
-        """Load the tokenizer."""
+    def open(self) -> Signed:
+        """Load the tokenizer; and the digests of its files."""
         folder = self.model.find(TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
         place = bert_folder(folder.path)
         names = [name for name in TOKENIZER_FILES if (place / name).is_file()]
-        return _Tokenizing(self, tokenizer, {name: sha256(place / name) for name in sorted(names)})
+        return tokenizer, {name: sha256(place / name) for name in sorted(names)}
 
-
-@dataclass(frozen=True)
-class _Tokenizing:
-    job: TokenizeJob
-    tokenizer: Tokenizer
-    files: dict[str, str]
-
-    @property
-    def made_by(self) -> dict[str, Any]:
-        job = self.job
+    def made_by(self, loaded: Signed) -> dict[str, Any]:
+        """Return what the bytes of token ids depend on, besides the texts."""
         return {
-            "model": job.model.name,
-            "tokenizer": self.files,
-            "layout": asdict(job.layout),
-            "extra": job.extra,
-            "parse_special": job.parse_special,
+            "model": self.model.name,
+            "tokenizer": loaded[1],
+            "layout": asdict(self.layout),
+            "extra": self.extra,
+            "parse_special": self.parse_special,
         }
 
-    def __call__(self, reader: Reader, output: Path, about: About, seen: Seen) -> None:
-        job = self.job
-        task = Task(job.layout, job.extra, job.form)
-        run = task.run(reader, self.tokenizer, job.window)
+    def make(self, loaded: Signed, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+        """Write token ids, and their manifest."""
+        task = Task(self.layout, self.extra, self.form)
+        run = task.run(reader, loaded[0], self.window)
         made = TokenOutput(run, task)
         manifest = Files.of(output).manifest
         put_json(manifest, about)  # what is killed behind this line may be replaced
@@ -186,7 +165,7 @@ class _Tokenizing:
                 **about,
                 "bertcli": __version__,
                 "output": output.name,
-                "format": job.form,
+                "format": self.form,
                 "counts": asdict(run.tally) | {"skipped": reader.skipped},
                 "rows": run.tally.records,
                 "sha256": sha256(output),

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,7 +17,7 @@ from bertcli.files.digests import sha256
 from bertcli.files.side_files import beside, manifest_beside
 from bertcli.files.typed_json import JsonObject, as_json
 from bertcli.ray import locations
-from bertcli.ray.jobs import ShardJob, ShardWork
+from bertcli.ray.jobs import ShardJob
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import TokenCounts
@@ -62,14 +62,14 @@ class ShardWorker:
     seen: Callable[[Shard, str, TokenCounts], None]
 
     @cached_property
-    def work(self) -> ShardWork:
-        """The job, made ready by the first shard, so that a failure has somebody to tell."""
+    def loaded(self) -> Any:
+        """What the job needs, loaded by the first shard, so that a failure has somebody to tell."""
         return self.job.open()
 
     @cached_property
     def made_by(self) -> dict[str, Any]:
         """What the bytes of every shard depend on."""
-        return as_json(self.work.made_by)
+        return as_json(self.job.made_by(self.loaded))
 
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
@@ -97,10 +97,9 @@ class ShardWorker:
         path = str(locations.fetch(shard.source, scratch))
         letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
         reader = Reader(replace(self.job.source, paths=(path,)), letters)
+        about, seen = {"shard": now}, partial(self.seen, shard, self.name)
         try:
-            self.work(
-                reader, output, {"shard": now}, lambda tally: self.seen(shard, self.name, tally)
-            )
+            self.job.make(self.loaded, reader, output, about, seen)
         except BertcliError as error:
             said = str(error).replace(path, public(shard.source))
             raise type(error)(said, error.hint) from None
