@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertcli.errors import ModelError
@@ -46,35 +46,22 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(map(is_text, value))
 
 
-def _tables(value: Any) -> bool:
-    """Modules get these names, which may not contain a dot."""
-    return isinstance(value, Mapping) and all(
-        is_text(name) and name and "." not in name and SIZE.holds(size)
-        for name, size in value.items()
-    )
+def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return what tells whether a value is an object of such keys and values."""
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, Mapping) and all(of(key) and to(it) for key, it in value.items())
+
+    return holds
 
 
-def _fields(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(is_text, (*value, *value.values())))
+def _is_table(name: Any) -> bool:
+    """Tell whether a module may have this name, which cannot contain a dot."""
+    return bool(is_text(name) and name and "." not in name)
 
 
-def _heads(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        _is_index(layer) and isinstance(heads, list | tuple) and all(map(COUNT.holds, heads))
-        for layer, heads in value.items()
-    )
-
-
-def _labels(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        _is_index(index) and _is_label(label) for index, label in value.items()
-    )
-
-
-def _label_ids(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        _is_label(label) and _is_index(index) for label, index in value.items()
-    )
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(COUNT.holds, value))
 
 
 def _is_label(value: Any) -> bool:
@@ -117,13 +104,17 @@ CHECKS: Mapping[str, Check] = {
     "use_cache": SWITCH,
     "tie_word_embeddings": SWITCH,
     "architectures": Check(_texts, "a list of strings"),
-    "id2label": Check(_labels, "an object of labels by number"),
-    "label2id": Check(_label_ids, "an object of labels and their numbers"),
+    "id2label": Check(_mapping(_is_index, _is_label), "an object of labels by number"),
+    "label2id": Check(_mapping(_is_label, _is_index), "an object of labels and their numbers"),
     "num_labels": whole_number(1, 10**6),
     "problem_type": TEXT,
-    "pruned_heads": Check(_heads, "an object of layers and lists of heads"),
-    "extra_embeddings": Check(_tables, "an object of names without dots, and sizes"),
-    "extra_fields": Check(_fields, "an object of names and fields"),
+    "pruned_heads": Check(
+        _mapping(_is_index, _are_counts), "an object of layers and lists of heads"
+    ),
+    "extra_embeddings": Check(
+        _mapping(_is_table, SIZE.holds), "an object of names without dots, and sizes"
+    ),
+    "extra_fields": Check(_mapping(is_text, is_text), "an object of names and fields"),
     "emotion_vocab_size": SIZE,
     "syllable_vocab_size": SIZE,
     "model_type": TEXT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -71,11 +71,7 @@ def _merged(nodes: Iterator[Node]) -> Iterator[Node]:
         if not key or len(found) == 1:
             yield from found
             continue
-        first, last = found[0], found[-1]
-        name, times = f"{first.name}-{last.name}", len(found)
-        yield Node(
-            name, first.kind, first.detail, first.shapes, first.parameters, first.children, times
-        )
+        yield replace(found[0], name=f"{found[0].name}-{found[-1].name}", times=len(found))
 
 
 def _alike(node: Node) -> str:

@@ -2,13 +2,13 @@
 
 - `vocabulary` trains a WordPiece vocabulary (`bertcli pretrain vocab`).
 - `prepare` turns a corpus into a folder of instances: `documents` (tokenized, on disk) ->
-  `instances` (sentence pairs, masks) -> `instance_rows` (arrays) -> `shards` (the folder, also
-  read); `statistics` counts what they are like.
+  `instances` (sentence pairs, masks) -> arrays in `shards` (the folder, also read);
+  `statistics` counts what they are like.
 - `run` trains a task: `loop` (one optimizer step over `batches`) with the losses of its
   `objective`, `checkpoints`, `log`; `options` are its numbers, `ranks` the processes.
 - `pretraining` is the task of such a folder, with its `configuration` and `pretraining_losses`.
 - `fine_tuning` is the task of labelled texts: read and checked by `labelled_texts`, as
-  arrays in `token_rows`, with the losses of a `label_objective` (of words: `tag_objective`, of
+  arrays in `batches`, with the losses of a `label_objective` (of words: `tag_objective`, of
   answers: `span_objective`); `frozen` is that of a head alone over vectors that are computed once
   and kept; `pairs` (with `pair_objective`) that of an embedding model. `result`
   describes the model.

@@ -31,6 +31,7 @@ from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.training.batches import TokenRows
 from bertcli.training.checkpoints import put_model
 from bertcli.training.label_objective import LabelLoss, LabelObjective, text_logits
 from bertcli.training.labelled_texts import LabelledTexts
@@ -39,7 +40,6 @@ from bertcli.training.options import FineTuningJob, TrainingOptions
 from bertcli.training.result import RunSummary, put_description
 from bertcli.training.span_objective import SpanObjective, span_rows
 from bertcli.training.tag_objective import TagObjective, tagged_rows
-from bertcli.training.token_rows import TokenRows
 
 HeadedBert: TypeAlias = (
     BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering

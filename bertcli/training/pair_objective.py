@@ -20,10 +20,9 @@ from torch.nn import functional as F
 from bertcli.embedding.pooling import pool
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.models.bert import BertModel
-from bertcli.training.batches import Columns, in_batches, token_batch
+from bertcli.training.batches import Columns, TokenRows, in_batches, token_batch
 from bertcli.training.objective import Objective, StepParts, states, tensor
 from bertcli.training.ranks import Ranks
-from bertcli.training.token_rows import TokenRows
 
 SCALE = 20.0  # of cosines, in both losses
 BLOCK = 1024  # texts that are compared with all others together

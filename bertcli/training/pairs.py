@@ -22,13 +22,13 @@ from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.training.batches import TokenRows
 from bertcli.training.checkpoints import put_model
 from bertcli.training.fine_tuning import FineTuningTask, check_layers, freeze_below
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.options import FineTuningJob, TrainingOptions
 from bertcli.training.pair_objective import NONE, PairObjective
 from bertcli.training.result import RunSummary
-from bertcli.training.token_rows import TokenRows
 
 
 @dataclass(frozen=True, kw_only=True)

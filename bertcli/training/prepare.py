@@ -27,7 +27,6 @@ from bertcli.records.reader import Reader
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.documents import Documents, tokenized
-from bertcli.training.instance_rows import WRITERS, row_type
 from bertcli.training.instances import (
     SPECIAL,
     Instance,
@@ -38,13 +37,13 @@ from bertcli.training.instances import (
     instance,
     pairs,
 )
-from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA
+from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA, WRITERS, row_type
 from bertcli.training.statistics import Statistics
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.training.instance_rows import Array
+    from bertcli.training.shards import Array
 
 TOKENIZER = tuple(dict.fromkeys(("vocab.txt", *TOKENIZER_PARTS)))  # in the order of the index
 OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # names of the files in the folder

@@ -23,10 +23,9 @@ from bertcli.models.heads import BertForQuestionAnswering
 from bertcli.records.examples import AnswerSpan, Example
 from bertcli.tasks.spans import Choosing
 from bertcli.tokenizing.columns import Encoded, span
-from bertcli.training.batches import Columns, in_batches, token_batch
+from bertcli.training.batches import Columns, TokenRows, in_batches, token_batch
 from bertcli.training.objective import Objective, states, tensor
 from bertcli.training.ranks import Ranks
-from bertcli.training.token_rows import TokenRows
 
 
 def span_rows(items: Sequence[Encoded], examples: Sequence[Example]) -> TokenRows:

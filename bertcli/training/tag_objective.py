@@ -17,11 +17,10 @@ from bertcli.evaluation.entities import TagPredictions
 from bertcli.models.heads import BertForTokenClassification
 from bertcli.tasks.word_windows import own_words
 from bertcli.tokenizing.columns import Encoded
-from bertcli.training.batches import Columns, in_batches, token_batch
+from bertcli.training.batches import Columns, TokenRows, in_batches, token_batch
 from bertcli.training.label_objective import LabelLoss
 from bertcli.training.objective import Objective, states, tensor
 from bertcli.training.ranks import Ranks
-from bertcli.training.token_rows import TokenRows
 
 TAGS = "tags"  # a column of tokens: 0, or 1 + the number of the tag
 

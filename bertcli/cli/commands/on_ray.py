@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -95,11 +95,8 @@ def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
         counts = f"{len(now.done)} of {now.shards} shards  {now.records:,} texts  {rates}"
         bar.update(counts, len(now.done) / now.shards, seconds)
 
-    bar = ProgressBar()
-    try:
+    with closing(ProgressBar()) as bar:
         yield show
-    finally:
-        bar.stop()
 
 
 def _close(done: list[Done], console: Console) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -104,8 +104,8 @@ class Console:
             return
         from bertcli.cli.display.progress_bars import ProgressBar, texts_of_all
 
-        bar, size, records = ProgressBar(), size_on_disk(reader.source.paths), 0
-        try:
+        size, records = size_on_disk(reader.source.paths), 0
+        with closing(ProgressBar()) as bar:
             for batch in batches:
                 records += len(batch)
                 seconds = max(monotonic() - bar.start, 1e-9)
@@ -117,8 +117,6 @@ class Console:
                     share = records / len(reader.source.texts)
                 bar.update(counts, share, seconds)
                 yield batch
-        finally:
-            bar.stop()
 
     def watch(self, run: Iterable[Advance]) -> None:
         """Run to the end, with a progress bar when somebody watches for long."""
@@ -127,16 +125,14 @@ class Console:
             return
         from bertcli.cli.display.progress_bars import ProgressBar
 
-        bar, what, start = ProgressBar(), "", monotonic()
-        try:
+        what, start = "", monotonic()
+        with closing(ProgressBar()) as bar:
             for step in run:
                 if step.what != what:
                     what, start = step.what, monotonic()
                 seconds = max(monotonic() - start, 1e-9)
                 counts = f"{step.done:,} {what}  {step.done / seconds:,.0f} {what}/s"
                 bar.update(counts, step.share, seconds)
-        finally:
-            bar.stop()
 
     def follow(self, run: ModelRun, *, beside_output: bool = False) -> None:
         """Run a model to the end, with a progress bar, and with --verbose say what it came to."""
@@ -156,7 +152,7 @@ class Console:
                     bar.show()
         finally:
             if bar:
-                bar.bar.stop()
+                bar.bar.close()
         if progress.texts:
             texts = counted(progress.texts, "text", "texts")
             tokens = counted(progress.tokens, "token", "tokens")

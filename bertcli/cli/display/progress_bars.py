@@ -41,7 +41,7 @@ class ProgressBar:
         self.drawn.refresh()
         self.due = monotonic() + REFRESH_SECONDS
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Remove the bar."""
         if self.drawn:
             self.drawn.stop()
