@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,32 +37,28 @@ if TYPE_CHECKING:
 COLUMNS = ("input_ids", "token_type_ids")
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
 
-# A class -> its command, and a checkpoint that has its head.
-TASKS = {
-    "BertForMaskedLM": ("fill-mask", "bert-base-uncased"),
-    "BertForNextSentencePrediction": ("next-sentence", "bert-base-uncased"),
-    "BertForSequenceClassification": ("classify", "cross-encoder/ms-marco-TinyBERT-L2-v2"),
-    "BertForTokenClassification": ("tag", "dslim/bert-base-NER"),
-    "BertForQuestionAnswering": ("answer", "deepset/bert-base-cased-squad2"),
-    "BertForMultipleChoice": ("choose", "a BERT trained on SWAG"),
+
+class HeadKind(NamedTuple):
+    """A class of heads: its command, and a checkpoint that has one."""
+
+    command: str
+    example: str
+    extra: bool = False  # whether its texts may have ids of extra embeddings
+    whole: bool = False  # whether it judges a text by its first token
+    alike: bool = False  # layers have the same names in all of these: the config tells them apart
+
+
+TASKS: Mapping[str, HeadKind] = {
+    "BertForMaskedLM": HeadKind("fill-mask", "bert-base-uncased", True),
+    "BertForNextSentencePrediction": HeadKind("next-sentence", "bert-base-uncased", True, True),
+    "BertForSequenceClassification": HeadKind(
+        "classify", "cross-encoder/ms-marco-TinyBERT-L2-v2", True, True, True
+    ),
+    "BertForTokenClassification": HeadKind("tag", "dslim/bert-base-NER", True, alike=True),
+    "BertForQuestionAnswering": HeadKind("answer", "deepset/bert-base-cased-squad2"),
+    "BertForMultipleChoice": HeadKind("choose", "a BERT trained on SWAG", whole=True, alike=True),
 }
-COMMANDS = {command: kind for kind, (command, _) in TASKS.items()}
-ALIKE = (  # their layers have the same names: only the config tells them apart
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertForMultipleChoice",
-)
-WITH_EXTRA = (
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertForMaskedLM",
-    "BertForNextSentencePrediction",
-)
-WHOLE = (  # they judge a text by its first token
-    "BertForNextSentencePrediction",
-    "BertForSequenceClassification",
-    "BertForMultipleChoice",
-)
+COMMANDS = {known.command: kind for kind, known in TASKS.items()}
 
 
 @dataclass(frozen=True)
@@ -117,13 +113,13 @@ class Head(OpenModel):
         choice that this model or this machine cannot follow.
         """
         folder = bert_folder(found.path)
-        refuse_other_class(folder, kind, command or TASKS[kind][0])
+        refuse_other_class(folder, kind, command or TASKS[kind].command)
         spec = ModelSpec(
             folder,
             settings,
             kind,
             parse_special=settings.parse_special,
-            extra=kind in WITH_EXTRA,
+            extra=TASKS[kind].extra,
             one_device=True,
         )
         try:
@@ -180,7 +176,7 @@ def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
     if spec.kind != "BertForMaskedLM":
         own = own_layer(read_config(spec.folder), spec.kind)
         mean = own is not None and own.mean
-        return Reading(first=spec.kind in WHOLE and not mean, mean=mean)
+        return Reading(first=TASKS[spec.kind].whole and not mean, mean=mean)
     token = tokenizer.roles["mask_token"]
     mask = tokenizer.special_ids().get(token)
     if mask is None:
@@ -272,20 +268,20 @@ def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:
 def command_of(found: ModelFolder) -> str:
     """Return the command for the head that config.json names; "" for none."""
     named = next(iter(read_config(found.path).architectures), "")
-    return TASKS[named][0] if named in TASKS else ""
+    return TASKS[named].command if named in TASKS else ""
 
 
 def refuse_other_class(folder: Path, kind: str, command: str) -> None:
     """Raise a ModelError that names the command to take instead, where the config tells it."""
     config = read_config(folder)
     named = next(iter(config.architectures), "")
-    alike = kind in ALIKE or (kind == "BertForQuestionAnswering" and config.num_labels != 2)
-    if alike and named in ALIKE and named != kind:
+    alike = TASKS[kind].alike or (kind == "BertForQuestionAnswering" and config.num_labels != 2)
+    if alike and named in TASKS and TASKS[named].alike and named != kind:
         raise ModelError(
             f"{folder}: config.json says {config.family.their_class(named)}, and bertcli "
             f"{command} needs {config.family.their_class(kind)}",
-            f"bertcli {TASKS[named][0]} is for this model; bertcli {command} takes another "
-            f"--model, for example {TASKS[kind][1]}",
+            f"bertcli {TASKS[named].command} is for this model; bertcli {command} takes another "
+            f"--model, for example {TASKS[kind].example}",
         )
 
 
@@ -298,7 +294,7 @@ def refuse_without_head(folder: Path, kind: str) -> None:
     from bertcli.models.heads import ARCHITECTURES
 
     if is_pooled_head(folder):
-        command, example = TASKS[kind]
+        command, example = TASKS[kind][:2]
         raise ModelError(
             f"{folder}: scores labels of texts, and bertcli {command} needs {kind}",
             f"bertcli classify is for this model; bertcli {command} takes another --model, for "
@@ -309,8 +305,8 @@ def refuse_without_head(folder: Path, kind: str) -> None:
         where = report.files[0] if len(report.files) == 1 else folder
         raise ModelError(
             f"{where}: {'; '.join(report.faults())}",
-            f"give --model a checkpoint with that head, for example {TASKS[kind][1]}; this one "
-            f"can be loaded as {' or '.join(report.classes)}",
+            f"give --model a checkpoint with that head, for example {TASKS[kind].example}; this "
+            f"one can be loaded as {' or '.join(report.classes)}",
         )
 
 

@@ -39,7 +39,7 @@ class RerankTask:
     def __post_init__(self) -> None:
         head = self.head
         refuse_extra(head.runtime.spec.folder, head.runtime.config)
-        labels, example = len(head.labels), TASKS["BertForSequenceClassification"][1]
+        labels, example = len(head.labels), TASKS["BertForSequenceClassification"].example
         if labels != 1:
             raise ModelError(
                 f"{head.runtime.spec.folder}: gives a pair {labels} scores, and rerank needs one",

@@ -17,7 +17,7 @@ from bertcli.cli.options.common import (
     SpecialTokens,
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
-from bertcli.cli.options.inputs import TextField, Texts, note_files
+from bertcli.cli.options.inputs import TextField, Texts, reader_of
 from bertcli.cli.options.task import TaskFileOptions
 from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
@@ -40,8 +40,7 @@ class ChunkTextOptions(OptionGroup):
 
     def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        note_files(self.texts or (), console)
-        return Reader(files.text_source(self, taken=taken), console.warn, console.note)
+        return reader_of(files.text_source(self, taken=taken), console, self.texts or ())
 
 
 class ChunkOptions(OptionGroup):

@@ -190,7 +190,7 @@ def _use(about: Any) -> str:
     dtype = about.get("dtype", "float32")
     computed = "" if dtype == "float32" else f", {dtype}"
     if about["kind"] in TASKS:
-        return TASKS[about["kind"]][0] + computed
+        return TASKS[about["kind"]].command + computed
     reading = about["reading"]
     layers = ",".join(map(str, reading["layers"]))
     what = "pooler" if about["pooler"] else "first tokens" if reading["first"] else "all tokens"

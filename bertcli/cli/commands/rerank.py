@@ -10,7 +10,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import OptionGroup, number
-from bertcli.cli.options.inputs import TextField, note_files
+from bertcli.cli.options.inputs import TextField, reader_of
 from bertcli.cli.options.task import CutOptions, TaskFileOptions
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
@@ -32,8 +32,7 @@ class RankedOptions(OptionGroup):
     def reader(self, files: TaskFileOptions, console: Console) -> Reader:
         """Return the reader of the texts: arguments, files or stdin."""
         source = files.text_source(self)
-        note_files((self.query, *source.texts), console)
-        return Reader(source, console.warn, console.note)
+        return reader_of(source, console, (self.query, *source.texts))
 
 
 def rerank(

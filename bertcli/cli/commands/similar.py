@@ -20,7 +20,7 @@ from bertcli.cli.options.inputs import (
     MaxRecordBytes,
     TextField,
     fields_asked,
-    note_files,
+    reader_of,
     source_paths,
 )
 from bertcli.errors import UsageError
@@ -94,7 +94,6 @@ class QueryOptions(OptionGroup):
             raise UsageError("--margin requires --mine")
         if self.mine:
             return self._pairs(console)
-        note_files(self.queries or (), console)
         source = Source(
             texts=tuple(self.queries or ()),
             paths=source_paths(self.input, given=bool(self.queries)),
@@ -103,7 +102,7 @@ class QueryOptions(OptionGroup):
             flags={self.query_field or "text": "--query-field"},
             asked=fields_asked(self, "query_field"),
         )
-        return Reader(source, console.warn, console.note)
+        return reader_of(source, console, self.queries or ())
 
     def _pairs(self, console: Console) -> Reader:
         """Return the reader of anchors, with positives as their pairs."""
@@ -118,7 +117,7 @@ class QueryOptions(OptionGroup):
             pair_field="positive",
             flags={anchor: "--query-field"},
         )
-        return Reader(source, console.warn, console.note)
+        return reader_of(source, console)
 
 
 class CorpusOptions(OptionGroup):
@@ -178,7 +177,7 @@ class CorpusOptions(OptionGroup):
         changes: dict[str, Any] = {"paths": tuple(self.corpus), "format": self.input_format}
         asked = fields_asked(self, "text_field", "id_field", "keep_fields")
         source = record(Source, self, **changes, keep=self.keep_fields, taken=TAKEN, asked=asked)
-        return Reader(source, console.warn, console.note)
+        return reader_of(source, console)
 
 
 class ScoreOptions(OptionGroup):

@@ -136,6 +136,12 @@ def note_files(texts: Sequence[str], console: Console) -> None:
         console.note(f"`{files[0]}` {are}; -i reads {'it' if len(files) == 1 else 'them'}")
 
 
+def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Reader:
+    """Return the reader of a source, and say which of these texts are also files."""
+    note_files(texts, console)
+    return Reader(source, console.warn, console.note)
+
+
 def _is_folder(text: str) -> bool:
     """Tell whether a text names a folder, not by chance as a single word may."""
     return os.path.basename(text) != text and os.path.isdir(text)
@@ -205,9 +211,8 @@ class InputOptions(OptionGroup):
 
     def reader(self, console: Console, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        source = self.source(**changes)
-        note_files((*(self.texts or ()), *(self.pair or ())), console)
-        return Reader(source, console.warn, console.note)
+        texts = (*(self.texts or ()), *(self.pair or ()))
+        return reader_of(self.source(**changes), console, texts)
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""

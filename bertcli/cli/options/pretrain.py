@@ -16,6 +16,7 @@ from bertcli.cli.options.inputs import (
     OnError,
     TextField,
     fields_asked,
+    reader_of,
     source_paths,
 )
 from bertcli.errors import UsageError
@@ -65,7 +66,7 @@ class PretrainCorpusOptions(OptionGroup):
             flags=dict.fromkeys(extra, "--extra"),
             asked=(*fields_asked(self, "text_field"), *(("--extra",) if extra else ())),
         )
-        return Reader(source, console.warn, console.note)
+        return reader_of(source, console)
 
 
 class FolderOptions(OptionGroup):

@@ -21,7 +21,7 @@ from bertcli.cli.options.inputs import (
     OnError,
     fields_asked,
     named_source,
-    note_files,
+    reader_of,
 )
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
@@ -141,9 +141,8 @@ class QuestionOptions(OptionGroup):
         elif self.context is None:
             changes |= {"pair_field": self.context_field, "single": False}
         objects = self.question is None and self.context is None
-        note_files([text for text in (self.question, self.context) if text], console)
         source = files.source(given=self.both, objects=objects, **changes)
-        return Reader(source, console.warn, console.note)
+        return reader_of(source, console, [*filter(None, (self.question, self.context))])
 
 
 class ChoiceOptions(OptionGroup):
@@ -186,9 +185,8 @@ class ChoiceOptions(OptionGroup):
                 self.choices_field: "--choices-field",
             }
             changes["keep"] = kept if kept == "*" else _named(kept, self.choices_field)
-        note_files(self.texts or (), console)
         source = files.source(given=bool(self.texts), objects=True, **changes)
-        return Reader(source, console.warn, console.note)
+        return reader_of(source, console, self.texts or ())
 
 
 def _named(names: str | None, further: str) -> str:
