@@ -7,7 +7,7 @@ name in transformers, and for `new` the code that comes with the files.
 from __future__ import annotations
 
 from bertcli.errors import ModelError
-from bertcli.families.family import QKV, WORD_HEAD, Family, classes
+from bertcli.families.family import QKV, Family, classes
 from bertcli.families.rope import LAYERS, rotary
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
 from bertcli.files.typed_json import POSITIVE, JsonObject
@@ -61,6 +61,11 @@ DEFAULTS = {
     "pad_token_id": 1,
     "max_position_embeddings": 8192,
 }
+HEAD = (
+    ("lm_head.dense", "cls.predictions.transform.dense"),
+    ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
+    ("lm_head.decoder", "cls.predictions.decoder"),
+)
 # As `new` calls them, and transformers when it saves a `gte`.
 BEFORE = (
     ("encoder.layer.#.attention.o_proj", "encoder.layer.#.attention.output.dense"),
@@ -87,7 +92,7 @@ GTE = Family(
         ("layers.#.mlp.gate_proj", GATE),
         ("layers.#.mlp.up_proj", UP),
         ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
-        *WORD_HEAD,
+        *HEAD,
     ),
     older=BEFORE,
     once_fused=STACKED,
@@ -99,7 +104,7 @@ NEW = GTE._replace(
     base="new",
     defaults={**DEFAULTS, "vocab_size": 30528, "pad_token_id": 0, "rope_theta": 10_000.0},
     structure=new_structure,
-    tensors=(*BEFORE, *WORD_HEAD),
+    tensors=(*BEFORE, *HEAD),
     older=(),
     fused=STACKED,
     once_fused={},
