@@ -79,10 +79,14 @@ class CompiledRunner(BatchRunner):
         return self.layout.lengths(texts.lengths)
 
     def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
-        """Yield the texts of each length of rows, the longest first."""
+        """Yield the texts of each length of rows, the longest first.
+
+        Those that are equally long stand side by side, and are pooled together.
+        """
         counts, lengths = np.array(self._read(texts)), self.counted(texts)
+        order = np.argsort(-texts.lengths, kind="stable")
         for length in sorted({*lengths.tolist()}, reverse=True):
-            alike = np.flatnonzero(lengths == length)
+            alike = order[lengths[order] == length]
             most = budget
             if self.spec.reading.token is not None:  # each of them becomes a row of logits
                 most = min(budget, int(MARKED // max(1, counts[alike].max()) * length))
