@@ -133,18 +133,17 @@ class Judge:
             pass
         return found.vectors.astype(np.float64)
 
+    def _head(self, kind: str) -> Head:
+        return Head.open(self.folder, kind, self.settings, self.tell)
+
     def _tags(self, examples: Sequence[Example]) -> Judged:
-        model = TagTask(
-            Head.open(self.folder, "BertForTokenClassification", self.settings, self.tell)
-        )
+        model = TagTask(self._head("BertForTokenClassification"))
         said = _of_texts(model.head, model.word_labels, examples, model.word_layout)
         truth = [example.target for example in examples]
         return Judged("tag", TagPredictions(truth, said))
 
     def _answers(self, examples: Sequence[Example]) -> Judged:
-        model = AnswerTask(
-            Head.open(self.folder, "BertForQuestionAnswering", self.settings, self.tell)
-        )
+        model = AnswerTask(self._head("BertForQuestionAnswering"))
         found = _of_texts(model.head, model.judge, examples, model.layout)
         said = [str(result.fields["answer"]) for result in found]
         return Judged("answer", AnswerPredictions([one.target.text for one in examples], said))

@@ -3,8 +3,8 @@
 A name is tried as a folder, then as a model that an installed package carries, then in the cache
 of Hugging Face, then on the hub. Only the last needs the network and `huggingface_hub`; the others
 import neither that nor the carrier, since `bertcli tokenize` has 150 ms in all. Begin with
-`finding`; `names` are the models known by name, `stored` those on this machine, `files` says which
-files are fetched, `cache` reads Hugging Face's cache, `download` fills it.
+`finding`; `names` are the models known by name, `files` says which files are fetched, `cache` reads
+Hugging Face's cache, `download` fills it.
 """
 
 from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES

@@ -13,7 +13,7 @@ from collections import deque
 from bertcli.errors import out_of_memory
 from bertcli.inference.encoder import Encoder
 from bertcli.inference.progress import Ran
-from bertcli.inference.runner import Finish, Pending, PendingBatch, Tokens, Work, pending_batches
+from bertcli.inference.runner import DistinctTexts, Finish, PendingBatch, Tokens, Work
 from bertcli.inference.wire import Arriving
 
 DEPTH = 2  # batches that are at the device: one runs, one is there when it is done
@@ -39,13 +39,13 @@ class DeviceQueue:
 
     def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
         """Begin batches now, as many as may be at the device; what is returned waits for all."""
-        pending, batches = pending_batches(texts, finish, budget or self.encoder.budget)
-        self.waiting.extend(batches)
+        distinct, budget = DistinctTexts(texts), budget or self.encoder.budget
+        self.waiting.extend(distinct.divided(distinct.rows, finish, budget))
         self._hand_out()
-        return self._wait(pending)
+        return self._wait(distinct)
 
-    def _wait(self, pending: Pending) -> Work:
-        while pending.left:
+    def _wait(self, distinct: DistinctTexts) -> Work:
+        while distinct.left:
             self._hand_out()
             if not self.held:  # not even alone
                 yield Ran(warning=self.encoder.shrink(len(self.waiting[0].rows)))
@@ -54,8 +54,8 @@ class DeviceQueue:
             done, arriving = self.held.popleft()
             vectors = arriving()
             self._hand_out()
-            yield done.pending.take(done, vectors)
-        return pending.texts.kept
+            yield done.take(vectors)
+        return distinct.kept
 
     def _hand_out(self) -> None:
         """Begin batches; one that does not fit into memory waits until there is more."""
@@ -74,6 +74,6 @@ class DeviceQueue:
         """Make what waits fit the budget, which has shrunk."""
         before = [*self.waiting]
         self.waiting.clear()
-        for _, rows, finish, pending in before:
-            pending.left -= 1
-            self.waiting.extend(pending.divided(rows, finish, self.encoder.budget))
+        for _, rows, finish, distinct in before:
+            distinct.left -= 1
+            self.waiting.extend(distinct.divided(rows, finish, self.encoder.budget))

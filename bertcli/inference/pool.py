@@ -29,13 +29,12 @@ from bertcli.errors import BertcliError
 from bertcli.files.system_calls import born_deaf, ignore_terminal, start_tracker
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import (
+    DistinctTexts,
     Finish,
-    Pending,
     PendingBatch,
     Runner,
     Tokens,
     Work,
-    pending_batches,
     result_of,
 )
 
@@ -106,20 +105,20 @@ class ProcessPool:
 
         Raises, then, what went wrong in a process.
         """
-        pending, batches = pending_batches(texts, finish, budget or self.budget)
-        self.waiting.extend(batches)
+        distinct = DistinctTexts(texts)
+        self.waiting.extend(distinct.divided(distinct.rows, finish, budget or self.budget))
         self._listen(0)
         self._hand_out()
-        return self._wait(pending)
+        return self._wait(distinct)
 
-    def _wait(self, pending: Pending) -> Work:
-        while pending.left or self.steps:
+    def _wait(self, distinct: DistinctTexts) -> Work:
+        while distinct.left or self.steps:
             while self.steps:
                 yield self.steps.popleft()
-            if pending.left:
+            if distinct.left:
                 self._hand_out()
                 self._listen(None)
-        return pending.texts.kept
+        return distinct.kept
 
     def _hand_out(self) -> None:
         if self.failure:
@@ -149,7 +148,7 @@ class ProcessPool:
             match kind:
                 case "vectors":
                     done = worker.held.popleft()
-                    self.steps.append(done.pending.take(done, value))
+                    self.steps.append(done.take(value))
                 case "ready":
                     worker.ready = True
                 case "warning":

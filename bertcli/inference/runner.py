@@ -86,17 +86,13 @@ class Tokens:
 
         Both are in the order of the texts.
         """
-        bounds = self.offsets.tolist()
-        ids = self.ids.tobytes()
-        keys = [ids[4 * start : 4 * stop] for start, stop in pairwise(bounds)]
-        if self.types.any():
-            types = self.types.tobytes()
-            of_each = [types[start:stop] for start, stop in pairwise(bounds)]
-            keys = list(map(bytes.__add__, keys, of_each))
-        for flat in self.extra.values():
-            extra = flat.tobytes()
-            of_each = [extra[8 * start : 8 * stop] for start, stop in pairwise(bounds)]
-            keys = list(map(bytes.__add__, keys, of_each))
+        bounds, parts = self.offsets.tolist(), []
+        types = [self.types] if self.types.any() else []
+        flats: list[np.ndarray] = [self.ids, *types, *self.extra.values()]
+        for flat in flats:
+            raw, size = flat.tobytes(), flat.itemsize
+            parts.append([raw[size * start : size * stop] for start, stop in pairwise(bounds)])
+        keys = parts[0] if len(parts) == 1 else map(b"".join, zip(*parts, strict=True))
         known: dict[bytes, int] = {}
         which = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
         return np.unique(which, return_index=True)[1], which
@@ -187,20 +183,25 @@ class DistinctTexts:
         self.times = np.bincount(self.which, minlength=1)  # how often each was given
         self.array: np.ndarray | None = None
         self.lists: dict[int, np.ndarray] = {}
+        self.left = 0  # batches that are not back
+        self.rows = np.arange(len(self.texts))
 
-    def step(self, rows: Places) -> Ran:
-        """Return the step of a batch, the texts with these numbers."""
-        times = self.times[rows]
-        return Ran(int(times.sum()), int((times * self.texts.lengths[rows]).sum()))
+    def divided(self, rows: Places, finish: Finish, budget: int) -> list[PendingBatch]:
+        """Return the texts with these numbers in batches, which count until they are back."""
+        parts = [rows[some] for some in batches(self.texts.lengths[rows], budget)]
+        self.left += len(parts)
+        return [PendingBatch(self.texts.take(part), part, finish, self) for part in parts]
 
-    def keep(self, rows: Places, vectors: Kept) -> None:
-        """Take in what is kept of a batch."""
+    def keep(self, rows: Places, vectors: Kept) -> Ran:
+        """Take in what is kept of a batch, the texts with these numbers, and return its step."""
         if isinstance(vectors, list):
             self.lists |= zip(rows.tolist(), vectors, strict=True)
-            return
-        if self.array is None:
-            self.array = np.empty((len(self.texts), *vectors.shape[1:]), np.float32)
-        self.array[rows] = vectors
+        else:
+            if self.array is None:
+                self.array = np.empty((len(self.texts), *vectors.shape[1:]), np.float32)
+            self.array[rows] = vectors
+        times = self.times[rows]
+        return Ran(int(times.sum()), int((times * self.texts.lengths[rows]).sum()))
 
     @property
     def kept(self) -> Kept:
@@ -210,42 +211,18 @@ class DistinctTexts:
         return self.array if self.all else self.array[self.which]
 
 
-@dataclass(eq=False)
-class Pending:
-    """Texts under way, with the vectors so far, and how many batches are not back."""
-
-    texts: DistinctTexts
-    left: int = 0
-
-    def divided(self, rows: Places, finish: Finish, budget: int) -> Iterator[PendingBatch]:
-        """Yield the texts with these numbers in batches, and count those."""
-        for some in batches(self.texts.texts.lengths[rows], budget):
-            self.left += 1
-            yield PendingBatch(self.texts.texts.take(rows[some]), rows[some], finish, self)
-
-    def take(self, batch: PendingBatch, vectors: Kept) -> Ran:
-        """Take in what is kept of one of the batches, and return its step."""
-        self.texts.keep(batch.rows, vectors)
-        self.left -= 1
-        return self.texts.step(batch.rows)
-
-
 class PendingBatch(NamedTuple):
-    """A batch, the numbers of its texts, what is kept of its states, and who waits for it."""
+    """A batch, the numbers of its texts, what is kept of its states, and the texts it is of."""
 
     batch: Tokens
     rows: Places
     finish: Finish
-    pending: Pending
+    texts: DistinctTexts
 
-
-def pending_batches(
-    texts: Tokens, finish: Finish, budget: int
-) -> tuple[Pending, list[PendingBatch]]:
-    """Return the batches of texts, equal ones once, and what waits for them."""
-    pending = Pending(DistinctTexts(texts))
-    rows = np.arange(len(pending.texts.texts))
-    return pending, list(pending.divided(rows, finish, budget))
+    def take(self, vectors: Kept) -> Ran:
+        """Take in what is kept of the batch, which is back, and return its step."""
+        self.texts.left -= 1
+        return self.texts.keep(self.rows, vectors)
 
 
 def batches(lengths: Places, budget: int) -> Iterator[Places]:
@@ -306,8 +283,7 @@ class BatchRunner(ABC):
                     smaller = batches(lengths[rest], min(most, shrunk))
                     waiting = deque(rest[some] for some in smaller)
                     continue
-                distinct.keep(picked, vectors)
-                yield distinct.step(picked)
+                yield distinct.keep(picked, vectors)
         return distinct.kept
 
     def shrink(self, texts: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.digests import sha256
 from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, ModelFolder
-from bertcli.inspection.folder import FolderReport
+from bertcli.inspection.folder import FolderReport, ModelReport
 from bertcli.inspection.static_report import StaticReport
 from bertcli.inspection.vector_file import FileReport
 
@@ -36,7 +36,8 @@ def verify_model(report: FolderReport) -> Iterator[VerifyCheck]:
     yield _finite(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
-    yield _tokenizer(report)
+    what = "the tokenizer fits the word embeddings"
+    yield _tokenizer(report, what, report.config.vocab_size, "embeddings")
 
 
 def verify_static(report: StaticReport) -> Iterator[VerifyCheck]:
@@ -44,13 +45,7 @@ def verify_static(report: StaticReport) -> Iterator[VerifyCheck]:
     yield _finite_table(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
-    what = "every token has a vector"
-    if report.tokenizer is None:
-        yield VerifyCheck(what, False, report.tokenizer_warnings[0])
-        return
-    fits = report.tokenizer.largest_id < report.tokens
-    tokens = report.tokenizer.vocabulary_size
-    yield VerifyCheck(what, fits, f"{tokens:,} tokens, {report.tokens:,} vectors")
+    yield _tokenizer(report, "every token has a vector", report.tokens, "vectors")
 
 
 def _finite_table(report: StaticReport) -> VerifyCheck:
@@ -122,13 +117,11 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     )
 
 
-def _tokenizer(report: FolderReport) -> VerifyCheck:
-    what = "the tokenizer fits the word embeddings"
+def _tokenizer(report: ModelReport, what: str, rows: int, unit: str) -> VerifyCheck:
     if report.tokenizer is None:
         return VerifyCheck(what, False, report.tokenizer_warnings[0])
-    tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size
-    fits = report.tokenizer.largest_id < rows
-    return VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")
+    tokens, fits = report.tokenizer.vocabulary_size, report.tokenizer.largest_id < rows
+    return VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} {unit}")
 
 
 def verify_file(report: FileReport) -> VerifyCheck:

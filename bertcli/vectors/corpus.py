@@ -46,11 +46,9 @@ def check_maker(
     Raises InputError when it names other files, or its vectors are not those ``wanted``: of texts,
     tokens or terms.
     """
-    made = (manifest_of(path) or {}).get("fingerprint")
-    made = made if isinstance(made, dict) else {}
+    made = _object(manifest_of(path) or {}, "fingerprint")
     for kind, mine in digests.items():
-        theirs = made.get(kind)
-        theirs = theirs if isinstance(theirs, dict) else {}
+        theirs = _object(made, kind)
         if set(map(str, theirs.values())) != set(mine.values()):
             name = made.get("model", "unknown")
             raise InputError(
@@ -59,10 +57,14 @@ def check_maker(
                 f"give --model {name}, or leave out --vectors",
             )
     _check_config(path, made.get("config"), config or {})
-    options = made.get("options")
-    options = options if isinstance(options, dict) else {}
+    options = _object(made, "options")
     _check_kind(path, options, wanted)
     return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")
+
+
+def _object(outer: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = outer.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _check_kind(path: str, options: Mapping[str, Any], wanted: str) -> None:

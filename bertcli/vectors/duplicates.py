@@ -70,7 +70,7 @@ class Duplicates:
                 yield Advance(done, "texts", None)
             groups = components.groups()
             rows = {int(row) for rows in groups for row in rows}
-            texts = CorpusTexts(str(self.search.options.vectors), self._reader)
+            texts = CorpusTexts(self.search.path, self.search.texts)
             self.texts = texts.at(rows, self.records)
             self.groups = [self._group(vectors, rows) for rows in groups]
             del found, vectors, components  # Windows removes no file that is mapped
@@ -114,22 +114,16 @@ class Duplicates:
     def kept(self) -> Iterator[list[dict[str, Any]]]:
         """Yield the texts without near-duplicates, in another pass, as rows of plain lines."""
         dropped, first = self.dropped, 0
-        for block in Reader(self._reader.source).blocks():
+        for block in Reader(self.search.texts.source).blocks():
             numbered = enumerate(block, first)
             yield [{"text": record.text} for row, record in numbered if row not in dropped]
             first += len(block)
-
-    @property
-    def _reader(self) -> Reader:
-        if self.search.reader is None:
-            raise ValueError("no texts")
-        return self.search.reader
 
     def _units(self) -> Iterator[Array]:
         """Yield the vectors, of length 1. Raises InputError for one that is not finite."""
         count = 0
         width = self.search.embedder.nothing.shape[-1]
-        for block in floats(str(self.search.options.vectors), width):
+        for block in floats(self.search.path, width):
             refuse_infinite(block, count)
             count += len(block)
             yield unit(block)

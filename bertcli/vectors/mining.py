@@ -43,9 +43,7 @@ class Mining:
 
         Raises InputError for a record without a positive.
         """
-        if self.search.reader is None:
-            raise ValueError("no texts")
-        texts = CorpusTexts(str(self.search.options.vectors), self.search.reader)
+        texts = CorpusTexts(self.search.path, self.search.texts)
         pairs = [_checked(record) for record in self.reader]
         self.pairs = len(pairs)
         positives: dict[Text, set[Text]] = defaultdict(set)
@@ -57,7 +55,7 @@ class Mining:
             if not isinstance(nearest, Nearest):
                 raise UsageError("--mine needs one vector per text")
             scores = np.einsum("nd,nd->n", nearest.queries, self._units([two for _, two in some]))
-            add_stored(nearest, str(self.search.options.vectors))
+            add_stored(nearest, self.search.path)
             found = texts.at(nearest.found, nearest.rows)
             rows: list[dict[str, Any]] = []
             for pair, score, best in zip(some, scores, nearest.matches(), strict=True):

@@ -216,21 +216,33 @@ class Search:
         """Whether the vectors of the corpus are there."""
         return self.options.vectors is not None and self.options.vectors.exists()
 
+    @property
+    def path(self) -> str:
+        """The file of the vectors of the corpus. ValueError where there is no place for them."""
+        if self.options.vectors is None:
+            raise ValueError("no place for vectors")
+        return str(self.options.vectors)
+
+    @property
+    def texts(self) -> Reader:
+        """The texts of the corpus. ValueError where there are none."""
+        if self.reader is None:
+            raise ValueError("no texts")
+        return self.reader
+
     def writing(self) -> EmbedRun:
         """Return the run that writes the vectors of the corpus, or resumes one."""
-        if self.options.vectors is None or self.reader is None:
-            raise ValueError("no place for vectors, or no texts")
-        path, source = self.options.vectors, replace(self.reader.source, keep=None)
+        path, source = Path(self.path), replace(self.texts.source, keep=None)
         several, terms = self.embedder.options.several, self.embedder.term_names
         target = Target(path, format_of(path), resume=True, ids=True, many=several, terms=terms)
-        return EmbedRun(self.embedder, Reader(source, self.reader.warn), target)
+        return EmbedRun(self.embedder, Reader(source, self.texts.warn), target)
 
     def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         """Yield answers from the vectors that are stored, as soon as queries come.
 
         Raises InputError when they were made from other texts than those of the corpus.
         """
-        path = str(self.options.vectors)
+        path = self.path
         texts = None if self.reader is None else CorpusTexts(path, self.reader)
         for some in windows(queries, AT_ONCE):
             asked, nearest = self.asking(some)
@@ -277,9 +289,7 @@ class PassingSearch:
     """Queries on their way through texts whose vectors are not kept: iterate it once."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
-        if search.reader is None:
-            raise ValueError("no texts")
-        self.reader = search.reader
+        self.reader = search.texts
         self.queries, self.nearest = search.asking(queries)
         self.texts: Texts = {}
         self.run = EmbedStream(search.embedder, self.reader, self._see)

@@ -35,8 +35,7 @@ def test_equal_texts_run_once_in_batches_by_length(rows, budget, several):
         seen += picked.tolist()
         kept = [np.array(row, np.float32).reshape(-1, 2) for row in batch]
         vectors = np.array([[len(row), sum(map(sum, row))] for row in batch], np.float32)
-        distinct.keep(picked, kept if several else vectors)
-        step = distinct.step(picked)
+        step = distinct.keep(picked, kept if several else vectors)
         again = [row for row in rows if row in batch]
         assert (step.texts, step.tokens) == (len(again), sum(map(len, again)))
     assert seen == sorted(range(len(unlike)), key=lambda at: -len(unlike[at]))

@@ -107,7 +107,7 @@ def _list(output: RowOutput) -> None:
 
 
 def _rows() -> Iterator[dict[str, Any]]:
-    from bertcli.hub.stored import stored_models
+    from bertcli.hub.finding import stored_models
     from bertcli.inference.compiled_cache import entries
     from bertcli.inspection.model_facts import ModelFacts, facts_of
 
