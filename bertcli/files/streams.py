@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -238,6 +239,19 @@ def unreadable(path: str, failed: OSError | ValueError) -> InputError:
     if isinstance(failed, IsADirectoryError):
         return InputError(f"{path}: is a folder", "give the files in it, with one --input each")
     return InputError(f"{path}: {getattr(failed, 'strerror', None) or failed}")
+
+
+def can_be_reread(path: str) -> bool:
+    """Tell whether an input is a file, not stdin or a pipe. InputError when nothing is there."""
+    if path == "-":
+        return False
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError
+    except OSError as failed:
+        raise unreadable(path, failed) from None
+    return stat.S_ISREG(mode)
 
 
 def too_large(where: str, limit: int) -> InputError:

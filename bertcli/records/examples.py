@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError, UsageError
+from bertcli.files.streams import can_be_reread
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.example_forms import (
     ANSWER,
@@ -80,6 +81,7 @@ def examples_source(path: str, **options: Any) -> Source:
         options["format"] = "conll"
     source = Source(**{**vars(source), **options})
     if source.format_of(path) == "txt":
+        can_be_reread(path)  # or there is no such file
         raise UsageError(
             f"{path}: a text file has no fields",
             "examples are .jsonl, .csv, .tsv or .parquet with fields such as label, or .conll; "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from bertcli.errors import OutputError
 from bertcli.files.same_file import refuse_inputs
-from bertcli.files.streams import unreadable
+from bertcli.files.streams import can_be_reread, unreadable
 from bertcli.inference.progress import Hashed
 
 T = TypeVar("T")
@@ -45,14 +44,14 @@ class Inputs:
     @property
     def streams(self) -> list[str]:
         """Those that can be read only once."""
-        return ["stdin" if path == "-" else path for path in self.paths if not _is_file(path)]
+        return ["stdin" if path == "-" else path for path in self.paths if not can_be_reread(path)]
 
     def described(self) -> Hashing[list[Described]]:
         """Return name, size and sha256 of each, and yield how far that is.
 
         Raises InputError for one that is not there.
         """
-        size = sum(os.stat(path).st_size for path in self.paths if _is_file(path))
+        size = sum(os.stat(path).st_size for path in self.paths if can_be_reread(path))
         found, done = [], 0
         for path in self.paths:
             found.append((yield from self._file(path, done, size)))
@@ -64,7 +63,7 @@ class Inputs:
         return found
 
     def _file(self, path: str, done: int, size: int) -> Hashing[Described]:
-        if not _is_file(path):
+        if not can_be_reread(path):
             return {"name": "stdin" if path == "-" else path, "bytes": None, "sha256": None}
         digest, length = hashlib.sha256(), 0
         try:
@@ -102,19 +101,6 @@ def _times_of(path: str) -> tuple[int, ...]:
         return _times(os.stat(path))
     except OSError as failed:
         raise unreadable(path, failed) from None
-
-
-def _is_file(path: str) -> bool:
-    """Whether a path is that of a file, not of a pipe. Raises InputError when nothing is there."""
-    if path == "-":
-        return False
-    try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError
-    except OSError as failed:
-        raise unreadable(path, failed) from None
-    return stat.S_ISREG(mode)
 
 
 def refuse_changed(

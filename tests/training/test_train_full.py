@@ -304,6 +304,9 @@ def test_text_files_have_no_fields(base, tmp_path):
         "a text file has no fields"
         in bad(*argv(tmp_path / "a.txt", tmp_path / "o", base), code=2).error
     )
+    for place, said in ((tmp_path / "nothing", "file not found"), (tmp_path, "is a folder")):
+        assert f"{place}: {said}" == bad(*argv(place, tmp_path / "o", base)).error
+        assert f"{place}: {said}" == bad("evaluate", place, "-m", base).error
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])
