@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertcli.errors import UsageError
 from bertcli.records.records import Text
 
 if TYPE_CHECKING:
@@ -58,12 +57,10 @@ def words_of(encoded: Encoded) -> list[Word]:
 def pool_words(vectors: Any, words: Sequence[Word], how: str) -> Any:
     """Pool token vectors [L, ..., D], a NumPy array: [n, ..., D], one a word.
 
-    ``how`` is first, last, mean or max. Raises UsageError for anything else.
+    ``how`` is first, last, mean or max.
     """
     import numpy as np
 
-    if how not in WORD_POOLINGS:
-        raise UsageError(f"unknown --word-vectors {how!r}", f"one of {', '.join(WORD_POOLINGS)}")
     if not words:
         return vectors[:0]
     return np.stack([WORD_POOLINGS[how](vectors[word.tokens]) for word in words])

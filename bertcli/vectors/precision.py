@@ -52,25 +52,17 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
 def restore(
     vectors: NDArray[np.generic], precision: str, ranges: Floats | None = None, dim: int = 0
 ) -> Floats:
-    """Return vectors in float32 again: the middle of each bucket, or -1 and 1 for a bit.
+    """Return vectors of bytes or bits in float32: the middle of each bucket, or -1 and 1 for a bit.
 
     ``dim`` is the number of dimensions that were packed into bits.
     """
-    match precision:
-        case "float32" | "float16":
-            return vectors.astype(np.float32)
-        case "int8" | "uint8":
-            least, step = _steps(precision, ranges)
-            shift = 128.5 if precision == "int8" else 0.5
-            return ((vectors.astype(np.float32) + np.float32(shift)) * step + least).astype(
-                np.float32
-            )
-        case "binary" | "ubinary":
-            packed = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
-            bits = np.unpackbits(packed.astype(np.uint8), axis=-1, count=dim or None)
-            return bits.astype(np.float32) * 2 - 1
-        case unknown:
-            raise UsageError(f"unknown --precision {unknown!r}", f"one of {', '.join(PRECISIONS)}")
+    if precision in RANGED:
+        least, step = _steps(precision, ranges)
+        shift = np.float32(128.5 if precision == "int8" else 0.5)
+        return ((vectors.astype(np.float32) + shift) * step + least).astype(np.float32)
+    packed = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
+    bits = np.unpackbits(packed.astype(np.uint8), axis=-1, count=dim or None)
+    return bits.astype(np.float32) * 2 - 1
 
 
 def ranges_of(blocks: Iterable[Floats]) -> Floats:

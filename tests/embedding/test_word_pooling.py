@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.word_pooling import COLUMNS, WORD_POOLINGS, pool_words, words_of
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, find_model
@@ -82,6 +83,6 @@ def test_no_words_give_no_vectors(encode):
     assert pool_words(vectors_of(encoded), words_of(encoded), "mean").shape == (0, 5)
 
 
-def test_an_unknown_way_is_named(encode):
+def test_an_unknown_way_is_named():
     with pytest.raises(UsageError, match="unknown --word-vectors 'median'"):
-        pool_words(np.ones((3, 5)), [], "median")
+        EmbedOptions(words="median")
