@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from bertcli.training.instance_rows import row_type, write_safetensors
 
 from bertcli.inference.devices import devices
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise
 from bertcli.training import configuration
-from bertcli.training.instance_rows import row_type, write_safetensors
 from bertcli.training.loop import Training
 from bertcli.training.options import TrainingOptions
-from bertcli.training.pretraining_losses import PretrainingObjective
+from bertcli.training.pretraining import PretrainingObjective
 from bertcli.training.ranks import Ranks
 from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, Instances
 

@@ -49,7 +49,7 @@ TOP = ("__init__", "__main__")  # the public names and the process: they may imp
 TORCH = ("models", "checkpoints", "inference", "embedding")
 TORCH_IN_TRAINING = """
 checkpoints fine_tuning frozen label_objective loop objective pretraining
-pair_objective pairs pretraining_losses ranks run span_objective tag_objective
+pairs ranks run span_objective tag_objective
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
 TORCH += ("tokenizing/call",)  # where a caller asks for tensors

@@ -3,12 +3,11 @@
 `model_files` reads the tokenizer of a model's folder as its class does (`tokenizer_classes`), also
 where `older_vocabularies` have words alone. `loaded_tokenizer` knows its special tokens and limits,
 `tokenizer` turns records into `columns`, `truncation` decides what stays, `run` goes through a
-whole input and counts (`statistics` a corpus, `file_counts` each
-file), `decode` goes back. `extra_columns` has ids of extra embeddings for tokens.
-`chunks` divides texts at `boundaries`, and `chunk_output`
-writes the pieces. For Python, `call` has the arguments of transformers, `conversion`
-its methods of ids and tokens (`frame` is what stands around texts), and `saving` writes a folder.
-Millions of texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens,
-truncation and padding, `token_output` and `ragged_lines` write them. Imports `errors`, `files`,
-`checkpoints`, `hub` and `records`. Begin with `tokenizer`.
+whole input and counts (`statistics` a corpus, or each file), `decode` goes back. `extra_columns`
+has ids of extra embeddings for tokens. `chunks` divides texts at `boundaries`, and `chunk_output`
+writes the pieces. For Python, `call` has the arguments of transformers, `conversion` its methods of
+ids and tokens (`frame` is what stands around texts), and `saving` writes a folder. Millions of
+texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens, truncation and
+padding, `token_output` and `ragged_lines` write them. Imports `errors`, `files`, `checkpoints`,
+`hub` and `records`. Begin with `tokenizer`.
 """

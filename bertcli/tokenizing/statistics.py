@@ -1,16 +1,84 @@
-"""Token statistics of a corpus, in one pass and in constant memory."""
+"""Token statistics of a corpus, or of each of its files, in one pass and in constant memory."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from itertools import accumulate, compress
-from typing import Any
+from itertools import accumulate, compress, groupby
+from typing import Any, Protocol, TypeVar
 
 from bertcli.records.records import Record
+from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.run import Batch, RaggedBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
+
+S = TypeVar("S", bound="Summary")
+
+
+class Summary(Protocol):
+    """Counts that grow with each batch: `TokenTotals` or `statistics.CorpusStats`."""
+
+    def blank(self: S) -> S:
+        """Return another one of its kind that has counted nothing."""
+
+    def add(self, batch: Batch) -> None:
+        """Count the records of a batch."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts by name."""
+
+
+class TokenTotals:
+    """The number of texts and of their tokens."""
+
+    def __init__(self) -> None:
+        self.texts = self.tokens = 0
+
+    def blank(self) -> TokenTotals:
+        """Return another one that has counted nothing."""
+        return TokenTotals()
+
+    def add(self, batch: Batch) -> None:
+        """Count the records of a batch."""
+        self.texts += len(batch)
+        if isinstance(batch, RaggedBatch):
+            self.tokens += len(batch.tokens.ids)
+        else:
+            self.tokens += sum(item.length for item in batch)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts by name."""
+        return {"texts": self.texts, "tokens": self.tokens}
+
+
+def file_rows(total: Summary, paths: Sequence[str], batches: Iterable[Batch]) -> list[Any]:
+    """Return a row for each file, in the order of the paths, and the total, whose file is None.
+
+    A file without a record has a row of zeros.
+    """
+    files = {"stdin" if path == "-" else path: total.blank() for path in paths}
+    for batch in batches:
+        for file, part in _by_file(batch):
+            files[file].add(part)
+            total.add(part)
+    rows = [{"file": name} | counts.summary() for name, counts in files.items()]
+    return [*rows, {"file": None} | total.summary()]
+
+
+def _by_file(batch: Batch) -> Iterator[tuple[str, Batch]]:
+    """Yield the parts of a batch that are of one file."""
+    if isinstance(batch, RaggedBatch):
+        records = batch.records
+        files = set(TextBlock.of(records).files)
+        if len(files) == 1:
+            yield files.pop(), batch
+            return
+        batch = batch.encoded(("input_ids",))
+    for file, items in groupby(batch, lambda item: item.record.file):
+        yield file, list(items)
+
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12

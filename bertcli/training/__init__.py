@@ -6,11 +6,11 @@
   `statistics` counts what they are like.
 - `run` trains a task: `loop` (one optimizer step over `batches`) with the losses of its
   `objective`, `checkpoints`, `log`; `options` are its numbers, `ranks` the processes.
-- `pretraining` is the task of such a folder, with its `configuration` and `pretraining_losses`.
+- `pretraining` is the task of such a folder, with its `configuration`.
 - `fine_tuning` is the task of labelled texts: read and checked by `labelled_texts`, as
   arrays in `batches`, with the losses of a `label_objective` (of words: `tag_objective`, of
   answers: `span_objective`); `frozen` is that of a head alone over vectors that are computed once
-  and kept; `pairs` (with `pair_objective`) that of an embedding model. `result`
+  and kept; `pairs` that of an embedding model. `result`
   describes the model.
 
 Begin with `prepare` and `run`.

@@ -23,7 +23,11 @@ LIKELY = 0.5  # from which a label of several is predicted
 
 @dataclass(frozen=True)
 class LabelLoss:
-    """Logits [B, k] and targets to a loss: its sum, and what it is divided by."""
+    """Logits [B, k] and targets to a loss: its sum, and what it is divided by.
+
+    Source: transformers, loss/loss_utils.py ForSequenceClassificationLoss; class weights and label
+    smoothing as torch's cross_entropy has them.
+    """
 
     task: str  # classify, multilabel or regress
     weights: Any = None  # [k] of the classes; of several labels: of those that are true

@@ -14,7 +14,7 @@ from bertcli.training.batches import Order, collate, held_out, parts, read
 from bertcli.training.loop import Training
 from bertcli.training.objective import evaluating
 from bertcli.training.options import Schedule, TrainingOptions
-from bertcli.training.pretraining_losses import (
+from bertcli.training.pretraining import (
     PretrainingObjective,
     commonest_word,
     predict,

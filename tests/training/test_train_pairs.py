@@ -10,8 +10,7 @@ from front import call, good
 from model_reference import close
 from train_steps import check_resumed, opened, standing
 
-from bertcli.training.pair_objective import PairObjective
-from bertcli.training.pairs import PairTask
+from bertcli.training.pairs import PairObjective, PairTask
 
 KINDS = {
     "contrast": (lambda count: belonging(count), "MultipleNegativesRankingLoss"),

@@ -43,9 +43,8 @@ def on_ray(
     from bertcli.ray.cluster import connected
     from bertcli.ray.jobs import Model
     from bertcli.ray.locations import output_place
-    from bertcli.ray.run import run
+    from bertcli.ray.run import put_manifest, run, told
     from bertcli.ray.shards import folders, plan
-    from bertcli.ray.summary import put_manifest, told
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
@@ -101,8 +100,8 @@ def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
 
 def _close(done: list[Done], console: Console) -> None:
     """Warn of truncated and skipped records; exit with 1 when records were skipped."""
+    from bertcli.ray.run import totals
     from bertcli.ray.shards import DEAD
-    from bertcli.ray.summary import totals
     from bertcli.tokenizing.run import TokenCounts
 
     counts = totals(done)

@@ -5,9 +5,9 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
-from bertcli.cli.options.extra import extra_fields, extra_option
 from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
+from bertcli.cli.options.training import extra_fields, extra_option
 
 
 class InstanceOptions(OptionGroup):

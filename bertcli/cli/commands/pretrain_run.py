@@ -8,7 +8,6 @@ import typer
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions
-from bertcli.cli.options.extra import extra_fields, extra_option
 from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, number, record
 from bertcli.cli.options.training import (
     DeviceOptions,
@@ -16,6 +15,8 @@ from bertcli.cli.options.training import (
     SavingOptions,
     WarmupSteps,
     WeightDecay,
+    extra_fields,
+    extra_option,
     run_folder,
 )
 from bertcli.errors import UsageError

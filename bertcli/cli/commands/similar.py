@@ -264,7 +264,7 @@ def _check_mining(corpus: CorpusOptions, score: ScoreOptions, form: str) -> None
 
 def _prompt(search: "Search", console: Console) -> None:
     """Answer queries as they are typed."""
-    from bertcli.cli.display.prompt import USAGE, search_at_prompt
+    from bertcli.cli.display.search_tables import USAGE, search_at_prompt
 
     with stored_vectors(search, console) as stored:
         console.note(USAGE)

@@ -19,8 +19,8 @@ from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import TENSORS
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.file_counts import Summary, TokenTotals, file_rows
 from bertcli.tokenizing.run import TokenizeRun, ids_row
+from bertcli.tokenizing.statistics import Summary, TokenTotals, file_rows
 from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 

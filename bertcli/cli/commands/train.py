@@ -12,7 +12,6 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.extra import extra_fields, extra_option
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
 from bertcli.cli.options.training import (
     DeviceOptions,
@@ -20,6 +19,8 @@ from bertcli.cli.options.training import (
     SavingOptions,
     WarmupSteps,
     WeightDecay,
+    extra_fields,
+    extra_option,
     run_folder,
 )
 from bertcli.errors import UsageError

@@ -1,21 +1,27 @@
-"""What searches find, as tables on a terminal: nearest texts, rankings, near-duplicates."""
+"""What searches find, as tables on a terminal: nearest texts, rankings, near-duplicates.
+
+At a prompt queries are typed one after another, and the hits of the last one by number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bertcli.cli.display.fitted import DrawnTexts, Inputs
-from bertcli.cli.display.screen import drawing, plain, show
+from bertcli.cli.display.screen import Draw, drawing, plain, show
 from bertcli.cli.display.tables import HEADED, cell, pairs, result_text, show_batches, table
+from bertcli.records.records import Record
 
 if TYPE_CHECKING:
     from bertcli.tasks.results import Result
     from bertcli.vectors.duplicates import Duplicates
-    from bertcli.vectors.search import Answer, Hit
+    from bertcli.vectors.search import Answer, Hit, Search
 
 
 SHORT = 160  # characters of a text among numbered results
@@ -81,3 +87,49 @@ def hit_view(hit: Hit) -> RenderableType:
     fields = pairs([(name, cell(value)) for name, value in found.items()])
     text = [Text(), plain(str(hit.text.text)), Text()] if hit.text else []
     return Group(fields, *text)
+
+
+PROMPT = "query> "
+USAGE = "type a query; a number shows that result in full; Ctrl-D ends"
+
+
+def typed_lines() -> Iterator[str]:
+    """Yield what is typed at the prompt, with history and editing where there is readline."""
+    with suppress(ImportError):  # Windows has none, and edits lines itself
+        import readline  # noqa: F401 - input() uses it once it is there
+    sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
+    with suppress(EOFError):
+        while True:
+            if line := input(PROMPT).strip():
+                yield line
+    sys.stdout.write("\n")
+
+
+def search_at_prompt(search: Search) -> None:
+    """Answer queries until the end of the input."""
+    with drawing() as draw:
+        prompt = _Prompt(draw)
+        for answers in search.answering(prompt.queries()):
+            prompt.show(answers[0])
+
+
+class _Prompt:
+    """The hits of the last query, which a number names from 1."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.last: Answer | None = None
+
+    def queries(self) -> Iterator[list[Record]]:
+        """Yield queries; numbers of hits are answered here."""
+        for line in typed_lines():
+            hits = self.last.hits if self.last else []
+            if line.isdecimal() and 1 <= int(line) <= len(hits):
+                self.draw(hit_view(hits[int(line) - 1]))
+            else:
+                yield [Record(line)]
+
+    def show(self, answer: Answer) -> None:
+        """Draw an answer, and keep it for the numbers."""
+        self.last = answer
+        self.draw(answer_view(answer, numbered=True))

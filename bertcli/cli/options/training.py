@@ -1,5 +1,6 @@
-"""The options of all commands that train: checkpoints, device, precision, the optimizer's."""
+"""The options of all commands that train: checkpoints, device, precision, the optimizer's, extra ids."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
@@ -80,3 +81,26 @@ class DeviceOptions(OptionGroup):
     def precision(self) -> str:
         """The compute precision."""
         return "float32" if self.dtype == "auto" else self.dtype
+
+
+def extra_option(about: str) -> Any:
+    """Return an option that takes NAME=FIELD, see `extra_fields`."""
+    return typer.Option(metavar="NAME=FIELD", help=f"{about}; repeatable.")
+
+
+def extra_fields(given: Sequence[str] | None) -> dict[str, str]:
+    """Return extra embedding -> field of its ids, of options NAME=FIELD.
+
+    Raises UsageError for a name that cannot be one, or that is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, _, field = text.partition("=")
+        if not (name.isidentifier() and field):
+            raise UsageError(
+                f"--extra {text}: NAME=FIELD expected", "for example --extra emotion=emotion_ids"
+            )
+        if name in found:
+            raise UsageError("--extra names an embedding twice")
+        found[name] = field
+    return found
