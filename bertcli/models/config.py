@@ -94,9 +94,8 @@ class BertConfig:
         tables = {name: there.pop(key) for key, name in EXTRA_SIZES.items() if key in there}
         if tables:
             there["extra_embeddings"] = {**tables, **there.get("extra_embeddings", {})}
-        values = {
-            name: _READERS.get(name, _same)(there[key]) for name, key in own.items() if key in there
-        }
+        values = {name: there[key] for name, key in own.items() if key in there}
+        values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
         values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
         used = {*own.values(), *EXTRA_SIZES}
         other = {key: value for key, value in raw.items() if key not in used}
@@ -205,10 +204,6 @@ _READERS: Mapping[str, Any] = {
     "extra_embeddings": dict,
     "extra_fields": dict,
 }
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _checked(raw: Mapping[str, Any], family: Family, source: str) -> JsonObject:

@@ -92,11 +92,6 @@ def ids_table(tokens: Sequence[str], ids: Sequence[int]) -> Table:
 
 
 def show_stats(summary: dict[str, Any]) -> None:
-    """Draw the summary of a corpus."""
-    show(stats_view(summary))
-
-
-def stats_view(summary: dict[str, Any]) -> Group:
     """Draw a corpus summary: numbers, a histogram of lengths, the commonest unknown words."""
     names = ("texts", "tokens", "words", "pieces_per_word")
     rows = [(name.replace("_", " "), f"{summary[name]:,}") for name in names]
@@ -110,32 +105,28 @@ def stats_view(summary: dict[str, Any]) -> Group:
     if summary["unknown_words"]:
         found = ", ".join(f"{word} {count}" for word, count in summary["unknown_words"].items())
         parts += [Text(), plain(f"most unknown: {found}")]
-    return Group(*parts)
+    show(Group(*parts))
 
 
 def show_file_counts(rows: Sequence[dict[str, Any]]) -> None:
-    """Draw counts or summaries of files."""
-    with screen_of_stdout() as screen:
-        screen.print(file_counts_table(rows, screen.width))
-
-
-def file_counts_table(rows: Sequence[dict[str, Any]], width: int) -> Table:
-    """Return counts or summaries of files as a table, the total last.
+    """Draw counts or summaries of files, the total last.
 
     Where they do not fit beside the name of the file, some lengths are left out.
     """
-    found = [{**row, **row.get("length", {})} for row in rows]
-    names = ["texts", "tokens", *(name for name in COUNTED if name in found[0])]
-    spare = [name for name in SPARE if name in names]
-    cells = {name: [f"{row[name]:,}" for row in found] for name in names}
-    while spare and sum(max(map(len, (n, *cells[n]))) + 3 for n in names) > width - NAMED:
-        names.remove(spare.pop(0))
-    drawn = table("file", *names, figures=names)
-    for at, row in enumerate(rows):
-        style = "bold" if row["file"] is None else None
-        name = "total" if row["file"] is None else row["file"]
-        drawn.add_row(name, *(cells[name][at] for name in names), style=style)
-    return drawn
+    with screen_of_stdout() as screen:
+        found = [{**row, **row.get("length", {})} for row in rows]
+        names = ["texts", "tokens", *(name for name in COUNTED if name in found[0])]
+        spare = [name for name in SPARE if name in names]
+        cells = {name: [f"{row[name]:,}" for row in found] for name in names}
+        room = screen.width - NAMED
+        while spare and sum(max(map(len, (n, *cells[n]))) + 3 for n in names) > room:
+            names.remove(spare.pop(0))
+        drawn = table("file", *names, figures=names)
+        for at, row in enumerate(rows):
+            style = "bold" if row["file"] is None else None
+            name = "total" if row["file"] is None else row["file"]
+            drawn.add_row(name, *(cells[name][at] for name in names), style=style)
+        screen.print(drawn)
 
 
 def _histogram(bars: Sequence[dict[str, int]]) -> Table:

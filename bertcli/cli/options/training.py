@@ -1,4 +1,4 @@
-"""The options of all commands that train: checkpoints, device, precision, the optimizer's, extra ids."""
+"""The options of all commands that train: checkpoints, device, precision, optimizer, extra ids."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
