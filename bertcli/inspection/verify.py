@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.digests import sha256
@@ -126,20 +125,12 @@ def _tokenizer(report: ModelReport, what: str, rows: int, unit: str) -> VerifyCh
 
 def verify_file(report: FileReport) -> VerifyCheck:
     """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
-    wanted = _recorded_sha256(report.manifest or {})
+    wanted = (report.manifest or {}).get("sha256")
     try:
         found = sha256(report.path)
     except OSError as failed:
         raise BertcliError(f"{report.path}: {failed.strerror}") from None
-    if wanted is None:
+    if not isinstance(wanted, str):
         return VerifyCheck(f"sha256 {found} (no manifest to compare with)", None)
     what = f"sha256 {found}" + ("" if found == wanted else f", not {wanted}")
     return VerifyCheck(what, found == wanted)
-
-
-def _recorded_sha256(manifest: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 of the file that its manifest records."""
-    output = manifest.get("output")
-    places = (manifest, output if isinstance(output, dict) else {})
-    found = [place["sha256"] for place in places if isinstance(place.get("sha256"), str)]
-    return found[0] if found else None
