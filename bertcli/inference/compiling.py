@@ -21,14 +21,7 @@ from bertcli.checkpoints.load import load
 from bertcli.errors import BertcliError, out_of_memory
 from bertcli.inference.compiled_cache import CompiledModel
 from bertcli.inference.encoder import combined
-from bertcli.inference.openvino import (
-    OpenvinoError,
-    converted,
-    nncf,
-    openvino,
-    settings,
-    shorten_names,
-)
+from bertcli.inference.openvino import OpenvinoError, converted, nncf, openvino, settings, tidy
 from bertcli.inference.quantizing import (
     HELD_OUT,
     agreement,
@@ -169,7 +162,7 @@ def _compiled(graph: CompiledGraph, dtype: str, changed: Callable[[Any], Any]) -
         warnings.simplefilter("ignore")  # of shapes that are constants here, and of the tracer
         try:
             traced = changed(converted(graph, example))
-            shorten_names(traced)
+            tidy(traced)
             return openvino().Core().compile_model(traced, "CPU", settings(dtype))
         except RuntimeError as failed:
             if out_of_memory(failed):

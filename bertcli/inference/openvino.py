@@ -21,6 +21,7 @@ SETTINGS = {  # of every compiled model
 # Otherwise the engine keeps 5,000 such things and its kernels 1,024, and half a gigabyte fills up.
 KEPT = {"CPU_RUNTIME_CACHE_CAPACITY": "64"}
 KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+SMALL = 64  # bytes of a constant that is a shape, or an axis, and not a table
 NAME = "openvino"
 HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
 CORE = "openvino._pyopenvino"
@@ -130,15 +131,24 @@ def converted(module: Any, example: Any) -> Any:
     return frontend.convert(frontend.load(decoder))
 
 
-def shorten_names(graph: Any) -> None:
-    """Give the nodes of a graph short names: a compiled model has them, and every start reads it.
+def tidy(graph: Any) -> None:
+    """Make a graph shorter, as every start reads it in the compiled model; its numbers stay.
 
-    As torch traces it, each is the path of a module, and stands there several times.
+    As torch traces it, the name of a node is the path of a module, which stands there several
+    times, and each layer has shapes and axes of its own.
     """
-    for at, node in enumerate(graph.get_ops()):
+    known: dict[tuple[Any, ...], Any] = {}
+    for at, node in enumerate(graph.get_ordered_ops()):
         node.set_friendly_name(str(at))
         for output in node.outputs():
             output.get_tensor().set_names(set())
+        if node.get_type_name() != "Constant" or node.get_byte_size() > SMALL:
+            continue
+        kind = node.get_element_type().get_type_name()
+        if kind in ("i32", "i64"):
+            first = known.setdefault((kind, *node.shape, node.data.tobytes()), node)
+            for reader in node.output(0).get_target_inputs():
+                reader.replace_source_output(first.output(0))
 
 
 def openvino_version() -> str:

@@ -23,7 +23,15 @@ from safetensors.numpy import load_file, save_file
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.hub import DEFAULT_MODEL, find_model
-from bertcli.inference import accelerators, compiled, compiled_cache, compiling, devices, opening
+from bertcli.inference import (
+    accelerators,
+    compiled,
+    compiled_cache,
+    compiling,
+    devices,
+    opening,
+    openvino,
+)
 from bertcli.inference.tell import SILENCE
 
 ROOT = Path(__file__).parents[2]
@@ -230,11 +238,28 @@ def test_a_compiled_model_has_short_names(cache, monkeypatch):
     """Every start reads them all; as torch traces the model, each is the path of a module."""
     monkeypatch.setenv("BERTCLI_CACHE", cache)
     embedder = Embedder.open(find_model(str(TINY)), EmbedOptions(backend="openvino"))
-    names = [
-        node.friendly_name for node in embedder.runtime.runner.model.get_runtime_model().get_ops()
-    ]
+    nodes = embedder.runtime.runner.model.get_runtime_model().get_ops()
+    names = [node.friendly_name for node in nodes]
     assert names
     assert not [name for name in names if "attention" in name]
+
+
+def test_equal_shapes_are_one_constant():
+    library = openvino.openvino()
+    from openvino import opset13 as ops
+
+    given = ops.parameter([4, 6], np.float32)
+    shapes = [np.array(shape, np.int64) for shape in ([6, 4], [4, 6], [6, 4])]
+    found = given
+    for shape in shapes:
+        found = ops.add(ops.reshape(found, ops.constant(shape), False), ops.constant(np.float32(1)))
+    graph = library.Model([found], [given])
+    openvino.tidy(graph)
+    kinds = [node.get_element_type().to_string() for node in graph.get_ops() if not node.inputs()]
+    assert sorted(kinds) == ["f32"] * 4 + ["i64"] * 2
+    numbers = np.arange(24, dtype=np.float32).reshape(4, 6)
+    (result,) = library.Core().compile_model(graph, "CPU")([numbers]).values()
+    np.testing.assert_array_equal(result, (numbers + 3).reshape(6, 4))
 
 
 # --- the cache ---
