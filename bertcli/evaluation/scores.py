@@ -16,7 +16,7 @@ class ScorePredictions:
 
     def metrics(self, rows: np.ndarray | slice = slice(None)) -> dict[str, float]:
         """Return correlations and errors of some rows, or of all."""
-        truth, said = self.truth[rows], self.said[rows]
+        truth, said = (of[rows].astype(np.float64) for of in (self.truth, self.said))
         return {
             "spearman": spearman(truth, said),
             "pearson": pearson(truth, said),

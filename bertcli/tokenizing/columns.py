@@ -143,16 +143,12 @@ def select(
     column: Column, window: Window, first: tuple[int, int], second: tuple[int, int]
 ) -> Column:
     """Return the special tokens of a column and the part of each sequence in the window."""
-    (start, stop), (begin, end) = window
-    middle = [*column[: first[0]], *column[first[0] + start : first[0] + stop]]
-    if second[1] == 0:
-        return [*middle, *column[first[1] :]]
-    return [
-        *middle,
-        *column[first[1] : second[0]],
-        *column[second[0] + begin : second[0] + end],
-        *column[second[1] :],
-    ]
+    found: list[Any] = []
+    at = 0
+    for (start, stop), (begin, end) in sorted(zip((first, second), window, strict=True)):
+        found += [*column[at:start], *column[start + begin : start + end]]
+        at = stop
+    return [*found, *column[at:]]
 
 
 def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:

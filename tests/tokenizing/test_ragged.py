@@ -199,6 +199,12 @@ def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
     assert list(fresh.encode(records, Layout())[0].columns["input_ids"]) == (
         fresh.core.encode("a", "b c").ids
     )
+    length = 3 + 2 * template.count("[")
+    layout = Layout(max_length=length, truncation="longest_first")
+    found = fresh.encode([Record("a b c d e f", "x y z")], layout)[0].columns["input_ids"]
+    fresh.core.enable_truncation(length)
+    assert list(found) == fresh.core.encode("a b c d e f", "x y z").ids
+    fresh.core.no_truncation()
 
 
 # The engine.
