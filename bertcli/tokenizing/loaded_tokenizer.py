@@ -104,7 +104,7 @@ class LoadedTokenizer:
     def engine_used(self) -> str:
         """What made the ids, and why nothing faster."""
         made = self.__dict__.get("engine")
-        return made.why if made else "tokenizers, as there are few texts"
+        return made.why if made else "tokenizers, as there is little text"
 
     @property
     def vocabulary_size(self) -> int:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
+from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
 from bertcli.files.tables import Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
@@ -206,6 +207,7 @@ class TokenizeRun:
     def _maker(self) -> RaggedMaker:
         from bertcli.tokenizing.ragged import RaggedMaker
 
+        self.tokenizer.engine.expect(size_on_disk(self.reader.source.paths) or 0)
         return RaggedMaker(self.tokenizer, self.layout)
 
 

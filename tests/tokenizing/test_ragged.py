@@ -6,6 +6,7 @@ from itertools import product
 import hostile
 import numpy as np
 import pytest
+from front import call
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, pre_tokenizers, processors
@@ -44,9 +45,9 @@ def fresh(default_folder):
 
 
 def fast(tokenizer: Tokenizer) -> Tokenizer:
-    """Let the engine think that it has seen many texts."""
+    """Let the engine think that it has seen much text."""
     tokenizer.notice_changes()
-    tokenizer.engine.seen = wordpiece.MANY
+    tokenizer.engine.expect(wordpiece.MANY)
     return tokenizer
 
 
@@ -210,11 +211,11 @@ def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
 # The engine.
 
 
-def test_few_texts_start_no_engine(default_folder):
-    tokenizer = Tokenizer.load(default_folder)
-    tokenizer.encode([Record("a")] * 999, Layout())
+def test_little_text_starts_no_engine(default_folder):
+    tokenizer, half = Tokenizer.load(default_folder), [Record("ab " * 1000)] * 100
+    tokenizer.encode(half, Layout())
     assert "_fast" not in vars(tokenizer.engine)
-    tokenizer.encode([Record("a")] * 999, Layout())
+    tokenizer.encode(half, Layout())
     assert tokenizer.engine.why == "nanotoken"
 
 
@@ -239,7 +240,8 @@ def test_a_disagreement_is_noticed_before_any_text(fresh, monkeypatch):
     import nanotoken
 
     monkeypatch.setattr(nanotoken, "WordPieceTokenizer", WrongTokenizer)
-    texts = hostile.composed(2, wordpiece.MANY)
+    texts = hostile.composed(2, 1000)
+    fresh.engine.expect(wordpiece.MANY)
     ids, _ = fresh.engine(texts)
     right = fresh.core.encode_batch_fast(texts, add_special_tokens=False)
     assert ids.tolist() == [index for one in right for index in one.ids]
@@ -250,7 +252,8 @@ def test_without_nanotoken(fresh, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "nanotoken", None)
-    texts = hostile.composed(2, wordpiece.MANY)
+    texts = hostile.composed(2, 1000)
+    fresh.engine.expect(wordpiece.MANY)
     ids, _ = fresh.engine(texts)
     right = fresh.core.encode_batch_fast(texts, add_special_tokens=False)
     assert ids.tolist() == [index for one in right for index in one.ids]
@@ -283,3 +286,14 @@ def test_added_tokens(fresh, flags):
     one, other = both_ways(fast(fresh), [*map(Record, texts)], Layout())
     assert one == other
     assert fresh.engine.why == "nanotoken"
+
+
+def test_little_text_is_not_worth_a_proof(default_folder, tmp_path):
+    """What a file holds is known beforehand; of a pipe, what came."""
+    enough = wordpiece.MANY // len("a few words") + 1
+    few, much = "tokenizers, as there is little text", "nanotoken"
+    for count, used in ((enough // 2, few), (enough, much)):
+        (tmp_path / "in.txt").write_text(text := "a few words\n" * count)
+        for given, stdin in ((["-i", tmp_path / "in.txt"], ""), ([], text)):
+            done = call("tokenize", "-v", "--count", "-m", default_folder, *given, stdin=stdin)
+            assert f"tokenized with {used}" in done.err

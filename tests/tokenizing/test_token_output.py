@@ -19,7 +19,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.records.text_block import TextBlock
-from bertcli.tokenizing import ragged_lines
+from bertcli.tokenizing import ragged_lines, wordpiece
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.token_output import Task, TokenOutput
@@ -109,8 +109,9 @@ def test_many_lines(tmp_path, name):
         assert flat[1].literals > 0 < flat[1].empty
 
 
-def test_ids_are_those_of_tokenizers(default):
+def test_ids_are_those_of_tokenizers(default, monkeypatch):
     """Every line through the command: blocks, line ends and all."""
+    monkeypatch.setattr(wordpiece, "MANY", 1000)
     texts = TEXTS * 5
     right = [encoding.ids for encoding in default.core.encode_batch(texts)]
     for end in ("\n", "\r\n"):
