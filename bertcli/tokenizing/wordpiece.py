@@ -74,12 +74,12 @@ class WordPieceEngine:
 
     def __init__(self, core: Tokenizer) -> None:
         self.core = core
-        self.seen = 0
+        self.seen = self.expected = 0  # characters
         self.why = "tokenizers, as there is little text"
 
     def expect(self, size: int) -> None:
         """Hear that about so many characters are to come."""
-        self.seen = max(self.seen, size)
+        self.expected = size
 
     def __call__(self, texts: Sequence[str], *, special: bool = False) -> Flat:
         """Return the ids of all texts, one after the other, and where those of each begin.
@@ -88,9 +88,9 @@ class WordPieceEngine:
         only where `frame_of` finds a frame.
         """
         with PROVING:
-            if self.seen < MANY:
+            if max(self.seen, self.expected) < MANY:
                 self.seen += sum(map(len, texts))
-            fast = self._fast if self.seen >= MANY else None
+            fast = self._fast if max(self.seen, self.expected) >= MANY else None
         if fast is not None:
             found: Flat = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
             return found

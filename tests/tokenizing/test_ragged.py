@@ -212,7 +212,7 @@ def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
 
 
 def test_little_text_starts_no_engine(default_folder):
-    tokenizer, half = Tokenizer.load(default_folder), [Record("ab " * 1000)] * 100
+    tokenizer, half = Tokenizer.load(default_folder), [Record("ab " * 333)] * 300
     tokenizer.encode(half, Layout())
     assert "_fast" not in vars(tokenizer.engine)
     tokenizer.encode(half, Layout())
@@ -294,6 +294,6 @@ def test_little_text_is_not_worth_a_proof(default_folder, tmp_path):
     few, much = "tokenizers, as there is little text", "nanotoken"
     for count, used in ((enough // 2, few), (enough, much)):
         (tmp_path / "in.txt").write_text(text := "a few words\n" * count)
-        for given, stdin in ((["-i", tmp_path / "in.txt"], ""), ([], text)):
-            done = call("tokenize", "-v", "--count", "-m", default_folder, *given, stdin=stdin)
+        for named, stdin in ((["-i", tmp_path / "in.txt"], ""), ([], text)):
+            done = call("tokenize", "-v", "--count", "-m", default_folder, *named, stdin=stdin)
             assert f"tokenized with {used}" in done.err
