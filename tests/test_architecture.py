@@ -60,7 +60,7 @@ checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tenso
 checkpoints/comparison
 embedding/__init__ embedding/sentence_folder embedding/record_vectors
 inference/static_runtime inference/static_table embedding/character_limit
-embedding/activations embedding/sentence_modules checkpoints/stored_numbers
+embedding/activations embedding/sentence_modules
 embedding/embedder embedding/embedded_block embedding/refusals
 embedding/options embedding/pooling embedding/sentence_config
 embedding/late_interaction embedding/sparse_config embedding/term_weights

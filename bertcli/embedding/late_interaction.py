@@ -26,7 +26,7 @@ from bertcli.checkpoints.scan import (
     read_modules,
     transformer_path,
 )
-from bertcli.checkpoints.stored_numbers import mapped
+from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import COLBERT, CONFIG, Sentence

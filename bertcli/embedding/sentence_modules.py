@@ -232,7 +232,7 @@ def _weighted_layers(folder: Path) -> WeightedLayers:
 
 def _numbers(folder: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a module's folder as float32."""
-    from bertcli.checkpoints.stored_numbers import mapped  # most models have no such module
+    from bertcli.checkpoints.stored_tensor import mapped  # most models have no such module
     from bertcli.checkpoints.tensors import read_tensors
 
     tensors = read_tensors(require_weights(folder))

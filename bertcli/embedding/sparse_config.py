@@ -26,7 +26,7 @@ from bertcli.checkpoints.scan import (
     require_weights,
     transformer_path,
 )
-from bertcli.checkpoints.stored_numbers import mapped
+from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
 from bertcli.embedding.options import TERM_POOLINGS, EmbedOptions

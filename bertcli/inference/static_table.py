@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertcli.checkpoints.scan import require_weights
-from bertcli.checkpoints.stored_numbers import mapped
+from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError
 

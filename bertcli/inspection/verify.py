@@ -50,7 +50,7 @@ def verify_static(report: StaticReport) -> Iterator[VerifyCheck]:
 def _finite_table(report: StaticReport) -> VerifyCheck:
     import numpy as np
 
-    from bertcli.checkpoints.stored_numbers import mapped
+    from bertcli.checkpoints.stored_tensor import mapped
 
     bad = []
     for stored in report.tensors:

@@ -5,8 +5,10 @@ Results are those of transformers' token-classification pipeline.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import inf
 
 from bertcli.errors import UsageError
 from bertcli.records.reader import Reader
@@ -14,7 +16,6 @@ from bertcli.tasks.entities import Grouping, without_overlap
 from bertcli.tasks.head import Head, Stream, streamed, token_logits
 from bertcli.tasks.results import Result
 from bertcli.tasks.scores import softmax
-from bertcli.tasks.word_windows import own_words, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 
 COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
@@ -76,3 +77,40 @@ class TagTask:
             item = parts[0][0]
             results.append(Result(item.record, item.sample, {"entities": found}, item.cut))
         return results
+
+
+SHARED = 4  # a window shares one of so many tokens with the next one
+
+
+def word_windows(layout: Layout) -> Layout:
+    """Return the layout of windows as long as the layout's texts, for sentences of words."""
+    return replace(layout, overflowing=True, stride=(layout.max_length or 0) // SHARED)
+
+
+def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
+    """Yield the words of each window, and the places of their first tokens; each word once.
+
+    A word belongs to the window that has most tokens around its first token.
+    """
+    for _, windows in groupby(items, key=lambda item: item.sample):
+        yield from _of_sentence(list(windows))
+
+
+def _of_sentence(windows: Sequence[Encoded]) -> list[dict[int, int]]:
+    best: dict[int, tuple[float, int, int]] = {}  # tokens around it, the window, the place
+    for number, item in enumerate(windows):
+        found: set[int] = set()
+        for place, word in enumerate(item.columns["word_ids"]):
+            if word is None or word in found:
+                continue
+            begun_before = word in best and not found  # then its first token may be elsewhere
+            found.add(word)
+            left = place if number else inf
+            right = item.length - place if number + 1 < len(windows) else inf
+            around = min(left, right)
+            if word not in best or (around > best[word][0] and not begun_before):
+                best[word] = around, number, place
+    own: list[dict[int, int]] = [{} for _ in windows]
+    for word, (_, number, place) in best.items():
+        own[number][word] = place
+    return own

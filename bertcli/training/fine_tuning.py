@@ -26,7 +26,7 @@ from bertcli.models.heads import (
 from bertcli.models.surgery import add_extra_embeddings, initialise_weight
 from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
 from bertcli.tasks.answer import WINDOW, in_windows
-from bertcli.tasks.word_windows import word_windows
+from bertcli.tasks.tag import word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts

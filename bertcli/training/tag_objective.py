@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertcli.evaluation.entities import TagPredictions
 from bertcli.models.heads import BertForTokenClassification
-from bertcli.tasks.word_windows import own_words
+from bertcli.tasks.tag import own_words
 from bertcli.tokenizing.columns import Encoded
 from bertcli.training.batches import Columns, TokenRows, in_batches, token_batch
 from bertcli.training.label_objective import LabelLoss

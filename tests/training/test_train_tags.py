@@ -15,7 +15,7 @@ from train_steps import check_step, opened, standing
 from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tasks.word_windows import own_words, word_windows
+from bertcli.tasks.tag import own_words, word_windows
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.fine_tuning import HeadTask
