@@ -172,6 +172,17 @@ def test_a_rule_of_pairs_is_learnt(base, tmp_path):
     assert learnt("regress", base, tmp_path)["spearman"] > 0.8
 
 
+def test_scores_may_be_as_large_as_numbers_are(base, tmp_path):
+    """Their squares, which metrics are made of, are beyond float32."""
+    large = [row | {"score": 1e30 * row["score"]} for row in scored(10)]
+    file, out = written(tmp_path / "usual.jsonl", scored(10)), tmp_path / "out"
+    held = written(tmp_path / "large.jsonl", large)
+    more = ("--task", "regress", "--steps", 2, "--eval", held, "-q")
+    good("train", file, "-m", base, "-o", out, *more)
+    logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert max(row.get("mse", 0) for row in logged) > 1e50, logged
+
+
 def test_labels_several_and_scores_load_in_classify(base, tmp_path):
     for kind, field in (("multilabel", "labels"), ("regress", "score")):
         file = written(tmp_path / f"{kind}.jsonl", ROWS[kind](20))
