@@ -27,6 +27,7 @@ from bertcli.tasks.head import Head, Settings, is_pooled_head
 from bertcli.tasks.pooled_head import CLASSIFIER, open_classifier
 from bertcli.tasks.tag import TagTask
 from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.nearest import unit
 
 
@@ -55,6 +56,7 @@ class Judge:
     settings: Settings
     embedder: Callable[[ModelFolder], Embedder]  # how it is opened for vectors
     tell: Tell
+    tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
 
     @property
     def extra_fields(self) -> Collection[str]:
@@ -88,7 +90,7 @@ class Judge:
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
         model = self._classifier()
-        scores = np.stack(_of_texts(model.head, model.scores, examples, model.head.layout()))
+        scores = np.stack(self._of_texts(model.head, model.scores, examples, model.head.layout()))
         number = {name: at for at, name in enumerate(model.head.labels)}
         targets = [one.target if task == "multilabel" else [one.target] for one in examples]
         unknown = sum(not number.keys() >= {*labels} for labels in targets)
@@ -110,7 +112,9 @@ class Judge:
         if not _scores_one(self.folder):
             return self._cosines(examples)
         model = self._classifier()
-        said = np.stack(_of_texts(model.head, model.scores, examples, model.head.layout()))[:, 0]
+        said = np.stack(self._of_texts(model.head, model.scores, examples, model.head.layout()))[
+            :, 0
+        ]
         return Judged("regress", ScorePredictions(_numbers(examples), said))
 
     def _cosines(self, examples: Sequence[Example]) -> Judged:
@@ -131,6 +135,7 @@ class Judge:
         found = RecordVectors(self.embedder(self.folder), records)
         for _ in found:
             pass
+        self.tally.merge(found.tally)
         return found.vectors.astype(np.float64)
 
     def _head(self, kind: str) -> Head:
@@ -138,30 +143,32 @@ class Judge:
 
     def _tags(self, examples: Sequence[Example]) -> Judged:
         model = TagTask(self._head("BertForTokenClassification"))
-        said = _of_texts(model.head, model.word_labels, examples, model.word_layout)
+        said = self._of_texts(model.head, model.word_labels, examples, model.word_layout)
         truth = [example.target for example in examples]
         return Judged("tag", TagPredictions(truth, said))
 
     def _answers(self, examples: Sequence[Example]) -> Judged:
         model = AnswerTask(self._head("BertForQuestionAnswering"))
-        found = _of_texts(model.head, model.judge, examples, model.layout)
+        found = self._of_texts(model.head, model.judge, examples, model.layout)
         said = [str(result.fields["answer"]) for result in found]
         return Judged("answer", AnswerPredictions([one.target.text for one in examples], said))
 
-
-def _of_texts(
-    head: Any,
-    judge: Callable[[list[Encoded]], Sequence[Any]],
-    examples: Sequence[Example],
-    layout: Layout,
-) -> list[Any]:
-    """Return what is said of each example, window by window."""
-    found: list[Any] = []
-    size = head.settings.window
-    for start in range(0, len(examples), size):
-        records = [head.prepare(one.record) for one in examples[start : start + size]]
-        found += judge(head.tokenizer.encode(records, layout))
-    return found
+    def _of_texts(
+        self,
+        head: Any,
+        judge: Callable[[list[Encoded]], Sequence[Any]],
+        examples: Sequence[Example],
+        layout: Layout,
+    ) -> list[Any]:
+        """Return what is said of each example, window by window."""
+        found: list[Any] = []
+        size = head.settings.window
+        for start in range(0, len(examples), size):
+            records = [head.prepare(one.record) for one in examples[start : start + size]]
+            items = head.tokenizer.encode(records, layout)
+            self.tally.add(items, head.tokenizer.limit)
+            found += judge(items)
+        return found
 
 
 def _numbers(examples: Sequence[Example]) -> np.ndarray:

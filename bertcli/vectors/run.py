@@ -66,6 +66,7 @@ class EmbedRun:
     complete: bool = False  # whether the file was there already
     committed: int = 0  # records that a run which is resumed need not compute again
     reused: int = 0  # texts whose vectors the output had before
+    without_digests: bool = False  # whether that output did not say of which texts they are
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
     def __post_init__(self) -> None:
@@ -99,6 +100,7 @@ class EmbedRun:
         self.committed = state.get("records", 0)
         if known:
             known.reused = state.get("reused", 0)
+            self.without_digests = known.without_digests
         self.tally = TokenCounts(**state.get("tally", {}))
         yield Resumed(self.tally.records)
         digest = InputDigest(known.digests if known else None)

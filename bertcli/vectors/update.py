@@ -35,6 +35,7 @@ class KnownVectors:
     ) -> None:
         self.rows, self.vectors, self.digests = rows, vectors, digests
         self.reused = 0
+        self.without_digests = False  # whether the output before tells nothing of its texts
 
     @classmethod
     @contextmanager
@@ -45,9 +46,12 @@ class KnownVectors:
 
         ``nothing`` is of the shape of no vector, [0, D...].
         """
-        rows = _rows_of(files.row_index) if files.output.exists() else {}
+        there = files.output.exists()
+        rows = _rows_of(files.row_index) if there else {}
         if not rows:
-            yield cls({}, nothing, digests)
+            known = cls({}, nothing, digests)
+            known.without_digests = there
+            yield known
             return
         with TemporaryDirectory() as folder:
             blocks = floats(str(files.output), nothing.shape[-1])
@@ -56,8 +60,8 @@ class KnownVectors:
             if vectors is None:  # of another width
                 yield cls({}, nothing, digests)
                 return
-            known = {key: row for key, row in rows.items() if row < len(vectors)}
-            yield cls(known, vectors, digests)
+            kept = {key: row for key, row in rows.items() if row < len(vectors)}
+            yield cls(kept, vectors, digests)
             del vectors  # Windows removes no file that is mapped
 
     def windows(self, embedder: Embedder, run: TokenizeRun) -> Iterator[EmbedWindow]:

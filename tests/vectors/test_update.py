@@ -104,12 +104,13 @@ def test_an_output_made_without_digests_gets_them(tmp_path, ran):
     texts, out = put(tmp_path / "in.jsonl", OLD), tmp_path / "v.npy"
     good(*SET, "-i", texts, "-o", out)
     whole = out.read_bytes()
-    good(*SET, "--update", "-i", texts, "-o", out)
+    done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out)
+    assert "0 of 6 vectors reused: the output before was made without --update\n" in done.err
     assert out.read_bytes() == whole
     put(texts, OLD[::-1])
     ran.clear()
     done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out)
-    assert (ran, "note: 6 of 6 vectors reused" in done.err) == ([], True)
+    assert (ran, "note: 6 of 6 vectors reused\n" in done.err) == ([], True)
     good("similar", "-m", TINY, "-q", "one", "--corpus", texts, "--vectors", out)
     (answer,) = good("similar", "-m", TINY, "-q", "one", "--vectors", out, "-k", 1).rows
     assert answer["hits"][0]["id"] == "n3"

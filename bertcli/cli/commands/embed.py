@@ -268,7 +268,8 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
         return
     if target.update:
         texts = run.tally.records
-        console.note(f"{run.reused:,} of {counted(texts, 'vector', 'vectors')} reused")
+        why = ": the output before was made without --update" if run.without_digests else ""
+        console.note(f"{run.reused:,} of {counted(texts, 'vector', 'vectors')} reused{why}")
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=not target.lists_ids)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from bertcli.cli.display.console import Console
+from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.examples import ExampleOptions
@@ -94,6 +95,8 @@ def evaluate(
             from bertcli.cli.display.evaluation import show_evaluation
 
             show_evaluation(report)
+    for judge in judges:
+        console.warn(truncated(judge.tally))
     for reader in readers:
         console.close(reader.records, reader)
 
