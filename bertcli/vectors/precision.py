@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from bertcli.errors import PrecisionError, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
@@ -29,6 +28,8 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
     Values outside of them become the nearest that can be had. Raises PrecisionError for a value
     that float16 cannot hold.
     """
+    import numpy as np
+
     match precision:
         case "float32":
             return vectors.astype(np.float32)
@@ -56,6 +57,8 @@ def restore(
 
     ``dim`` is the number of dimensions that were packed into bits.
     """
+    import numpy as np
+
     if precision in RANGED:
         least, step = _steps(precision, ranges)
         shift = np.float32(128.5 if precision == "int8" else 0.5)
@@ -70,6 +73,8 @@ def ranges_of(blocks: Iterable[Floats]) -> Floats:
 
     Raises PrecisionError for fewer than two vectors.
     """
+    import numpy as np
+
     rows, low, high = 0, np.float32(np.inf), np.float32(-np.inf)
     for vectors in filter(len, blocks):
         rows += len(vectors)
@@ -91,6 +96,8 @@ def check_values(vectors: Floats, precision: str) -> None:
     """Raise PrecisionError for a value that float16 cannot hold, where that is the precision."""
     if precision != "float16":
         return
+    import numpy as np
+
     largest = float(np.finfo(np.float16).max)
     beyond = np.isfinite(vectors) & (np.abs(vectors) > largest)
     if beyond.any():
@@ -102,6 +109,8 @@ def check_values(vectors: Floats, precision: str) -> None:
 
 def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
     """Return the least value and the width of a bucket for each dimension; a constant has 1."""
+    import numpy as np
+
     if ranges is None:
         raise UsageError(
             f"--precision {precision} needs the ranges of the values",
