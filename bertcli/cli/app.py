@@ -177,6 +177,8 @@ def refuse_no_folder() -> None:
     """Raise InputError where the working folder was removed: libraries end the process there."""
     try:
         os.getcwd()
+    except PermissionError:  # what is named by a whole path may be had all the same
+        return
     except FileNotFoundError:
         raise InputError(
             "the working folder no longer exists", "change to another, or make it again"

@@ -96,7 +96,7 @@ class _Turns:
             try:
                 with self.lock:
                     try:
-                        item = next(self.items, DONE)
+                        item = DONE if self.ended else next(self.items, DONE)
                     finally:
                         self.queue.put(turn)
                 turn.put((DONE if item is DONE else self.work(item), None))

@@ -87,11 +87,7 @@ class WordPieceEngine:
         ``special`` puts the special tokens of a single text around each, which costs nothing here;
         only where `frame_of` finds a frame.
         """
-        with PROVING:
-            if max(self.seen, self.expected) < MANY:
-                self.seen += sum(map(len, texts))
-            fast = self._fast if max(self.seen, self.expected) >= MANY else None
-        if fast is not None:
+        if (fast := self._chosen(texts)) is not None:
             found: Flat = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
             return found
         encodings = self.core.encode_batch_fast(texts, add_special_tokens=special)
@@ -100,6 +96,17 @@ class WordPieceEngine:
         np.cumsum([len(row) for row in ids], out=offsets[1:])
         flat = (number for row in ids for number in row)
         return np.fromiter(flat, np.uint32, int(offsets[-1])), offsets
+
+    def _chosen(self, texts: Sequence[str]) -> Any:
+        """Return the tokenizer of nanotoken, or None where it is not worth it, or will not do."""
+        if "_fast" not in vars(self):
+            with PROVING:
+                if max(self.seen, self.expected) < MANY:
+                    self.seen += sum(map(len, texts))
+                if max(self.seen, self.expected) < MANY:
+                    return None
+                return self._fast
+        return self._fast
 
     @cached_property
     def _fast(self) -> Any:

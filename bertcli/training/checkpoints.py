@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertcli.checkpoints.load import Model, save
-from bertcli.checkpoints.scan import UTF8_ONLY, bert_folder
+from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
 from bertcli.files.typed_json import (
@@ -208,7 +208,6 @@ class Checkpoints:
 
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
     """Write a model with its tokenizer, for bertcli and transformers."""
-    tokenizer = bert_folder(tokenizer)
     for name in TOKENIZER_FILES:
         if name != "config.json" and (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)

@@ -137,7 +137,7 @@ class HeadTask(FineTuningTask):
 
     def put(self, folder: Path, model: HeadedBert) -> None:
         """Write the model with its tokenizer."""
-        put_model(folder, model, self.config, self.base)
+        put_model(folder, model, self.config, bert_folder(self.base))
 
     def publish(self, folder: Path, model: HeadedBert, summary: RunSummary) -> None:
         """Write the model, its manifest and its model card."""

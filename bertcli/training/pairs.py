@@ -232,7 +232,7 @@ class PairTask(FineTuningTask):
 
     def put(self, folder: Path, model: BertModel) -> None:
         """Write the BERT with its tokenizer."""
-        put_model(folder, model, model.config, self.base)
+        put_model(folder, model, model.config, bert_folder(self.base))
 
     def publish(self, folder: Path, model: BertModel, summary: RunSummary) -> None:
         """Write the whole sentence model."""

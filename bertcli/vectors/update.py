@@ -50,7 +50,7 @@ class KnownVectors:
         rows = _rows_of(files.row_index) if there else {}
         if not rows:
             known = cls({}, nothing, digests)
-            known.without_digests = there
+            known.without_digests = there and not _is_empty(files.row_index)
             yield known
             return
         with TemporaryDirectory() as folder:
@@ -90,6 +90,11 @@ class KnownVectors:
         self.reused += len(old) - len(fresh)
         firsts = batch if isinstance(batch, RaggedBatch) else [windows[0] for windows in items]
         yield EmbeddedBlock(firsts, vectors)
+
+
+def _is_empty(index: Path) -> bool:
+    """Tell whether an index is there without a row: that of an output without any."""
+    return index.exists() and not index.stat().st_size
 
 
 def _rows_of(index: Path) -> dict[bytes, int]:

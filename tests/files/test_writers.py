@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy
 import zstandard
+from front import bad
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -459,3 +460,9 @@ def test_the_suffix_sets_the_format(suffix, packed):
 def test_a_suffix_that_names_no_format(name):
     with pytest.raises(OutputError, match="unknown format"):
         format_of(Path(name))
+
+
+def test_a_name_too_long_is_said_to_be_that(tmp_path):
+    for command in (["tokenize", "hi"], ["decode", "101"]):
+        failed = bad(*command, "-o", tmp_path / f"{'a' * 300}.jsonl")
+        assert failed.error.endswith(".jsonl: cannot be written: File name too long")

@@ -1,5 +1,6 @@
 """The options that commands share: model, output and messages."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -157,7 +158,7 @@ class OutputOptions(OptionGroup):
 
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
-        if self.output is not None and self.output.exists():
+        if self.output is not None and os.path.exists(self.output):
             inputs = [*inputs, *(path for model in models for path in model.files())]
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 
