@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from queue import Empty, Queue, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Any, TypeVar
 
 from bertcli.records.text_block import TextBlock
@@ -56,9 +56,11 @@ def ahead(
 ) -> Iterator[R]:
     """Yield ``work(item)`` of each item in their order, made by threads while the caller works.
 
-    ``most`` of them wait for the caller, besides one that each thread has in hand. Items are taken
-    by one thread at a time, so they may come from a generator. The first is worked on in place, so
-    a short input starts no thread. An error is raised where the item would have been.
+    ``most`` of them wait for the caller, besides one that each thread has in hand. All threads but
+    one work only when the caller has to wait: where it is the slower one, they would be in its way.
+    Items are taken by one thread at a time, so they may come from a generator. The first is worked
+    on in place, so a short input starts no thread. An error is raised where the item would have
+    been.
     """
     for first in items:
         yield work(first)
@@ -66,15 +68,15 @@ def ahead(
     else:
         return
     turns = _Turns(items, work, most)
-    for _ in range(threads):
-        Thread(target=turns.run, daemon=True).start()
+    for number in range(threads):
+        Thread(target=turns.run, args=(number > 0,), daemon=True).start()
     try:
-        while (found := turns.queue.get().get())[0] is not DONE:
+        while (found := turns.next())[0] is not DONE:
             yield found[0]
         if found[1] is not None:
             raise found[1]
     finally:
-        turns.end()
+        turns.end(threads)
 
 
 class _Turns:
@@ -86,12 +88,24 @@ class _Turns:
     def __init__(self, items: Iterator[Any], work: Callable[[Any], Any], most: int) -> None:
         self.items, self.work = items, work
         self.queue: Queue[SimpleQueue[tuple[Any, BaseException | None]]] = Queue(most)
-        self.lock, self.ended = Lock(), False
+        self.lock, self.waited, self.ended = Lock(), Semaphore(0), False
 
-    def run(self) -> None:
-        """Work until there is no item, one cannot be had or worked on, or nobody waits."""
+    def next(self) -> tuple[Any, BaseException | None]:
+        """Return what the next turn got; where it has to be waited for, that is heard."""
+        turn = self.queue.get()
+        if turn.empty():
+            self.waited.release()
+        return turn.get()
+
+    def run(self, helps: bool) -> None:
+        """Work until there is no item, one cannot be had or worked on, or nobody asks for more.
+
+        One that ``helps`` takes an item when the caller has waited for another.
+        """
         item: Any = None
         while item is not DONE and not self.ended:
+            if helps:
+                self.waited.acquire()
             turn: SimpleQueue[Any] = SimpleQueue()
             try:
                 with self.lock:
@@ -104,9 +118,10 @@ class _Turns:
                 turn.put((DONE, error))
                 return
 
-    def end(self) -> None:
-        """Make room for the threads that wait for it, so that they end."""
+    def end(self, threads: int) -> None:
+        """Let so many threads that wait go on, so that they end."""
         self.ended = True
+        self.waited.release(threads)
         with suppress(Empty):
             while True:
                 self.queue.get_nowait()
