@@ -74,6 +74,7 @@ def engines(folder: Path, count: int, repeats: int, threads: int) -> dict[str, f
 
 def stages(path: Path, threads: int) -> dict[str, float]:
     """Return the seconds a text takes in each stage, and the bytes that come and go."""
+    from bertcli.embedding.embedded_block import EmbeddedBlock
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
     from bertcli.inference.devices import use_threads
@@ -89,7 +90,7 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     encoded = list(embedder.run(Reader(source)))
     clock.append(time.perf_counter())
     parts = [part for batch in encoded for part in embedder.embedded(batch)]
-    windows = [part for part in parts if isinstance(part, list)]
+    windows = [part for part in parts if isinstance(part, EmbeddedBlock)]
     clock.append(time.perf_counter())
     _written(windows)  # the first time loads what a worker loads once
     write, written = _written(windows)
@@ -104,7 +105,7 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     }
 
 
-def _written(windows: Sequence[Sequence[Any]]) -> tuple[float, int]:
+def _written(windows: Sequence[Any]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
     from bertcli.vectors.output import Target, open_vectors
     from bertcli.vectors.run import stacked
