@@ -124,7 +124,7 @@ class Checkpoints:
         """Remove what a killed run left half written or half removed."""
         for path in self.folder.glob(".*"):
             if path.name.startswith((MAKING, GOING, ".saving-")):
-                shutil.rmtree(path)
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         self._drop()
 
     def write(self, state: State, fill: Callable[[Path], None]) -> Path:

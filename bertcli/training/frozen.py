@@ -33,7 +33,7 @@ from bertcli.files.atomic import whole_file
 from bertcli.hub import ModelFolder
 from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns
-from bertcli.training.checkpoints import put_model
+from bertcli.training.checkpoints import MAKING, put_model
 from bertcli.training.fine_tuning import PROBLEMS, FineTuningTask
 from bertcli.training.label_objective import LabelLoss, LabelObjective
 from bertcli.training.labelled_texts import LabelledTexts
@@ -181,7 +181,7 @@ def _header(made: RecordVectors, vectors: np.ndarray) -> bytes:
 def write_vectors(folder: Path, made: RecordVectors) -> None:
     """Write vectors that are computed into the folder of a run; OSError."""
     vectors: Any = np.ascontiguousarray(made.vectors, np.float32)
-    with whole_file(folder / VECTORS) as file:
+    with whole_file(folder / VECTORS, beside=folder / f"{MAKING}vectors") as file:
         file.write(_header(made, vectors))
         file.write(vectors.tobytes())
 

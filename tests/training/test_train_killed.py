@@ -46,6 +46,15 @@ def test_killed_at_random_instants(method, forked, tmp_path):
     forked.check(lambda out: argv(file, TINY, method, out), result, tmp_path, kills=20)
 
 
+def test_vectors_half_written(tmp_path):
+    """A run that was killed while it wrote its vectors leaves nothing of them."""
+    file, out = written(tmp_path / "reviews.jsonl", reviews(40)), tmp_path / "out"
+    out.mkdir()
+    (out / ".making-vectors").write_bytes(b"half")
+    assert call(*argv(file, TINY, "--frozen", out)).code == 0
+    assert [path.name for path in out.glob(".*")] == [".vectors"]
+
+
 @pytest.mark.parametrize(
     ("method", "rows"),
     [("--full", reviews(40)), ("--frozen", reviews(40)), ("--full", belonging(40, negatives=True))],
