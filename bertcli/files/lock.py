@@ -50,6 +50,8 @@ def waiting(path: Path) -> Iterator[None]:
 
     lock = FileLock(path, fallback_to_soft=False)
     with suppress(OSError):
+        if not path.exists():  # filelock waits for ever where none can be made, as in /proc
+            path.touch()
         lock.acquire()
     try:
         yield
@@ -63,6 +65,10 @@ def _take(lock: BaseFileLock, path: Path, output: Path) -> None:
     try:
         lock.acquire()
     except Timeout:
+        if not path.exists():  # its holder has ended since, or none can be made: this says why
+            path.touch()
+            _take(lock, path, output)
+            return
         raise OutputError(
             f"{output}: another bertcli is writing it (process {_holder(path)})",
             "wait for it to end, or choose another name",

@@ -5,13 +5,16 @@ All but fcntl: filelock alone imports it, and has a way of its own for Windows.
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from front import environment, good
+from front import bad, environment, good
 
 from bertcli.files import system_calls
-from bertcli.files.lock import locked
+from bertcli.files.lock import locked, waiting
+
+PROC = Path("/proc")
 
 GONE = {
     "os": "fork forkpty fchmod fchown getuid getpgid killpg sched_getaffinity mkfifo "
@@ -79,3 +82,10 @@ def test_where_a_system_locks_no_files_work_goes_on(tmp_path, monkeypatch):
     with locked(tmp_path / "lock", tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not PROC.exists(), reason="a folder of Linux in which nobody makes files")
+def test_where_no_lock_can_be_made_the_reason_is_told():
+    assert "/proc/x.npy: cannot be written: " in bad("embed", "hi", "-o", PROC / "x.npy").error
+    with waiting(PROC / "lock"):  # at once
+        pass
