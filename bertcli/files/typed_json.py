@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
 from collections import Counter
@@ -112,6 +113,18 @@ def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is read back after this was written as JSON: tuples become lists."""
     result: dict[str, Any] = json.loads(json.dumps(value))
     return result
+
+
+def strict(value: Any) -> Any:
+    """Return a value for JSON, which has neither NaN nor infinity, though Python reads them."""
+    match value:
+        case Mapping():
+            return {name: strict(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [strict(inner) for inner in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import OutputError
 from bertcli.files.system_calls import sync
-from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, kind_of, parse
+from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, kind_of, parse, strict
 from bertcli.plots.colours import FAINT, INK, SENTENCES
 from bertcli.plots.drawing import drawing, encode
 
@@ -62,8 +62,8 @@ class Log:
         self.file.truncate(min(size, there))  # drops what was written after the last checkpoint
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append a line and flush it."""
-        self.file.write(json.dumps(line).encode() + b"\n")
+        """Append a line and flush it; a number that overflowed is null."""
+        self.file.write(json.dumps(strict(line)).encode() + b"\n")
         self.file.flush()
 
     def sync(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.files.digests import sha256
+from bertcli.files.typed_json import strict
 from bertcli.files.versions import __version__, versions
 from bertcli.training.options import FineTuningJob, TrainingOptions
 
@@ -60,7 +61,7 @@ def put_description(
         "steps": summary.steps,
         "metrics": dict(summary.best),
     }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(strict(manifest), indent=2, ensure_ascii=False) + "\n"
     (folder / "manifest.json").write_text(text, "utf-8")
     (folder / "README.md").write_text(model_card(texts, job.base, identity, summary), "utf-8")
 

@@ -179,8 +179,14 @@ def test_scores_may_be_as_large_as_numbers_are(base, tmp_path):
     held = written(tmp_path / "large.jsonl", large)
     more = ("--task", "regress", "--steps", 2, "--eval", held, "-q")
     good("train", file, "-m", base, "-o", out, *more)
-    logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert max(row.get("mse", 0) for row in logged) > 1e50, logged
+    logged = (out / "log.jsonl").read_text().splitlines()
+    found = json.loads(logged[-1], parse_constant=pytest.fail)  # Infinity is no JSON
+    assert found["mse"] > 1e50 and found["eval_loss"] is None
+    kept = json.loads((out / "manifest.json").read_text(), parse_constant=pytest.fail)
+    assert kept["metrics"]["mse"] > 1e50 and kept["metrics"]["eval_loss"] is None
+    (out / "loss.svg").unlink()
+    good("train", file, "-m", base, "-o", out, *more, "--resume")
+    assert "<svg" in (out / "loss.svg").read_text()
 
 
 def test_labels_several_and_scores_load_in_classify(base, tmp_path):

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from math import isfinite
 from typing import Any
 
 import typer
@@ -144,21 +143,10 @@ def _attention(
 def _print_json(value: Any) -> None:
     import json
 
+    from bertcli.files.typed_json import strict
     from bertcli.files.writers import open_output
 
     indent = 2 if sys.stdout.isatty() else None
     with open_output(None) as output:
-        text = json.dumps(_strict(value), ensure_ascii=False, indent=indent)
+        text = json.dumps(strict(value), ensure_ascii=False, indent=indent)
         output.file.write(text.encode("utf-8", "backslashreplace") + b"\n")
-
-
-def _strict(value: Any) -> Any:
-    """Return a value for JSON, which has neither NaN nor infinity, though Python reads them."""
-    match value:
-        case dict():
-            return {name: _strict(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_strict(inner) for inner in value]
-        case float() if not isfinite(value):
-            return None
-    return value
