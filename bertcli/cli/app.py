@@ -223,18 +223,14 @@ def explained(wrong: Any) -> tuple[str, str]:
         commands = getattr(wrong.ctx.command, "commands", ())
         near = get_close_matches(named[1], commands)
         return f"no such command: {named[1]}", _meant(near, path, "commands")
-    choices = (
-        getattr(getattr(wrong.param, "type", None), "choices", ()) if _has_param(wrong) else ()
-    )
+    param = getattr(wrong, "param", None)
+    choices = getattr(getattr(param, "type", None), "choices", ())
     if choices and (refused := NOT_ONE.match(wrong.message)):
-        return _no_choice(refused[1], wrong.param, choices)
-    if _has_param(wrong):
-        name = _name(wrong.param)
+        return _no_choice(refused[1], param, choices)
+    if param is not None:
+        name = _name(param)
         if not wrong.message:
-            return (
-                f"missing {wrong.param.param_type_name} {name}",
-                f"{path} -h shows how it is used",
-            )
+            return f"missing {param.param_type_name} {name}", f"{path} -h shows how it is used"
         said = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", wrong.message)
         return f"invalid value for {name}: {said.rstrip('.')}", f"see {path} --help"
     return text[:1].lower() + text[1:].rstrip("."), f"see {path} --help"
@@ -243,10 +239,6 @@ def explained(wrong: Any) -> tuple[str, str]:
 def _alike(wrong: str, name: str) -> bool:
     """Tell whether two options are alike without their dashes, which all of them share."""
     return bool(get_close_matches(wrong.lstrip("-"), [name.lstrip("-")]))
-
-
-def _has_param(wrong: Any) -> bool:
-    return getattr(wrong, "param", None) is not None
 
 
 def _name(param: Any) -> str:

@@ -1,7 +1,7 @@
 """`bertcli chunk`: texts to pieces of at most N tokens."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import special_tokens
@@ -25,9 +25,6 @@ from bertcli.inference.progress import Advance
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.chunk_output import WRITTEN, ChunkRun
 from bertcli.tokenizing.chunks import Chunker, ChunkSettings
-
-if TYPE_CHECKING:
-    pass
 
 
 class ChunkTextOptions(OptionGroup):

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ReportOutput
-from bertcli.cli.options.groups import OptionGroup, number
+from bertcli.cli.options.groups import OptionGroup, decimal, number
 
 
 class PairOptions(OptionGroup):
@@ -20,12 +20,7 @@ class PairOptions(OptionGroup):
     b: Annotated[str, typer.Argument(metavar="B", help="Vectors of the same texts.")]
     tolerance: Annotated[
         float | None,
-        number(
-            "Fail (exit code 1) if a value differs by more.",
-            low=0,
-            metavar="X",
-            envvar="BERTCLI_TOLERANCE",
-        ),
+        decimal("Fail (exit code 1) if a value differs by more.", envvar="BERTCLI_TOLERANCE"),
     ] = None
     worst: Annotated[int, number("Number of rows to show, largest differences first.")] = 5
 
@@ -47,9 +42,10 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
     form = output.form(("table", "jsonl"))
     found = measure(pair.a, pair.b, pair.worst)
     if form == "table":
-        from bertcli.cli.display.vector_tables import show_comparison
+        from bertcli.cli.display.screen import show
+        from bertcli.cli.display.vector_tables import comparison_view
 
-        show_comparison(found)
+        show(*comparison_view(found))
     else:
         with output.open(form, (pair.a, pair.b)) as write:
             write([found.fields()])

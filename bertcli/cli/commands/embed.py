@@ -134,14 +134,17 @@ def _check(
     options: EmbedOptions,
 ) -> None:
     """Raise UsageError for an output that is not possible, before a model is loaded."""
-    from bertcli.vectors.formats import refuse_stream
+    from bertcli.vectors.formats import refuse_dense, refuse_stream
     from bertcli.vectors.precision import RANGED, too_few
 
     _refuse_kept(source, form, options)
     if options.on_truncate == "chunk":
         _refuse_no_texts(source)
     if options.sparse:
-        _check_sparse(form, precision)
+        if form != "table":
+            refuse_dense(form)
+        if precision != "float32":
+            raise UsageError(f"--sparse cannot be combined with --precision {precision}")
     if form == "csv" and options.per_token:
         raise UsageError(
             "csv holds one vector per row, and each text has several",
@@ -161,16 +164,6 @@ def _check(
         )
     if form != "table":
         refuse_stream(form, precision)
-
-
-def _check_sparse(form: str, precision: str) -> None:
-    """Raise UsageError for files that weights of terms are not written to."""
-    from bertcli.vectors.formats import refuse_dense
-
-    if form != "table":
-        refuse_dense(form)
-    if precision != "float32":
-        raise UsageError(f"--sparse cannot be combined with --precision {precision}")
 
 
 def _job(

@@ -92,9 +92,10 @@ def evaluate(
         if write:
             write([report])
         else:
-            from bertcli.cli.display.evaluation import show_evaluation
+            from bertcli.cli.display.evaluation import evaluation_view
+            from bertcli.cli.display.screen import show
 
-            show_evaluation(report)
+            show(*evaluation_view(report))
     for judge in judges:
         console.warn(truncated(judge.tally))
     for reader in readers:

@@ -8,7 +8,7 @@ import typer
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions
-from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, number, record
+from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, decimal, number, record
 from bertcli.cli.options.training import (
     DeviceOptions,
     MaxGradNorm,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertcli.training.ranks import Ranks
 
 
-Beta = Annotated[float, number("Coefficient of AdamW.", low=0, high=0.9999, metavar="X")]
+Beta = Annotated[float, decimal("Coefficient of AdamW.", high=0.9999)]
 
 
 class JobOptions(OptionGroup):
@@ -82,24 +82,18 @@ class OptimizerOptions(OptionGroup):
 
     PANEL: ClassVar = "Training"
 
-    epochs: Annotated[
-        float, number("Passes over the instances, unless --steps is given.", low=0, metavar="X")
-    ] = 3.0
+    epochs: Annotated[float, decimal("Passes over the instances, unless --steps is given.")] = 3.0
     steps: Annotated[int | None, number("Optimizer steps.")] = None
     batch_size: Annotated[
         int, number("Instances per step, over all processes and accumulation steps.")
     ] = 32
-    learning_rate: Annotated[
-        float, number("Peak learning rate, after the warm-up.", low=0, metavar="X")
-    ] = 1e-4
+    learning_rate: Annotated[float, decimal("Peak learning rate, after the warm-up.")] = 1e-4
     warmup_steps: WarmupSteps = None
-    lr_power: Annotated[
-        float, number("Power of the polynomial decay to 0; 1 is linear.", low=0, metavar="X")
-    ] = 1.0
+    lr_power: Annotated[float, decimal("Power of the polynomial decay to 0; 1 is linear.")] = 1.0
     weight_decay: WeightDecay = 0.01
     adam_beta1: Beta = 0.9
     adam_beta2: Beta = 0.999
-    adam_epsilon: Annotated[float, number("Coefficient of AdamW.", low=0, metavar="X")] = 1e-6
+    adam_epsilon: Annotated[float, decimal("Coefficient of AdamW.")] = 1e-6
     max_grad_norm: MaxGradNorm = 1.0
     seed: Annotated[
         int,
@@ -118,11 +112,9 @@ class EvaluationOptions(OptionGroup):
 
     eval_fraction: Annotated[
         float,
-        number(
+        decimal(
             "Fraction of the instances, from the end, to hold out for evaluation; 0: none.",
-            low=0,
             high=0.9,
-            metavar="X",
         ),
     ] = 0.05
     eval_dir: Annotated[

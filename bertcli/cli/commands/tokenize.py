@@ -20,7 +20,7 @@ from bertcli.files.writers import TENSORS
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenizeRun, ids_row
-from bertcli.tokenizing.statistics import Summary, TokenTotals, file_rows
+from bertcli.tokenizing.statistics import CorpusStats, TokenTotals, file_rows
 from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -191,7 +191,8 @@ def _summary(
     cut_at: int | None,
 ) -> None:
     """Write counts or statistics, of each file and of all, or of all alone."""
-    counter, paths = _counter(mode, run.tokenizer, cut_at), run.reader.source.paths
+    counter = CorpusStats(run.tokenizer, cut_at) if mode.stats else TokenTotals()
+    paths = run.reader.source.paths
 
     def rows() -> list[dict[str, Any]]:
         if mode.per_file:
@@ -208,18 +209,8 @@ def _summary(
         else:
             show_stats(*rows())
         return
-    with output.open(
-        form, paths, model
-    ) as write:  # now, so that what cannot be written fails at once
+    with output.open(form, paths, model) as write:  # now: what cannot be written fails at once
         write(rows())
-
-
-def _counter(mode: ModeOptions, tokenizer: Tokenizer, cut_at: int | None) -> Summary:
-    if not mode.stats:
-        return TokenTotals()
-    from bertcli.tokenizing.statistics import CorpusStats
-
-    return CorpusStats(tokenizer, cut_at)
 
 
 def _ids_of_tokens(

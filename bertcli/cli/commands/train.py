@@ -1,9 +1,8 @@
 """`bertcli train`: a model from examples."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -12,7 +11,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, decimal, flag, number, record
 from bertcli.cli.options.training import (
     DeviceOptions,
     MaxGradNorm,
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
     from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.objective import TrainedTask
     from bertcli.training.ranks import Ranks
-
-
-class RunSetting(NamedTuple):
-    """How a model computes, and the folder of the run."""
-
-    compute: dict[str, Any]
-    place: RunFolder
 
 
 class TrainJobOptions(OptionGroup):
@@ -85,7 +77,7 @@ class MethodOptions(OptionGroup):
         typer.Option(help="balanced: rare labels count as much as common ones."),
     ] = None
     label_smoothing: Annotated[
-        float, number("Share of each label given to the others.", low=0, high=0.99, metavar="X")
+        float, decimal("Share of each label given to the others.", high=0.99)
     ] = 0.0
     max_length: Annotated[
         int | None,
@@ -110,20 +102,13 @@ class StepOptions(OptionGroup):
     PANEL: ClassVar = "Training"
 
     epochs: Annotated[
-        float | None,
-        number(
-            "Passes over the examples (default: 3; frozen: 30, or 1,000 steps).", low=0, metavar="X"
-        ),
+        float | None, decimal("Passes over the examples (default: 3; frozen: 30, or 1,000 steps).")
     ] = None
     steps: Annotated[int | None, number("Optimizer steps, instead of --epochs.")] = None
     batch_size: Annotated[int | None, number("Examples per step (default: 32; frozen: 64).")] = None
     learning_rate: Annotated[
         float | None,
-        number(
-            "Peak learning rate, after the warm-up (default: 5e-5; frozen: 1e-3).",
-            low=0,
-            metavar="X",
-        ),
+        decimal("Peak learning rate, after the warm-up (default: 5e-5; frozen: 1e-3)."),
     ] = None
     warmup_steps: WarmupSteps = None
     weight_decay: WeightDecay = 0.01
@@ -149,12 +134,7 @@ class HeldOutOptions(OptionGroup):
     ] = None
     eval_fraction: Annotated[
         float,
-        number(
-            "Fraction of the examples to hold out, equal texts together; 0: none.",
-            low=0,
-            high=0.9,
-            metavar="X",
-        ),
+        decimal("Fraction of the examples to hold out, equal texts together; 0: none.", high=0.9),
     ] = 0.1
     eval_every: Annotated[int | None, number("Steps between evaluations (default: an epoch).")] = (
         None
@@ -197,7 +177,6 @@ def train(
     $ bertcli train pairs.csv --full --epochs 2 -o relevance
     """
     console = messages.console()
-
     asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
     wanted = record(FineTuningJob, job, examples, method, steps, held, **asked)
     usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
@@ -210,8 +189,11 @@ def train(
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+        from bertcli.training.labelled_texts import LabelledTexts
+
+        texts = LabelledTexts.read(wanted, reader, options.seed)
         compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-        return _opened(wanted, options, reader, model, RunSetting(compute, place), console)
+        return _opened(wanted, options, texts, model, place, compute, console)
 
     train_task(opened, place, saving.keep, where, console)
     for each in readers.values():
@@ -221,23 +203,22 @@ def train(
 def _opened(
     wanted: FineTuningJob,
     options: TrainingOptions,
-    reader: Callable[[str], Reader],
+    texts: "LabelledTexts",
     model: ModelOptions,
-    setting: RunSetting,
+    place: RunFolder,
+    compute: dict[str, Any],
     console: Console,
 ) -> "TrainedTask":
-    """Read the examples, and open the model that learns from them."""
+    """Open the model that learns from examples."""
     from bertcli.training.fine_tuning import HeadTask
     from bertcli.training.frozen import FrozenTask, read_vectors
-    from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.pairs import PairTask
 
-    texts = LabelledTexts.read(wanted, reader, options.seed)
     for note in texts.notes:
         console.note(note)
     folder = model.folder(MODEL_FILES)
     wanted = replace(wanted, base=folder.name)
-    setting.place.refuse_inputs(folder.path)
+    place.refuse_inputs(folder.path)
     if texts.task == "embed":
         pairs = PairTask.open(wanted, options, texts, folder.path)
         _tell(pairs.tally, console)
@@ -246,8 +227,8 @@ def _opened(
         task = HeadTask.open(wanted, options, texts, folder.path)
         _tell(task.tally, console)
         return task
-    made = FrozenTask.open(folder, wanted, texts, setting.compute)
-    if setting.place.resume and read_vectors(setting.place.output, made):
+    made = FrozenTask.open(folder, wanted, texts, compute)
+    if place.resume and read_vectors(place.output, made):
         console.detail(f"the vectors of {len(made.vectors):,} texts are those of the run before")
     else:
         console.watch(made)
@@ -257,8 +238,6 @@ def _opened(
 
 def _frozen(wanted: FineTuningJob, texts: "LabelledTexts", console: Console) -> bool:
     """Return whether a head alone is trained: as asked, else for few examples."""
-    from bertcli.training.options import FEW
-
     frozen = wanted.frozen
     if frozen is None and not wanted.extra and texts.task not in ("tag", "answer"):
         frozen = len(texts.train) <= FEW

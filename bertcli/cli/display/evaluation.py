@@ -9,18 +9,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from bertcli.cli.display.screen import plain, show
+from bertcli.cli.display.screen import plain
 
 WIDEST = 12  # labels of a confusion matrix that is shown
 
 
-def show_evaluation(report: Mapping[str, Any]) -> None:
-    """Draw metrics, classes and the confusion."""
-    show(*evaluation_view(report))
-
-
 def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield the tables of a report."""
+    """Yield the tables of a report: metrics, classes and the confusion."""
     other = report.get("compare")
     names = ["metric", "value", "95 %" if other else "95 % interval"]
     names += ["other", "better by", "95 %"] if other else []  # short: they fit 60 columns

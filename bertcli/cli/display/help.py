@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -43,26 +43,20 @@ COMMON = frozenset(
 RARE = {("embed", "overlap"), ("embed", "at")}  # which the command has for one of its modes
 
 
-def _show_common(ctx: typer.Context, asked: bool) -> None:
-    if asked:
-        show_help(ctx, everything=False)
+def _option(about: str, *names: str, everything: bool = True) -> Any:
+    def show(ctx: typer.Context, asked: bool) -> None:
+        if asked:
+            show_help(ctx, everything=everything)
 
-
-def _show_all(ctx: typer.Context, asked: bool) -> None:
-    if asked:
-        show_help(ctx, everything=True)
-
-
-def _option(about: str, show: Callable[..., None], *names: str) -> Any:
     return typer.Option(*names, help=about, is_eager=True, callback=show, rich_help_panel=MESSAGES)
 
 
 # The parameters of every command, and of groups of commands, whose help is short as it is.
 HELP = {
-    "help_short": _option("Show the common options.", _show_common, "-h"),
-    "help_all": _option("Show all options.", _show_all, "--help"),
+    "help_short": _option("Show the common options.", "-h", everything=False),
+    "help_all": _option("Show all options.", "--help"),
 }
-GROUP_HELP = {"help_all": _option("Show this help.", _show_all, "--help", "-h")}
+GROUP_HELP = {"help_all": _option("Show this help.", "--help", "-h")}
 
 
 def show_help(ctx: typer.Context, *, everything: bool) -> None:

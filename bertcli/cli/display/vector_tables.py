@@ -138,11 +138,6 @@ def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> FittedTable:
     return drawn
 
 
-def show_comparison(found: Agreement) -> None:
-    """Draw a comparison."""
-    show(*comparison_view(found))
-
-
 def comparison_view(found: Agreement) -> Iterator[RenderableType]:
     """Draw the differences of two files, and their worst rows."""
     kinds = [*found.dtype, "", ""]

@@ -26,12 +26,10 @@ class ExampleOptions(OptionGroup):
         ),
     ] = None
     text_field: Annotated[
-        str | None,
-        field_option("Name of the field text, words, question or anchor."),
+        str | None, field_option("Name of the field text, words, question or anchor.")
     ] = None
     pair_field: Annotated[
-        str | None,
-        field_option("Name of the field pair, context or positive."),
+        str | None, field_option("Name of the field pair, context or positive.")
     ] = None
     label_field: Annotated[
         str | None,

@@ -72,6 +72,11 @@ def number(
     return typer.Option(*names, metavar=metavar, min=low, max=high, help=about, envvar=envvar)
 
 
+def decimal(about: str, *, high: float | None = None, envvar: str | None = None) -> Any:
+    """Return an option that takes a number with decimals, from 0 to ``high``."""
+    return number(about, low=0, high=high, metavar="X", envvar=envvar)
+
+
 def flag(name: str, about: str) -> Any:
     """Return an option of this name alone."""
     return typer.Option(name, help=about)

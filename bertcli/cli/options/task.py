@@ -184,10 +184,7 @@ class ChoiceOptions(OptionGroup):
                 self.prompt_field: "--prompt-field",
                 self.choices_field: "--choices-field",
             }
-            changes["keep"] = kept if kept == "*" else _named(kept, self.choices_field)
+            names = ",".join(filter(None, (kept, self.choices_field)))
+            changes["keep"] = kept if kept == "*" else names
         source = files.source(given=bool(self.texts), objects=True, **changes)
         return reader_of(source, console, self.texts or ())
-
-
-def _named(names: str | None, further: str) -> str:
-    return ",".join(filter(None, (names, further)))

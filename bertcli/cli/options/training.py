@@ -6,17 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.completion import complete_device
-from bertcli.cli.options.groups import COMPUTE, OUTPUT, OptionGroup, flag, number
+from bertcli.cli.options.groups import COMPUTE, OUTPUT, OptionGroup, decimal, flag, number
 from bertcli.errors import UsageError
 
 WarmupSteps = Annotated[
     int | None,
     number("Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0),
 ]
-WeightDecay = Annotated[
-    float, number("Weight decay of AdamW; biases and LayerNorm are excluded.", low=0, metavar="X")
-]
-MaxGradNorm = Annotated[float, number("Clip gradients to this norm; 0: never.", low=0, metavar="X")]
+WeightDecay = Annotated[float, decimal("Weight decay of AdamW; biases and LayerNorm are excluded.")]
+MaxGradNorm = Annotated[float, decimal("Clip gradients to this norm; 0: never.")]
 
 
 def run_folder(metavar: str) -> Any:
