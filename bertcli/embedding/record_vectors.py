@@ -24,14 +24,16 @@ class RecordVectors:
     tally: TokenCounts = field(default_factory=TokenCounts)
     vectors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
-    def __iter__(self) -> Iterator[Advance]:
-        """Yield how far it is."""
+    def __iter__(self) -> Iterator[Ran | Advance]:
+        """Yield how far it is, and the batches on the way."""
         found, done = [self.embedder.nothing], 0
         run = self.embedder.run(Reader(Source()), full=True, blocks=[self.records])
         for window in self.embedder.windows(run):
             self.tally.merge(window.counts)
             for part in window.parts:
-                if not isinstance(part, Ran):
+                if isinstance(part, Ran):
+                    yield part
+                else:
                     found.append(np.asarray(part.vectors))
                     done += len(part)
                     yield Advance(done, "texts", done / len(self.records))

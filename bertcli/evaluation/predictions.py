@@ -17,6 +17,7 @@ from bertcli.evaluation.classes import ClassPredictions, LabelPredictions, per_c
 from bertcli.evaluation.entities import TagPredictions
 from bertcli.evaluation.scores import ScorePredictions
 from bertcli.hub import ModelFolder
+from bertcli.inference.progress import Ran
 from bertcli.inference.tell import Tell
 from bertcli.records.example_forms import CONTRAST
 from bertcli.records.examples import Example, Examples
@@ -133,8 +134,9 @@ class Judge:
     def vectors(self, records: Sequence[Record]) -> np.ndarray:
         """Return the vectors of texts, [n, D]."""
         found = RecordVectors(self.embedder(self.folder), records)
-        for _ in found:
-            pass
+        for step in found:
+            if isinstance(step, Ran) and step.warning:
+                self.tell.warn(step.warning)
         self.tally.merge(found.tally)
         return found.vectors.astype(np.float64)
 

@@ -60,8 +60,13 @@ class PooledHead(OpenModel):
 
     def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
         """Return the logits of each text. ModelError for a result that is not finite."""
-        parts = self.embedder.embedded(list(batch))
-        return [item.vector for part in parts if not isinstance(part, Ran) for item in part]
+        found: list[np.ndarray] = []
+        for part in self.embedder.embedded(list(batch)):
+            if not isinstance(part, Ran):
+                found += [item.vector for item in part]
+            elif part.warning:
+                self.tell.warn(part.warning)
+        return found
 
 
 def open_classifier(

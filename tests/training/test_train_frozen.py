@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from functools import partial, partialmethod
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from pretrain_folders import lines
 from train_steps import stop_at
 
 from bertcli.embedding.record_vectors import RecordVectors
+from bertcli.inference.compiled import CompiledRunner
+from bertcli.inference.encoder import Encoder
 from bertcli.training.frozen import VECTORS
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
@@ -53,6 +56,27 @@ def test_a_rule_is_learnt(whole):
     assert metrics(whole[0])["accuracy"] > 0.9
     rows = good("classify", "-m", whole[0], *TEXTS).rows
     assert [row["label"] for row in rows] == [row["label"] for row in reviews(6, seed=9)]
+
+
+def test_memory_that_runs_out_is_told(whole, tmp_path, monkeypatch):
+    out, file, _ = whole
+    pairs = written(tmp_path / "pairs.jsonl", scored(30))
+
+    def small(vectors, runner, batch, finish):
+        if len(batch) > 1 and len(batch.ids) > 64:
+            raise MemoryError
+        return vectors(runner, batch, finish)
+
+    for engine in (Encoder, CompiledRunner):
+        monkeypatch.setattr(engine, "vectors", partialmethod(partial(small, engine.vectors)))
+    for given in (
+        argv(file, tmp_path / "out", "--steps", 1),
+        ["evaluate", file, "-m", out],
+        ["evaluate", pairs],
+        ["classify", "-i", file, "-m", out],
+    ):
+        done = call(*given)
+        assert done.code == 0 and "warning: out of memory on cpu: batches of " in done.err
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +17,7 @@ from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
 
 if TYPE_CHECKING:
-    from bertcli.inference.progress import Advance, ModelRun
+    from bertcli.inference.progress import Advance, ModelRun, Ran
     from bertcli.records.reader import Reader
 
 Batch = TypeVar("Batch", bound=Sized)
@@ -118,21 +117,22 @@ class Console:
                 bar.update(counts, share, seconds)
                 yield batch
 
-    def watch(self, run: Iterable[Advance]) -> None:
+    def watch(self, run: Iterable[Ran | Advance]) -> None:
         """Run to the end, with a progress bar when somebody watches for long."""
-        if not self.watched:
-            deque(run, maxlen=0)
-            return
         from bertcli.cli.display.progress_bars import ProgressBar
+        from bertcli.inference.progress import Ran
 
         what, start = "", monotonic()
-        with closing(ProgressBar()) as bar:
+        with closing(ProgressBar()) if self.watched else nullcontext() as bar:
             for step in run:
-                if step.what != what:
-                    what, start = step.what, monotonic()
-                seconds = max(monotonic() - start, 1e-9)
-                counts = f"{step.done:,} {what}  {step.done / seconds:,.0f} {what}/s"
-                bar.update(counts, step.share, seconds)
+                if isinstance(step, Ran):
+                    self.warn(step.warning)
+                elif bar:
+                    if step.what != what:
+                        what, start = step.what, monotonic()
+                    seconds = max(monotonic() - start, 1e-9)
+                    counts = f"{step.done:,} {what}  {step.done / seconds:,.0f} {what}/s"
+                    bar.update(counts, step.share, seconds)
 
     def follow(self, run: ModelRun, *, beside_output: bool = False) -> None:
         """Run a model to the end, with a progress bar, and with --verbose say what it came to."""
