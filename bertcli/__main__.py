@@ -68,6 +68,9 @@ def run() -> NoReturn:
     gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms
     code = 130
     try:
+        from bertcli.inference.early_start import begin
+
+        begin(sys.argv[1:])
         from bertcli.cli.app import main
 
         code = main()

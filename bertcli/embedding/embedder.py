@@ -206,6 +206,8 @@ class Embedder:
         Some kernels add up in another order by the number of rows or threads. Texts are tried:
         each alone and on one thread, and all together.
         """
+        if self.runtime.same_bits is not None:
+            return self.runtime.same_bits
         config = self.runtime.config
         lengths = [min(length, config.most_tokens) for length in TRIED]
         ids = [[7919 * at % config.vocab_size for at in range(length)] for length in lengths]

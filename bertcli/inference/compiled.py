@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os.path import abspath
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +24,10 @@ from bertcli.errors import UsageError, out_of_memory
 from bertcli.files.versions import __version__
 from bertcli.inference.compiled_cache import CompiledModel, cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
+from bertcli.inference.early_start import remember, under_way
+from bertcli.inference.model_import import ModelImport
 from bertcli.inference.openvino import (
     OpenvinoError,
-    core_for_cpu,
     has_bfloat16,
     openvino_core,
     openvino_version,
@@ -61,8 +61,7 @@ class CompiledRunner(BatchRunner):
     """A compiled model, run by this process over texts whose rows have one length."""
 
     model: Any  # of OpenVINO
-    blob: np.ndarray  # what it reads its weights from
-    accuracy: Mapping[str, Any]
+    made: CompiledModel  # what it reads its weights from
     spec: ModelSpec
     threads: int
     budget: int
@@ -108,7 +107,7 @@ class CompiledRunner(BatchRunner):
 class CompiledRuntime(Runtime):
     """A model that OpenVINO runs."""
 
-    accuracy: Mapping[str, Any]  # how near it is to float32, where it is another format
+    made: CompiledModel
 
     @classmethod
     def open(
@@ -140,7 +139,12 @@ class CompiledRuntime(Runtime):
             each = replace(spec, compute=replace(compute, threads=max(1, threads // len(places))))
             openers = [partial(_runner, each)] * len(places)
             runner = ProcessPool(places, openers, max(1, threads // len(places)), budget_of(spec))
-        return cls(spec, tokenizer(), config, runner, places, threads, first.accuracy)
+        return cls(spec, tokenizer(), config, runner, places, threads, first.made)
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether a vector depends on its text alone, as was tried when the model was compiled."""
+        return self.made.same_bits
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -150,7 +154,7 @@ class CompiledRuntime(Runtime):
             "openvino": openvino_version(),
             "cpu": cpu_features(),
             "dtype": self.spec.compute.dtype,
-            **({"accuracy": self.accuracy} if self.accuracy else {}),
+            **({"accuracy": self.made.accuracy} if self.made.accuracy else {}),
             "kernel": FORM,
             "linear": "compiled",
             "device": "cpu",
@@ -162,31 +166,6 @@ class CompiledRuntime(Runtime):
 def budget_of(spec: ModelSpec) -> int:
     """Return the tokens of a batch."""
     return spec.compute.batch_tokens or BUDGET
-
-
-class ModelImport(Thread):
-    """OpenVINO reads a compiled model, while this thread has other things to do."""
-
-    def __init__(self, blob: np.ndarray, given: Mapping[str, str | int]) -> None:
-        super().__init__()
-        self.blob, self.given = blob, given
-        self.failed: RuntimeError | MemoryError | None = None
-        self.start()
-
-    def run(self) -> None:
-        """Read it; Python's lock is free meanwhile."""
-        tensor = openvino_core().Tensor(self.blob, shared_memory=True)
-        try:
-            self.found = core_for_cpu().import_model(tensor, "CPU", self.given)
-        except (RuntimeError, MemoryError) as failed:
-            self.failed = failed
-
-    def model(self) -> Any:
-        """Wait for the model. Raises what OpenVINO raised."""
-        self.join()
-        if self.failed:
-            raise self.failed
-        return self.found
 
 
 def _runner(
@@ -202,19 +181,21 @@ def _runner(
         if count is None
         else {**about["settings"], "INFERENCE_NUM_THREADS": count}
     )
-    make = partial(_made, spec, tell, besides)
+    key, make = _key(about), partial(_made, spec, tell, besides)
+    reading = under_way(key, given)
     for again in (False, True):
-        blob, accuracy = cached(_key(about), about, make, tell, again=again)
-        reading = ModelImport(blob, given)
+        reading = reading or ModelImport(cached(key, about, make, tell, again=again), given)
         besides()
         try:
             model = reading.model()
         except (RuntimeError, MemoryError) as failed:
             if out_of_memory(failed):
                 raise OpenvinoError("out of memory: the model itself does not fit") from None
+            reading = None
             continue
+        remember(key, given)
         threads = int(model.get_property("INFERENCE_NUM_THREADS"))
-        return CompiledRunner(model, blob, accuracy, spec, threads, budget_of(spec))
+        return CompiledRunner(model, reading.made, spec, threads, budget_of(spec))
     raise OpenvinoError(f"{spec.folder}: OpenVINO refuses the model that it has compiled")
 
 

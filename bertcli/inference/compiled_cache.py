@@ -25,6 +25,7 @@ from bertcli.files.atomic import whole_file
 from bertcli.files.digests import sha256
 from bertcli.files.lock import waiting
 from bertcli.files.typed_json import BadJsonError, parse
+from bertcli.inference.cache_folder import cache_folder
 from bertcli.inference.tell import Tell
 
 LARGEST = 10 * 10**9  # bytes of all entries together
@@ -41,27 +42,15 @@ class CacheEntry(NamedTuple):
     about: Mapping[str, Any]  # what it was made of; empty when the file is damaged
 
 
-def cache_folder() -> Path | None:
-    """Return the cache: $BERTCLI_CACHE, or the system's place for caches; None without a home."""
-    if given := os.environ.get("BERTCLI_CACHE"):
-        return Path(given)
-    home = os.path.expanduser("~")
-    if not os.path.isabs(home):
-        return None
-    if base := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
-        return Path(base, "bertcli")
-    mac = Path(home, "Library", "Caches")
-    return (mac if mac.is_dir() else Path(home, ".cache")) / "bertcli"
-
-
 UNKEPT = "the compiled model cannot be kept"  # how the warning begins
 
 
 class CompiledModel(NamedTuple):
-    """A compiled model: an array of bytes, and how near it is to float32, when that is not it."""
+    """A compiled model, an array of bytes, and what was found out about it when it was made."""
 
     blob: np.ndarray
-    accuracy: Mapping[str, Any] = {}
+    same_bits: bool  # whether what it makes of a text depends on this text alone
+    accuracy: Mapping[str, Any] = {}  # how near it is to float32, when that is not it
 
 
 def entries() -> list[CacheEntry]:
@@ -90,15 +79,16 @@ def cached(
     """
     folder = cache_folder()
     path = folder and folder / f"{key}{END}"
-    if path and not again and (found := _read(path)) is not None:
+    if not again and (found := kept(key)) is not None:
         return found
     with _only_one(folder):
         # another process may have made it meanwhile
-        if path and not again and (found := _read(path)) is not None:
+        if not again and (found := kept(key)) is not None:
             return found
         made = make()
         try:
-            _keep(path, {**about, "accuracy": made.accuracy}, made.blob)
+            found_out = {"same_bits": made.same_bits, "accuracy": made.accuracy}
+            _keep(path, {**about, **found_out}, made.blob)
         except OSError as failed:
             tell.warn(
                 f"{UNKEPT}{f' in {folder}' if folder else ''}: "
@@ -141,8 +131,11 @@ def _about(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _read(path: Path) -> CompiledModel | None:
-    """Return a compiled model that is there and whole, else None."""
+def kept(key: str) -> CompiledModel | None:
+    """Return the compiled model of this key if it is there and whole, else None."""
+    if (folder := cache_folder()) is None:
+        return None
+    path = folder / f"{key}{END}"
     try:
         with path.open("rb") as file:
             header, start = parse(file.readline(1 << 16)), file.tell()
@@ -153,6 +146,8 @@ def _read(path: Path) -> CompiledModel | None:
     blob = np.frombuffer(mapped, np.uint8, offset=start)
     if not isinstance(header, dict) or header.get("size") != blob.nbytes:
         return None
+    if not isinstance(same_bits := header.get("same_bits"), bool):
+        return None  # of an older bertcli
     known = str(header.get("crc32"))
     if _remembered(path) != known:
         if zlib.crc32(blob.data) != header.get("crc32"):
@@ -160,7 +155,7 @@ def _read(path: Path) -> CompiledModel | None:
         _remember(path, known)
     with suppress(OSError):  # the oldest are those that were not used for longest
         os.utime(path, ns=(time_ns(), stat.st_mtime_ns))
-    return CompiledModel(blob, header.get("accuracy") or {})
+    return CompiledModel(blob, same_bits, header.get("accuracy") or {})
 
 
 def _make_room(newest: Path) -> None:

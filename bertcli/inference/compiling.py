@@ -8,7 +8,7 @@ model, packed: the states of tokens, or what the pooler or the head makes of the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from bertcli.models.heads import ARCHITECTURES, BertWithHead
 HIDDEN = -1e30  # added to the score of what is no token: its share of attention is 0
 FAR = 0.9  # the mean cosine to float32 of a format that is not good enough
 TRIED = (1, 2, 19, 130)  # tokens of the texts that compiled models are compared on
+ALIKE = (32, 31, 17)  # tokens of texts that share a batch, to see whether they decide on its bits
 NEAR = 1e-4  # of the largest number; a kernel that is wrong is off by as much as the numbers
 
 
@@ -152,12 +153,13 @@ def compiled(spec: ModelSpec, tell: Tell) -> CompiledModel:
         laid = [*map(graph.layout.of, held_out)]
         accuracy |= agreement(partial(_by_torch, graph), lambda text: found(text)[0], laid)
         _refuse_far(dtype, accuracy["mean_cosine"])
-    return CompiledModel(np.frombuffer(found.export_model().getbuffer(), np.uint8), accuracy)
+    blob = np.frombuffer(found.export_model().getbuffer(), np.uint8)
+    return CompiledModel(blob, _same_bits(graph, found, blob, dtype), accuracy)
 
 
 def _compiled(graph: CompiledGraph, dtype: str, changed: Callable[[Any], Any]) -> Any:
     """Compile the graph as it is ``changed`` after it is traced."""
-    example = tuple(map(torch.from_numpy, _tried(graph, 3)))
+    example = tuple(map(torch.from_numpy, graph.layout.of(_tried(graph, (3, 2, 1)))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of shapes that are constants here, and of the tracer
         try:
@@ -186,7 +188,8 @@ def _refuse_far(dtype: str, cosine: float) -> None:
 
 def _compare(graph: CompiledGraph, found: Any) -> None:
     for length in TRIED:
-        columns = _tried(graph, length)
+        lengths = (length, max(1, length - 1), max(1, length - 2))
+        columns = graph.layout.of(_tried(graph, lengths))
         right = _by_torch(graph, columns)
         if not np.isfinite(right).all():
             raise OpenvinoError(
@@ -202,12 +205,20 @@ def _compare(graph: CompiledGraph, found: Any) -> None:
             )
 
 
-def _tried(graph: CompiledGraph, length: int) -> LaidOut:
-    """Return three texts, of so many tokens where the model takes them, and one and two fewer."""
+def _same_bits(graph: CompiledGraph, found: Any, blob: np.ndarray, dtype: str) -> bool:
+    """Say whether texts have the same bits in one batch, and each alone on one thread."""
+    library, one = openvino(), {**settings(dtype), "INFERENCE_NUM_THREADS": 1}
+    alone = library.Core().import_model(library.Tensor(blob, shared_memory=True), "CPU", one)
+    texts = _tried(graph, ALIKE)
+    apart = [alone(graph.layout.of(texts.take(np.array([at]))))[0] for at in range(len(texts))]
+    return np.array_equal(found(graph.layout.of(texts))[0], np.concatenate(apart))
+
+
+def _tried(graph: CompiledGraph, lengths: Sequence[int]) -> Tokens:
+    """Return texts of so many tokens, as far as the model takes them."""
     config, token = graph.bert.config, graph.reading.token
-    size = min(length, config.most_tokens)
-    ids = 7919 * np.arange(3 * size, dtype=np.int64).reshape(3, size) % config.vocab_size
+    sizes = [min(length, config.most_tokens) for length in lengths]
+    ids = 7919 * np.arange(len(sizes) * max(sizes)).reshape(len(sizes), -1) % config.vocab_size
     if token is not None:
-        ids[:2, ::2] = token
-    texts = Tokens.listed([row[: max(1, size - at)] for at, row in enumerate(ids.tolist())])
-    return graph.layout.of(texts)
+        ids[:-1, ::2] = token
+    return Tokens.listed([row[:size] for row, size in zip(ids.tolist(), sizes, strict=True)])

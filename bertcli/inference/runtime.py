@@ -63,6 +63,11 @@ class Runtime(ABC):
     def facts(self) -> dict[str, Any]:
         """What decides the numbers of this runner, for manifests."""
 
+    @property
+    def same_bits(self) -> bool | None:
+        """Whether a vector depends on its text alone; None where each process has to try."""
+        return None
+
     def one_thread(self) -> AbstractContextManager[None]:
         """Compute on one thread while the block runs, where sums depend on their number."""
         return nullcontext()

@@ -173,7 +173,7 @@ class _Preparing(Console):
 
 
 def _size(found: list["CacheEntry"]) -> str:
-    from bertcli.inference.compiled_cache import cache_folder
+    from bertcli.inference.cache_folder import cache_folder
 
     total = sum(entry.size for entry in found) / 1e6
     return f"{counted(len(found), 'model', 'models')}, {total:,.0f} MB, in {cache_folder()}"

@@ -1,0 +1,38 @@
+"""A compiled model that OpenVINO reads in a thread, while Python has other things to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Thread
+from typing import Any
+
+from bertcli.inference.compiled_cache import CompiledModel
+from bertcli.inference.openvino import core_for_cpu, openvino_core
+
+
+class ModelImport(Thread):
+    """OpenVINO reads a compiled model, ``made``.
+
+    Raises OpenvinoError where OpenVINO is not installed, or cannot be imported.
+    """
+
+    def __init__(self, made: CompiledModel, given: Mapping[str, str | int]) -> None:
+        super().__init__(daemon=True)  # a process that needs it no more does not wait for it
+        self.made, self.given, self.library = made, given, openvino_core()
+        self.failed: RuntimeError | MemoryError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Read it; Python's lock is free meanwhile."""
+        tensor = self.library.Tensor(self.made.blob, shared_memory=True)
+        try:
+            self.found = core_for_cpu().import_model(tensor, "CPU", self.given)
+        except (RuntimeError, MemoryError) as failed:
+            self.failed = failed
+
+    def model(self) -> Any:
+        """Wait for the model. Raises what OpenVINO raised."""
+        self.join()
+        if self.failed:
+            raise self.failed
+        return self.found
