@@ -67,7 +67,7 @@ embedding/late_interaction embedding/sparse_config embedding/term_weights
 embedding/word_pooling inference/__init__ inference/accelerators inference/compiled
 inference/compiled_cache inference/cpu_features inference/opening inference/openvino
 inference/options inference/pool inference/progress inference/runner inference/runtime
-inference/tell
+inference/tell inference/early_start inference/model_import inference/cache_folder
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.
 BROAD = {

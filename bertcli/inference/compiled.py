@@ -24,7 +24,7 @@ from bertcli.errors import UsageError, out_of_memory
 from bertcli.files.versions import __version__
 from bertcli.inference.compiled_cache import CompiledModel, cached, digest_of
 from bertcli.inference.cpu_features import cpu_features
-from bertcli.inference.early_start import remember, under_way
+from bertcli.inference.early_start import under_way
 from bertcli.inference.model_import import ModelImport
 from bertcli.inference.openvino import (
     OpenvinoError,
@@ -193,7 +193,6 @@ def _runner(
                 raise OpenvinoError("out of memory: the model itself does not fit") from None
             reading = None
             continue
-        remember(key, given)
         threads = int(model.get_property("INFERENCE_NUM_THREADS"))
         return CompiledRunner(model, reading.made, spec, threads, budget_of(spec))
     raise OpenvinoError(f"{spec.folder}: OpenVINO refuses the model that it has compiled")

@@ -26,6 +26,7 @@ from bertcli.files.digests import sha256
 from bertcli.files.lock import waiting
 from bertcli.files.typed_json import BadJsonError, parse
 from bertcli.inference.cache_folder import cache_folder
+from bertcli.inference.early_start import STARTS
 from bertcli.inference.tell import Tell
 
 LARGEST = 10 * 10**9  # bytes of all entries together
@@ -112,8 +113,9 @@ def _keep(path: Path | None, about: Mapping[str, Any], blob: np.ndarray) -> None
 
 def clean() -> list[CacheEntry]:
     """Remove everything, and return what was removed. OutputError for what cannot be."""
-    removed = entries()
-    for path in [entry.path for entry in removed] + [path for path in (_digest_file(),) if path]:
+    removed, folder = entries(), cache_folder()
+    others = [folder / name for name in (DIGESTS, STARTS)] if folder else []
+    for path in [*(entry.path for entry in removed), *others]:
         try:
             path.unlink(missing_ok=True)
         except OSError as failed:

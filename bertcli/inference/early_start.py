@@ -7,7 +7,6 @@ its settings, and where it was another, it is as if none had been begun.
 
     begin(sys.argv[1:])         # in the process of a command, before all else
     under_way(key, settings)    # the model that is being read, if it is this one
-    remember(key, settings)     # for the next process
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,45 +28,57 @@ if TYPE_CHECKING:
     from bertcli.inference.model_import import ModelImport
 
 STARTS = "starts.json"
-MOST = 64  # commands that are remembered, the last ones
+MOST = 64  # command lines that are remembered, the last ones
+HELP = frozenset(("-h", "--help"))
 SHORT = {"-m": "--model"}
-DECIDING = (
-    *("--model", "--revision", "--backend", "--device", "--dtype", "--threads", "--batch-tokens"),
-    *("--pooling", "--token-vectors", "--word-vectors", "--sparse", "--layers", "--layer-combine"),
+DECIDING = (  # options that decide which compiled model is run
+    *("--model", "--revision", "--backend", "--device", "--dtype", "--threads", "--pooling"),
+    *("--token-vectors", "--word-vectors", "--sparse", "--layers", "--layer-combine"),
 )
+VARIABLES = ("BERTCLI_MODEL", "BERTCLI_REVISION")  # so do these
 Settings = Mapping[str, str | int]
 
 
 @dataclass
 class EarlyStart:
-    """What this process began, and what the next one is told."""
+    """What the process of a command began, and what it tells the next one."""
 
     said: str  # what of the command line decides the model
     file: Path
-    known: dict[str, Any]  # of each command line, what it ran last
-    begun: Any = None  # of these, what was begun
-    reading: ModelImport | None = field(default=None, repr=False)
+    known: dict[str, Any]  # what command lines ran last
+    reading: ModelImport | None = None
+
+    def remember(self, ran: Mapping[str, Any]) -> None:
+        """Remember what this command line ran; where nothing can be written, nothing is."""
+        from bertcli.files.atomic import whole_file
+
+        others = [pair for pair in self.known.items() if pair[0] != self.said]
+        self.known = dict([*others[1 - MOST :], (self.said, ran)])
+        with suppress(OSError), whole_file(self.file) as out:
+            out.write(json.dumps(self.known).encode())
 
 
-_starts: list[EarlyStart] = []  # of this process: one where it is that of a command
+_start: EarlyStart | None = None  # of this process, where it is that of a command
 
 
 def begin(argv: Sequence[str]) -> None:
     """Begin to read the model that this command line ran last, in a thread."""
+    global _start
     folder = cache_folder()
-    if folder is None or not argv or "--help" in argv:
+    if folder is None or not argv or not HELP.isdisjoint(argv):
         return
-    file = folder / STARTS
-    known: Any = None
+    file, known = folder / STARTS, None
     with suppress(BertcliError):
-        known = read_value(file, ModelError, "") if file.exists() else {}
-    start = EarlyStart(deciding(argv), file, known if isinstance(known, dict) else {})
-    _starts[:] = [start]
-    match start.known.get(start.said):
-        case {"key": str(key), "settings": dict(given)}:
-            start.begun = {"key": key, "settings": given}
+        known = read_value(file, ModelError, "") if file.exists() else None
+    _start = EarlyStart(deciding(argv), file, known if isinstance(known, dict) else {})
+    match _start.known.get(_start.said):
+        case {"key": str(key), "settings": dict(given)} if _are_settings(given):
             with suppress(ImportError, BertcliError):
-                start.reading = _reading(key, given)
+                _start.reading = _reading(key, given)
+
+
+def _are_settings(given: Mapping[str, object]) -> bool:
+    return all(isinstance(one, str | int) for one in given.values())
 
 
 def _reading(key: str, given: Settings) -> ModelImport | None:
@@ -79,26 +90,20 @@ def _reading(key: str, given: Settings) -> ModelImport | None:
 
 
 def under_way(key: str, given: Settings) -> ModelImport | None:
-    """Return the model that is being read, if it is this one with these settings."""
-    for start in _starts:
-        if start.begun == {"key": key, "settings": given}:
-            start.begun = None  # it is read once
-            return start.reading
+    """Return the model that is being read, if it is this one with these settings.
+
+    Where it is another, the next process of such a command begins with this one: the first model
+    that a process opens.
+    """
+    global _start
+    start, _start = _start, None
+    if start is None:
+        return None
+    ran = {"key": key, "settings": {**given}}
+    if start.known.get(start.said) == ran:
+        return start.reading
+    start.remember(ran)
     return None
-
-
-def remember(key: str, given: Settings) -> None:
-    """Remember what this command line runs; where nothing can be written, nothing is."""
-    for start in _starts:
-        now = {"key": key, "settings": {**given}}
-        if start.known.get(start.said) == now:
-            continue
-        others = [pair for pair in start.known.items() if pair[0] != start.said]
-        start.known = dict([*others[1 - MOST :], (start.said, now)])
-        from bertcli.files.atomic import whole_file
-
-        with suppress(OSError), whole_file(start.file) as out:
-            out.write(json.dumps(start.known).encode())
 
 
 def deciding(argv: Sequence[str]) -> str:
@@ -115,7 +120,5 @@ def deciding(argv: Sequence[str]) -> str:
         name, value = SHORT.get(name, name), value if equals else after
         if name in DECIDING:
             found.append(f"{name}={os.path.abspath(value) if os.path.exists(value) else value}")
-    return " ".join(found + [f"{name}={os.environ[name]}" for name in MODELS if name in os.environ])
-
-
-MODELS = ("BERTCLI_MODEL", "BERTCLI_REVISION")  # variables that decide it as well
+    found += [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    return " ".join(found)

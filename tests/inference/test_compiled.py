@@ -303,7 +303,7 @@ def test_a_file_that_openvino_refuses_is_made_anew(fresh):
     folder, expected = fresh
     (path,) = folder.glob("*.model")
     blob = b"of another machine"
-    header = {"size": len(blob), "crc32": zlib.crc32(blob)}
+    header = {"size": len(blob), "crc32": zlib.crc32(blob), "same_bits": True}
     path.write_bytes(json.dumps(header).encode() + b"\n" + blob)
     for _ in range(2):
         assert good(*EMBED, BERTCLI_CACHE=str(folder)).stdout == expected.stdout
@@ -454,9 +454,18 @@ def test_models_lists_prepares_and_cleans(tmp_path):
     }
     assert all(row["bytes"] == Path(row["path"]).stat().st_size for row in rows)
     assert "note: removed 2 models, " in call("models", "clean", **env).err
-    assert files(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"making.lock"}
     assert bad("models", "clean", TINY, code=2, **env).error == "models clean takes no MODEL"
     assert "revision" in bad("models", "prepare", TINY, "--revision", "x", code=2, **env).error
+
+
+def test_the_manifest_says_what_was_found_out_when_it_was_compiled(tmp_path, monkeypatch):
+    env, out = {"BERTCLI_CACHE": str(tmp_path / "cache")}, tmp_path / "out.npy"
+    monkeypatch.setattr(compiling, "_same_bits", lambda *given: False)
+    for _ in range(2):
+        done = call("embed", "-v", *EMBED[2:], "-o", out, "--overwrite", **env)
+        assert "the last bits of a vector depend on its batch" in done.err
+        assert json.loads(Path(f"{out}.manifest.json").read_text())["same_bits"] is False
 
 
 def test_models_lists_what_another_version_compiled(fresh):
