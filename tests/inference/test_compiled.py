@@ -430,7 +430,7 @@ def test_when_memory_runs_out_batches_are_halved(tmp_path, cache, monkeypatch, f
 
 def test_the_oldest_go_first(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTCLI_CACHE", str(tmp_path))
-    monkeypatch.setattr(compiled_cache, "LARGEST", 400)
+    monkeypatch.setattr(compiled_cache, "LARGEST", 500)
     blob = compiled_cache.CompiledModel(np.zeros(100, np.uint8), same_bits=True)
     for age, name in enumerate(("c", "a", "b")):
         compiled_cache.cached(name, {}, lambda: blob, SILENCE)
