@@ -1,9 +1,11 @@
-"""Where compiled models are kept."""
+"""Where compiled models are kept, and beside them what command lines ran last."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+STARTS = "starts.json"  # what is in it: `early_start`
 
 
 def cache_folder() -> Path | None:

@@ -25,8 +25,7 @@ from bertcli.files.atomic import whole_file
 from bertcli.files.digests import sha256
 from bertcli.files.lock import waiting
 from bertcli.files.typed_json import BadJsonError, parse
-from bertcli.inference.cache_folder import cache_folder
-from bertcli.inference.early_start import STARTS
+from bertcli.inference.cache_folder import STARTS, cache_folder
 from bertcli.inference.tell import Tell
 
 LARGEST = 10 * 10**9  # bytes of all entries together

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.typed_json import read_value
-from bertcli.inference.cache_folder import cache_folder
+from bertcli.inference.cache_folder import STARTS, cache_folder
 
 if TYPE_CHECKING:
     from bertcli.inference.model_import import ModelImport
 
-STARTS = "starts.json"
 MOST = 64  # command lines that are remembered, the last ones
 HELP = frozenset(("-h", "--help"))
 SHORT = {"-m": "--model"}

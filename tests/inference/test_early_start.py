@@ -7,7 +7,8 @@ import pytest
 from front import PACKAGE, call, good, process
 
 from bertcli.inference import compiled, early_start
-from bertcli.inference.early_start import STARTS, begin, deciding
+from bertcli.inference.cache_folder import STARTS
+from bertcli.inference.early_start import begin, deciding
 
 TINY = PACKAGE / "samples" / "tiny-bert"
 EMBED = ("embed", "-q", "-m", TINY, "I love NLP!", "--backend", "openvino")
