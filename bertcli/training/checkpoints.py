@@ -27,6 +27,7 @@ from torch import Tensor
 
 from bertcli.checkpoints.load import Model, save
 from bertcli.checkpoints.scan import UTF8_ONLY
+from bertcli.embedding.sentence_config import CONFIG as PROMPTS
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
 from bertcli.files.typed_json import (
@@ -47,7 +48,11 @@ MOST_BYTES = 1 << 62
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
 BEST = "best"  # the weights that are best so far
-RESULT = ("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT)
+RESULT = (  # files of a result, of whatever method
+    *("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT),
+    *(*TOKENIZER_FILES, PROMPTS),
+)
+MODULE = re.compile(r"\d+_[A-Z]\w*")  # folders of a result
 MAKING, GOING = ".making-", ".going-"
 
 
@@ -107,7 +112,7 @@ class Checkpoints:
         if not is_text(str(self.folder)):
             raise OutputError(f"{self.folder}: the path is not UTF-8: {UTF8_ONLY}")
         there = [path.name for path in self.folder.glob("[!.]*")]
-        ours = LOG in there or bool(self.steps())
+        ours = self._of_a_run()
         if there and not (self.resume or overwrite):
             go_on = "--resume continues the run, " if ours else ""
             raise OutputError(
@@ -119,6 +124,9 @@ class Checkpoints:
                 f"{self.folder}: no run to resume in this folder",
                 "give the folder of the run, or an empty one",
             )
+
+    def _of_a_run(self) -> bool:
+        return (self.folder / LOG).exists() or bool(self.steps())
 
     def sweep(self) -> None:
         """Remove what a killed run left half written or half removed."""
@@ -157,11 +165,17 @@ class Checkpoints:
             put_folder(making, self.best)
 
     def clear(self) -> None:
-        """Remove what an earlier run left, the model first, as it is no longer complete."""
-        for name in RESULT:
+        """Remove what an earlier run left, the model first, as it is no longer complete.
+
+        A folder that no run has written to loses what would be read as a part of the new model.
+        """
+        for name in (*RESULT, *(["README.md"] if self._of_a_run() else [])):
             (self.folder / name).unlink(missing_ok=True)
         for step in self.steps():
-            self._remove(step)
+            self._remove(self.path(step))
+        for path in [*self.folder.iterdir()] if self._of_a_run() else ():
+            if path.is_dir() and (path == self.best or MODULE.fullmatch(path.name)):
+                self._remove(path)
 
     def publish(self, fill: Callable[[Path], None]) -> None:
         """Move what `fill` writes into the folder itself, config.json last."""
@@ -176,12 +190,12 @@ class Checkpoints:
 
     def _drop(self) -> None:
         for step in self.steps()[: -self.keep]:
-            self._remove(step)
+            self._remove(self.path(step))
 
-    def _remove(self, step: int) -> None:
-        going = self.folder / f"{GOING}{self.path(step).name}"
+    def _remove(self, path: Path) -> None:
+        going = self.folder / f"{GOING}{path.name}"
         shutil.rmtree(going, ignore_errors=True)
-        move(self.path(step), going)
+        move(path, going)
         shutil.rmtree(going)
 
     @contextmanager

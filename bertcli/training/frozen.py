@@ -37,7 +37,7 @@ from bertcli.training.checkpoints import MAKING, put_model
 from bertcli.training.fine_tuning import PROBLEMS, FineTuningTask
 from bertcli.training.label_objective import LabelLoss, LabelObjective
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.objective import tensor
+from bertcli.training.objective import VECTORS, tensor
 from bertcli.training.options import FineTuningJob, TrainingOptions
 from bertcli.training.result import RunSummary
 from bertcli.vectors.fingerprint import made_by
@@ -160,9 +160,6 @@ class FrozenTask(FineTuningTask):
         put_model(folder, bert, replace(config, problem_type=PROBLEMS[self.texts.task]), encoder)
         write_sentence_parts(folder, parts, self.base, layer)
         self.describe(folder, summary)
-
-
-VECTORS = ".vectors"
 
 
 def _header(made: RecordVectors, vectors: np.ndarray) -> bytes:

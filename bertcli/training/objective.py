@@ -19,6 +19,8 @@ from bertcli.training.options import TrainingOptions
 from bertcli.training.ranks import Ranks
 from bertcli.training.result import RunSummary
 
+VECTORS = ".vectors"  # what a run that trains a head alone keeps
+
 
 class StepParts(NamedTuple):
     """The rows of a step, and the parts of them that this process has."""
@@ -99,8 +101,9 @@ class TrainedTask(ABC):
     def put(self, folder: Path, model: Any) -> None:
         """Write what `model` builds the same model from."""
 
-    def keep(self, folder: Path) -> None:  # noqa: B027 - most have nothing
+    def keep(self, folder: Path) -> None:
         """Write what a resumed run need not compute again into the folder of the run: nothing."""
+        (folder / VECTORS).unlink(missing_ok=True)  # those of a run of another method
 
     @abstractmethod
     def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:

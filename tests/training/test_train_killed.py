@@ -55,6 +55,28 @@ def test_vectors_half_written(tmp_path):
     assert [path.name for path in out.glob(".*")] == [".vectors"]
 
 
+@pytest.mark.parametrize("methods", [("--frozen", "--full"), ("--full", "--frozen")])
+def test_overwriting_a_run_of_another_method(methods, tmp_path):
+    """Nothing of it stays: modules, what limits texts, parts of another tokenizer, vectors."""
+    file, out, fresh = (
+        written(tmp_path / "r.jsonl", reviews(40)),
+        tmp_path / "out",
+        tmp_path / "new",
+    )
+    assert call(*argv(file, TINY, methods[0], out)).code == 0
+    (out / "spm.model").write_bytes(b"of another model")
+    (out / "notes.txt").write_text("the user's")
+    over = [word for word in argv(file, TINY, methods[1], out, "--overwrite") if word != "--resume"]
+    assert call(*over).code == 0
+    assert call(*argv(file, TINY, methods[1], fresh)).code == 0
+    found, (_, _, kept, _) = result(out), result(fresh)
+    assert set(found[0]) == {*result(fresh)[0], "notes.txt"}
+    assert found[2] == {**kept, "notes.txt": b"the user's"}
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {
+        path.name for path in fresh.iterdir() if path.is_dir()
+    }
+
+
 @pytest.mark.parametrize(
     ("method", "rows"),
     [("--full", reviews(40)), ("--frozen", reviews(40)), ("--full", belonging(40, negatives=True))],
