@@ -209,6 +209,7 @@ USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typ
 KINDS = {"int range": "whole number", "float range": "number", "int": "whole number"}
 COMMAND = re.compile(r"No such command '(.*?)'")
 NOT_ONE = re.compile(r"'(.*)' is not one of")
+NO_SWITCH = " is not a valid boolean. Recognized values: , "  # the empty one can be no help
 NO_KIND = re.compile(r" is not a valid (int range|float range|int|float)\.?$")
 
 
@@ -232,6 +233,7 @@ def explained(wrong: Any) -> tuple[str, str]:
         if not wrong.message:
             return f"missing {param.param_type_name} {name}", f"{path} -h shows how it is used"
         said = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", wrong.message)
+        said = said.replace(NO_SWITCH, " is not one of ")
         return f"invalid value for {name}: {said.rstrip('.')}", f"see {path} --help"
     return text[:1].lower() + text[1:].rstrip("."), f"see {path} --help"
 

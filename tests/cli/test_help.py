@@ -118,6 +118,13 @@ def test_wrong_usage_is_a_line_and_a_hint(argv, error, hint):
     assert done.hint.startswith(hint)
 
 
+def test_a_variable_that_is_no_switch_is_told_what_one_is():
+    error = bad("tokenize", "a", BERTCLI_OFFLINE="maybe", code=2).error
+    said, _, values = error.partition(" is not one of ")
+    assert said == "invalid value for --offline: 'maybe'"
+    assert values.split(", ")[:4] == ["0", "1", "f", "false"]
+
+
 @pytest.mark.parametrize(
     "argv", [["-f", "json"], ["-fjson"], ["--format", "json"], ["--format=json"]]
 )

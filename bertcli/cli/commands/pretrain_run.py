@@ -13,6 +13,7 @@ from bertcli.cli.options.training import (
     DeviceOptions,
     MaxGradNorm,
     SavingOptions,
+    Seed,
     WarmupSteps,
     WeightDecay,
     extra_fields,
@@ -95,14 +96,7 @@ class OptimizerOptions(OptionGroup):
     adam_beta2: Beta = 0.999
     adam_epsilon: Annotated[float, decimal("Coefficient of AdamW.")] = 1e-6
     max_grad_norm: MaxGradNorm = 1.0
-    seed: Annotated[
-        int,
-        number(
-            "Random seed of initial weights, order of instances and dropout.",
-            low=0,
-            envvar="BERTCLI_SEED",
-        ),
-    ] = 0
+    seed: Seed = 0
 
 
 class EvaluationOptions(OptionGroup):

@@ -16,6 +16,7 @@ from bertcli.cli.options.training import (
     DeviceOptions,
     MaxGradNorm,
     SavingOptions,
+    Seed,
     WarmupSteps,
     WeightDecay,
     extra_fields,
@@ -113,14 +114,7 @@ class StepOptions(OptionGroup):
     warmup_steps: WarmupSteps = None
     weight_decay: WeightDecay = 0.01
     max_grad_norm: MaxGradNorm = 1.0
-    seed: Annotated[
-        int,
-        number(
-            "Random seed of the head, the order of examples, dropout and the held-out part.",
-            low=0,
-            envvar="BERTCLI_SEED",
-        ),
-    ] = 0
+    seed: Seed = 0
 
 
 class HeldOutOptions(OptionGroup):

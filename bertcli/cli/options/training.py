@@ -15,6 +15,14 @@ WarmupSteps = Annotated[
 ]
 WeightDecay = Annotated[float, decimal("Weight decay of AdamW; biases and LayerNorm are excluded.")]
 MaxGradNorm = Annotated[float, decimal("Clip gradients to this norm; 0: never.")]
+Seed = Annotated[
+    int,
+    number(
+        "Random seed: of new weights, order, dropout and a part held out at random.",
+        low=0,
+        envvar="BERTCLI_SEED",
+    ),
+]
 
 
 def run_folder(metavar: str) -> Any:
