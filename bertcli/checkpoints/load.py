@@ -25,13 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import TypeVar  # torch needs it as well
 
-from bertcli.checkpoints.comparison import (
-    Shape,
-    by_canonical_name,
-    partner,
-    tied_pairs,
-    ties,
-)
+from bertcli.checkpoints.comparison import Shape, by_canonical_name, partner, tied_pairs, ties
 from bertcli.checkpoints.load_report import LoadReport, report_on
 from bertcli.checkpoints.names import heads_in
 from bertcli.checkpoints.scan import bert_folder, find_config, read_config, require_weights

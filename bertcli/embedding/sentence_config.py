@@ -244,7 +244,12 @@ def _other_tasks(raw: JsonObject) -> Iterator[str]:
 
 def _refuse(untaught: list[str], modules: list[SentenceModule], folder: Path) -> None:
     if not modules:
-        _refuse_colbert(folder)
+        if option_for(folder):
+            raise ModelError(
+                f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
+                "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
+                "vectors of the encoder inside",
+            )
         return
     hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
     match option_for(folder):
@@ -257,15 +262,6 @@ def _refuse(untaught: list[str], modules: list[SentenceModule], folder: Path) ->
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)
     if "Pooling" not in {module.kind for module in modules}:
         raise ModelError(f"{folder / 'modules.json'}: has no Pooling module", hint)
-
-
-def _refuse_colbert(folder: Path) -> None:
-    if option_for(folder):
-        raise ModelError(
-            f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
-            "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
-            "vectors of the encoder inside",
-        )
 
 
 def option_for(folder: Path) -> str:

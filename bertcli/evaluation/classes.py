@@ -29,7 +29,14 @@ class ClassPredictions:
 
     def metrics(self, rows: np.ndarray | slice = slice(None)) -> dict[str, float]:
         """Return the metrics of some rows, or of all."""
-        return class_metrics(self.confusion(rows))
+        confusion = self.confusion(rows)
+        right, total = np.diag(confusion[:-1]), confusion.sum()
+        accuracy = float(right.sum() / max(total, 1))
+        return {
+            "accuracy": accuracy,
+            "macro_f1": macro(right, confusion[:-1].sum(1), confusion.sum(0)),
+            "micro_f1": accuracy,  # the same, where every text has one class
+        }
 
     def confusion(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Return counts [k + 1, k]: truths in rows, unknown ones last; predictions in columns."""
@@ -59,17 +66,6 @@ class ClassPredictions:
             )
         gaps = (one["n"] * abs(one["confidence"] - one["accuracy"]) for one in bins)
         return {"error": sum(gaps) / max(len(right), 1), "bins": bins}
-
-
-def class_metrics(confusion: np.ndarray) -> dict[str, float]:
-    """Return accuracy and F1 of a confusion matrix with truths in rows, [k + 1, k]."""
-    right, total = np.diag(confusion[:-1]), confusion.sum()
-    accuracy = float(right.sum() / max(total, 1))
-    return {
-        "accuracy": accuracy,
-        "macro_f1": macro(right, confusion[:-1].sum(1), confusion.sum(0)),
-        "micro_f1": accuracy,  # the same, where every text has one class
-    }
 
 
 def per_class(confusion: np.ndarray) -> dict[str, np.ndarray]:

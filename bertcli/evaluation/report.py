@@ -72,11 +72,7 @@ def differences(one: ModelPredictions, other: ModelPredictions, count: int) -> d
     """Return the metrics of the other model, and how much better it is: paired, with intervals."""
     theirs, ours = other.metrics(), one.metrics()
     drawn = [_minus(other.metrics(rows), one.metrics(rows)) for rows in samples(count)]
-    return {
-        **theirs,
-        "differences": _minus(theirs, ours),
-        "intervals": intervals(drawn),
-    }
+    return {**theirs, "differences": _minus(theirs, ours), "intervals": intervals(drawn)}
 
 
 def _minus(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

@@ -104,24 +104,21 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
             cells = line.decode("utf-8", "replace").split()
             if not cells or (number == 1 and cells[0].lower() in ("query-id", "qid", "query_id")):
                 continue
-            if len(cells) not in (3, 4):
-                raise _no_judgement(path, number)
             try:
+                if len(cells) not in (3, 4):
+                    raise ValueError
                 gain = float(cells[-1])
             except ValueError:
-                raise _no_judgement(path, number) from None
+                raise InputError(
+                    f"{path}:{number}: not a judgement",
+                    "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain "
+                    "(TREC)",
+                ) from None
             if gain > 0:
                 found.setdefault(cells[0], {})[cells[-2]] = gain
     if not found:
         raise InputError(f"{path}: no relevant documents found", "qrels hold a gain above 0")
     return found
-
-
-def _no_judgement(path: str, number: int) -> InputError:
-    return InputError(
-        f"{path}:{number}: not a judgement",
-        "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)",
-    )
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,4 @@ def family_of(raw: Mapping[str, Any], source: str) -> Family:
             f"no such code, and has its own for {known}",
             hint=hint,
         )
-    raise ModelError(
-        f"{source}: this is a {kind} model; bertcli supports {known}",
-        hint=hint,
-    )
+    raise ModelError(f"{source}: this is a {kind} model; bertcli supports {known}", hint=hint)

@@ -1,7 +1,7 @@
 """NPY arrays, alone or in archives (NPZ): their headers, and rows as a stream.
 
     head = read_header(file)                 # ValueError says what is wrong
-    for block in read_blocks(file, head.dtype, rows, width): ...
+    for block in read_blocks(file, head.dtype, rows, width, most=1024): ...
 
     file.write(header_of("<f4", (2, 384)))
 
@@ -17,6 +17,8 @@ import warnings
 from collections.abc import Iterator
 from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from bertcli.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,9 +84,17 @@ def _header(file: IO[bytes]) -> Header:
     return Header(dtype, shape, bool(header["fortran_order"]), 8 + struct.calcsize(form) + length)
 
 
-def read_blocks(
-    file: IO[bytes], dtype: Any, rows: int, width: int, most: int | None = None
-) -> Iterator[Array]:
+def rows_at_once(path: str, width: int, most: int) -> int:
+    """Return how many rows of so many numbers are read at a time: ``most``, or fewer of long ones.
+
+    Raises InputError for longer rows than are read.
+    """
+    if width > WIDEST:
+        raise InputError(f"{path}: a row has {width:,} numbers, and {WIDEST:,} is the limit")
+    return max(1, min(most, WIDEST // max(1, width)))
+
+
+def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -> Iterator[Array]:
     """Yield blocks [n, width], of ``most`` rows each but the last.
 
     Raises ValueError for rows that are too wide, EOFError when rows are missing.
@@ -94,7 +104,6 @@ def read_blocks(
     kind = numpy.dtype(dtype)
     if width > WIDEST:
         raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
-    most = max(1, BLOCK // max(1, width)) if most is None else most
     for start in range(0, rows, most):
         count = min(most, rows - start)
         size = count * width * kind.itemsize

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, InputError, OutputError
-from bertcli.files.npy import WIDEST
+from bertcli.files.npy import rows_at_once
 from bertcli.files.streams import unreadable
 from bertcli.files.tables import (
     TYPES,
@@ -168,11 +168,7 @@ class Table:
             rows = self.metadata.row_group(group).num_rows
             values = max((chunk.num_values for chunk in self._chunks(group, names)), default=0)
             width = values // max(1, rows)  # whatever room equal values take in the file
-            if width > WIDEST:
-                raise InputError(
-                    f"{self.path}: a row has {width:,} numbers, and {WIDEST:,} is the limit"
-                )
-            step = max(1, min(most, WIDEST // max(1, width)))
+            step = rows_at_once(self.path, width, most)
             yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 
     def _chunks(self, group: int, names: Sequence[str]) -> Iterator[Any]:

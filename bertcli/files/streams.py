@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
+from bertcli.files.system_calls import write_all
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -218,10 +219,8 @@ def _scratch(place: Path) -> Iterator[Callable[[bytes], Any]]:
     """Yield what writes to a temporary file; a failure says that it is one."""
 
     def write(chunk: bytes) -> None:
-        left = memoryview(chunk)
         try:
-            while left:
-                left = left[file.write(left) :]
+            write_all(file, chunk)
         except OSError as failed:
             raise OutputError(
                 f"{place.parent}: no room to unpack the input: {failed.strerror or failed}",
@@ -309,10 +308,7 @@ class _OpenLine:
     """The line whose end has not been read: its chunks, or none once it is too large."""
 
     def __init__(
-        self,
-        limit: int,
-        skip: Callable[[InputError], None],
-        passed: Callable[[bytes], object],
+        self, limit: int, skip: Callable[[InputError], None], passed: Callable[[bytes], object]
     ) -> None:
         self.limit, self.skip, self.passed = limit, skip, passed
         self.begin()

@@ -37,6 +37,13 @@ def opener(mode: int | None) -> Callable[[str, int], int]:
     return lambda path, flags: os.open(path, flags | no_link, own)
 
 
+def write_all(file: IO[bytes], data: bytes | bytearray) -> None:
+    """Write to a file without a buffer, which may take a part at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
 def sync(file: IO[Any]) -> None:
     """Put what was written to a file on the disk."""
     file.flush()

@@ -164,10 +164,7 @@ def read_bytes(
 
 
 def is_regular(
-    path: Path,
-    error: type[BertcliError] = ModelError,
-    hint: str = HINT,
-    most: float = LARGEST_FILE,
+    path: Path, error: type[BertcliError] = ModelError, hint: str = HINT, most: float = LARGEST_FILE
 ) -> bool:
     """Whether there is a file; one that is not regular, or too large, raises ``error``.
 

@@ -16,7 +16,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,7 +68,7 @@ def open_writer(
         refuse_stdout(inputs)
     else:
         refuse_inputs(inputs, [path])
-    with open_output(path, overwrite=overwrite) as output, writer_of(form)(output.file) as write:
+    with open_output(path, overwrite=overwrite) as file, writer_of(form)(file) as write:
         yield write
 
 
@@ -138,13 +137,6 @@ def _plain(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-@dataclass
-class Output:
-    """A file to write to."""
-
-    file: IO[bytes]
-
-
 class _Shown:
     """A terminal that data are written to: lines of UTF-8, a whole number of them at a time."""
 
@@ -160,7 +152,7 @@ class _Shown:
 @contextmanager
 def open_output(
     path: Path | None, *, overwrite: bool = False, drawn: bool = False
-) -> Iterator[Output]:
+) -> Iterator[IO[bytes]]:
     """Yield the file to write to: under its name only when all went well. None is stdout.
 
     A pipe gets the data as they are, a terminal what is `printable` of them; what is ``drawn`` for
@@ -174,14 +166,11 @@ def open_output(
             stdout: Any = sys.stdout.buffer
             if sys.stdout.isatty() and not drawn:
                 stdout = _Shown(stdout)
-            yield Output(stdout)
+            yield stdout
             sys.stdout.buffer.flush()
         else:
-            with (
-                _replacing(path, overwrite=overwrite) as output,
-                packed(path, output.file) as output.file,
-            ):
-                yield output
+            with _replacing(path, overwrite=overwrite) as file, packed(path, file) as inner:
+                yield inner
     except BrokenPipeError:
         drop_stdout()
         raise PipeClosed from None
@@ -194,11 +183,11 @@ def open_output(
 
 
 @contextmanager
-def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
+def _replacing(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """Write beside the target and move over it at the end; a device or pipe is written as it is."""
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         with open(path, "wb") as file:
-            yield Output(file)
+            yield file
         return
     _refuse_existing(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))  # a link stays one
@@ -206,7 +195,7 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Output]:
         raise OutputError(f"{path}: circular symlink")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     with whole_file(target, mode) as file:  # what replaces a private file is private
-        yield Output(file)
+        yield file
         _refuse_existing(path, overwrite=overwrite)  # again: another run may have made it
 
 

@@ -78,7 +78,7 @@ class AttentionFile(NamedTuple):
         warning = unsupported_characters(found, self.form)
         content = picture(found, self.form)
         with open_output(self.path, overwrite=self.overwrite) as output:
-            output.file.write(content)
+            output.write(content)
         return warning
 
 

@@ -20,14 +20,7 @@ from bertcli.files.side_files import manifest_beside
 from bertcli.files.streams import PACKED
 from bertcli.files.typed_json import read_object
 from bertcli.files.zips import UNREADABLE
-from bertcli.inspection.array_sources import (
-    ArrayPart,
-    FileFields,
-    arrays,
-    csv,
-    jsonl,
-    parquet,
-)
+from bertcli.inspection.array_sources import ArrayPart, FileFields, arrays, csv, jsonl, parquet
 from bertcli.inspection.number_statistics import NumberStatistics
 
 SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
@@ -46,12 +39,8 @@ NUMPY_NAMES = {  # what safetensors and Arrow call a type -> what numpy does, an
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
 UNTYPED = ("JSON",)  # numbers in text have no type
-FILE_SUFFIXES = (
-    *SOURCES,
-    *(f".jsonl{end}" for end in PACKED),
-    *(f".ndjson{end}" for end in PACKED),
-    *(f".csv{end}" for end in PACKED),
-)
+LINES = (".jsonl", ".ndjson", ".csv")  # which may be packed
+FILE_SUFFIXES = (*SOURCES, *(name + end for name in LINES for end in PACKED))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -100,11 +100,10 @@ def _make(folder: Path) -> None:
         ) from None
 
 
-def _without(name: str, suffixes: Sequence[str]) -> tuple[str, str]:
-    """Return a name without a suffix that is one of these, and the last suffix that is left."""
+def _without(name: str, suffixes: Collection[str]) -> str:
+    """Return a name without a suffix that is one of these."""
     path = PurePosixPath(name)
-    path = path.with_suffix("") if path.suffix.lower() in suffixes else path
-    return str(path), path.suffix.lower()
+    return str(path.with_suffix("") if path.suffix.lower() in suffixes else path)
 
 
 def _names(files: Sequence[str]) -> list[str]:
@@ -112,7 +111,7 @@ def _names(files: Sequence[str]) -> list[str]:
     parents = [str(PurePosixPath(file).parent) for file in files]
     base = os.path.commonpath(parents) if len(set(parents)) > 1 else parents[0]
     inner = [os.path.relpath(file, base) for file in (str(PurePosixPath(file)) for file in files)]
-    return [_without(_without(name, PACKED)[0], [*FORMATS])[0] for name in inner]
+    return [_without(_without(name, PACKED), FORMATS) for name in inner]
 
 
 def _alike(files: Sequence[str], source: Source) -> None:

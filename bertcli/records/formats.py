@@ -43,8 +43,11 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     form = reader.source.format_of(path)
     name = "stdin" if path == "-" else path
     if form in (*TENSORS, "parquet"):
-        with on_disk(path, reader.count) as place:
-            yield from _of_file(place, form, name, reader)
+        with on_disk(path, reader.count) as place:  # it needs random access
+            if form == "parquet":
+                yield from parquet(place, name, reader)
+            else:
+                yield from arrays(place, form, name, reader)
         return
     source = reader.source
     ended = form == "txt" or (path == "-" and form == "jsonl")
@@ -59,13 +62,6 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
             form = reader.format_of_stdin(form, objects=found)
         yield from FORMS[form](stream, decode, reader)
         reader.replaced += decode.replaced
-
-
-def _of_file(place: str, form: str, name: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
-    """Yield the records of a file that needs random access."""
-    if form == "parquet":
-        return parquet(place, name, reader)
-    return arrays(place, form, name, reader)
 
 
 def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:

@@ -443,10 +443,7 @@ class Chunker:
     """Divides texts. ``prepare`` makes them what is tokenized, as with a prompt before each."""
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        settings: ChunkSettings,
-        prepare: Prepare | None = None,
+        self, tokenizer: Tokenizer, settings: ChunkSettings, prepare: Prepare | None = None
     ) -> None:
         layout = Layout(special_tokens=settings.special_tokens, max_length=settings.max_length)
         self.settings, self.limit = settings, tokenizer.max_length(layout)
@@ -470,10 +467,7 @@ class Chunker:
             self.room = max(self.room - 1, settings.overlap + 1)
 
     def chunks(
-        self,
-        records: Sequence[Record],
-        skip: Callable[[InputError], None],
-        first: int = 0,
+        self, records: Sequence[Record], skip: Callable[[InputError], None], first: int = 0
     ) -> Iterator[list[Chunk]]:
         """Yield the pieces of texts in their order, as many as memory allows at a time.
 

@@ -176,8 +176,7 @@ def _read_json(path: Path) -> Tokenizer:
         core = Tokenizer.from_file(str(path))
     except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(
-            f"{path}: not a tokenizer: {broken}",
-            "download it again, or remove it to use vocab.txt",
+            f"{path}: not a tokenizer: {broken}", "download it again, or remove it to use vocab.txt"
         ) from None
     for key, check_part in (
         ("pre_tokenizer", _check_pre_tokenizer),

@@ -255,12 +255,7 @@ class RaggedMaker:
         raise AssertionError(f"{record.where} can be truncated")
 
     def _framed(
-        self,
-        pool: Ids,
-        starts: Counts,
-        kept: Counts,
-        pairs: NDArray[np.bool_],
-        cut: Counts,
+        self, pool: Ids, starts: Counts, kept: Counts, pairs: NDArray[np.bool_], cut: Counts
     ) -> Ragged:
         """Put special tokens and padding around the texts, whose ids lie in ``pool``."""
         assert self.single and self.pair

@@ -65,12 +65,6 @@ def read(name: str, data: Instances) -> BertConfig:
     return config
 
 
-UNSUPPORTED = {  # keys of a config, and what to do about them
-    "is_decoder": "remove it",
-    "add_cross_attention": "remove it",
-}
-
-
 def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> None:
     """Raise ModelError when a config cannot be trained on these instances.
 
@@ -101,9 +95,9 @@ def check(config: BertConfig, data: Instances, source: str, *, given: bool) -> N
         raise ModelError(
             f"{source}: type_vocab_size {config.type_vocab_size}, but sentence pairs need 2", FIX
         )
-    for key, hint in UNSUPPORTED.items():
+    for key in ("is_decoder", "add_cross_attention"):
         if getattr(config, key):
-            raise ModelError(f"{source}: {key} is not supported in pretraining", hint)
+            raise ModelError(f"{source}: {key} is not supported in pretraining", "remove it")
     if config.hidden_size % config.num_attention_heads:
         raise ModelError(
             f"{source}: hidden_size {config.hidden_size} is not a multiple of "

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from bertcli.errors import UsageError
+from bertcli.files.system_calls import write_all
 from bertcli.records.extra_ids import MOST, sentence_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text
@@ -145,11 +146,7 @@ class Documents:
             self._flush()
 
     def _flush(self) -> None:
-        """Write the buffer."""
-        left = memoryview(self.waiting)
-        while left:
-            left = left[self.file.write(left) :]
-        left.release()
+        write_all(self.file, self.waiting)
         self.waiting = bytearray()
 
     def __getitem__(self, number: int) -> list[list[Token]]:

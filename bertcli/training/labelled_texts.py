@@ -91,11 +91,10 @@ class LabelledTexts:
 
     def identity(self, job: FineTuningJob, base: Path) -> dict[str, Any]:
         """Return what decides the results: the data, the model to begin with, the options."""
-        weights = require_weights(bert_folder(base)).all
         return {
             "task": self.task,
             "data_sha256": self.digest,
-            "base_sha256": " ".join(sha256(path) for path in weights),
+            "base_sha256": " ".join(map(sha256, require_weights(bert_folder(base)).all)),
             "labels": list(self.names),
             "training": {
                 "max_length": job.max_length,
@@ -155,8 +154,7 @@ def label_names(examples: Examples) -> list[str]:
         only = f"the label {next(iter(found))!r}" if found else "no label"
         those = f"all {len(examples):,} examples have" if len(examples) > 1 else "1 example has"
         raise InputError(
-            f"{examples.source}: {those} {only}",
-            "training needs examples of at least two labels",
+            f"{examples.source}: {those} {only}", "training needs examples of at least two labels"
         )
     numbers = all(name.isdecimal() for name in found)
     return sorted(found, key=int) if numbers else sorted(found)

@@ -105,9 +105,9 @@ class TrainedTask(ABC):
         """Write what a resumed run need not compute again into the folder of the run: nothing."""
         (folder / VECTORS).unlink(missing_ok=True)  # those of a run of another method
 
-    @abstractmethod
     def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:
-        """Write the result, for bertcli and others to load."""
+        """Write the result, for bertcli and others to load: as `put` does."""
+        self.put(folder, model)
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:

@@ -39,7 +39,6 @@ from bertcli.training.checkpoints import put_model
 from bertcli.training.objective import Objective, TrainedTask, states, tensor
 from bertcli.training.options import PretrainingJob, TrainingOptions
 from bertcli.training.ranks import Ranks
-from bertcli.training.result import RunSummary
 from bertcli.training.shards import INDEX, Instances
 
 
@@ -211,7 +210,7 @@ class PretrainingTask(TrainedTask):
         return {
             "config": self.config.to_dict(),
             "instances_sha256": sha256(self.objective.data.folder / INDEX),
-            "init_sha256": init and _weights_sha256(init),
+            "init_sha256": init and " ".join(map(sha256, require_weights(bert_folder(init)).all)),
         }
 
     def model(self, checkpoint: Path | None) -> BertForPreTraining:
@@ -233,10 +232,6 @@ class PretrainingTask(TrainedTask):
     def put(self, folder: Path, model: BertForPreTraining) -> None:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.objective.data.folder)
-
-    def publish(self, folder: Path, model: BertForPreTraining, summary: RunSummary) -> None:
-        """Write the result: the same as a checkpoint's."""
-        self.put(folder, model)
 
 
 def _open(folder: Path, ranks: Ranks, extra: Collection[str] | None) -> Instances:
@@ -289,8 +284,3 @@ def _config(job: PretrainingJob, data: Instances, held: Instances, numbers: int)
     config = configuration.with_extra(config, data, held, str(job.init or job.config))
     configuration.refuse_too_large(config, str(job.init or job.config), numbers)
     return config
-
-
-def _weights_sha256(folder: Path) -> str:
-    """Return one sha256 for the files of weights in a folder."""
-    return " ".join(sha256(path) for path in require_weights(bert_folder(folder)).all)

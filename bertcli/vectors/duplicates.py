@@ -1,7 +1,7 @@
 """Texts of a corpus that say nearly the same, by the cosine of their vectors.
 
     search = Search.open(folder, EmbedOptions(), SearchOptions(vectors=path), reader)
-    run = Duplicates(search, DuplicateOptions(0.95))
+    run = Duplicates(search, threshold=0.95)
     for step in run:
         ...
     run.groups[0].keep, run.groups[0].rows
@@ -30,14 +30,6 @@ from bertcli.vectors.reading import Array, floats, put_aside
 from bertcli.vectors.search import Search
 
 
-@dataclass(frozen=True)
-class DuplicateOptions:
-    """How alike near-duplicates are, and which text of a group is kept."""
-
-    threshold: float = 0.95
-    keep: str = "first"  # or longest
-
-
 class DuplicateGroup(NamedTuple):
     """A text that is kept, the others of its group, and their cosines to it."""
 
@@ -51,7 +43,8 @@ class Duplicates:
     """A pass over the vectors of a corpus, which are stored. Iterate once, then ask for groups."""
 
     search: Search
-    options: DuplicateOptions
+    threshold: float = 0.95  # how alike near-duplicates are
+    keep: str = "first"  # text of a group, or the longest
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
     texts: Texts = field(default_factory=dict, init=False)  # of all groups
     records: int = field(default=0, init=False)  # of the corpus
@@ -65,7 +58,7 @@ class Duplicates:
             found = put_aside(self._units(), Path(folder, "vectors"))
             vectors = np.zeros((0, 1), np.float32) if found is None else found
             self.records = len(vectors)
-            components = Components(vectors, self.options.threshold)
+            components = Components(vectors, self.threshold)
             for done in components:
                 yield Advance(done, "texts", None)
             groups = components.groups()
@@ -130,7 +123,7 @@ class Duplicates:
 
     def _group(self, vectors: Array, rows: Array) -> DuplicateGroup:
         keep = int(rows[0])
-        if self.options.keep == "longest":
+        if self.keep == "longest":
             keep = max(map(int, rows), key=lambda row: (_length(self.texts[row]), -row))
         others = rows[rows != keep]
         scores = [

@@ -58,8 +58,9 @@ class MaxSim(BestRows):
 
         Raises InputError when they have other dimensions than those of the queries.
         """
-        left = iter(texts)
-        while some := list(islice(left, _portion(texts))):
+        longest = max((len(vectors) for vectors in texts), default=1)
+        left, most = iter(texts), max(1, TOKENS // max(1, longest))
+        while some := list(islice(left, most)):
             self._add(some)
 
     def _add(self, texts: Sequence[np.ndarray]) -> None:
@@ -79,9 +80,3 @@ class MaxSim(BestRows):
                 scores[full] = nearest.sum(0)
             self.keep(number, rows, scores.round(DIGITS))
         self.rows += len(texts)
-
-
-def _portion(texts: Sequence[np.ndarray]) -> int:
-    """Return how many texts are compared at a time."""
-    longest = max((len(vectors) for vectors in texts), default=1)
-    return max(1, TOKENS // max(1, longest))

@@ -83,7 +83,11 @@ class Nearest(BestRows):
         Raises InputError when they have other dimensions than the queries, or are not finite.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.queries.shape[1]:
-            raise _other_width(vectors, self.queries)
+            sizes = " x ".join(map(str, vectors.shape[1:]))
+            raise InputError(
+                f"the vectors have {sizes} dimensions, and the query has {self.queries.shape[1]}",
+                "both must come from one model, with the same --dim, --layers and --pooling",
+            )
         narrow = vectors.astype(np.float32, copy=False)
         squares = np.einsum("nd,nd->n", narrow, narrow)
         usual = bool(((squares > SQUARES[0]) & (squares < SQUARES[1])).all())
@@ -115,14 +119,6 @@ class Nearest(BestRows):
         They are for one query.
         """
         self.keep(number, rows, (unit(vectors) @ self.queries[number]).round(DIGITS))
-
-
-def _other_width(vectors: Array, queries: Array) -> InputError:
-    sizes = " x ".join(map(str, vectors.shape[1:]))
-    return InputError(
-        f"the vectors have {sizes} dimensions, and the query has {queries.shape[1]}",
-        "both must come from one model, with the same --dim, --layers and --pooling",
-    )
 
 
 def refuse_infinite(vectors: Array, before: int) -> None:

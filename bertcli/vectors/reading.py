@@ -11,7 +11,7 @@ fewer of very long vectors, so the blocks of two files of one width lie side by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bertcli.errors import InputError
 from bertcli.files.jsonl import array_of, read_arrays
-from bertcli.files.npy import WIDEST
+from bertcli.files.npy import rows_at_once
 from bertcli.files.side_files import manifest_beside
 from bertcli.files.stored_arrays import open_array
 from bertcli.files.streams import unreadable
@@ -144,7 +144,7 @@ def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
             )
         seen += len(part)
         held.append(part)
-        most = _rows_of_a_block(path, shape)
+        most = rows_at_once(path, math.prod(shape), ROWS)
         while sum(map(len, held)) >= most:
             whole = np.concatenate(held) if len(held) > 1 else held[0]
             yield whole[:most]
@@ -162,19 +162,11 @@ def _array(path: str) -> Iterator[Array]:
                 f"{path}: holds {found.dtype} of shape {found.shape}{order}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
-        most = _rows_of_a_block(path, found.shape[1:])
+        most = rows_at_once(path, math.prod(found.shape[1:]), ROWS)
         if not found.rows:
             yield np.zeros(found.shape, found.dtype)  # its width tells something
         for block in found.blocks(most):
             yield block if block.size else block[:0]
-
-
-def _rows_of_a_block(path: str, shape: Sequence[int]) -> int:
-    """Return how many vectors of a shape are read at a time: ROWS, or fewer very long ones."""
-    width = math.prod(shape)
-    if width > WIDEST:
-        raise InputError(f"{path}: a row has {width:,} numbers, and {WIDEST:,} is the limit")
-    return max(1, min(ROWS, WIDEST // max(1, width)))
 
 
 def _csv(path: str) -> Iterator[Array]:

@@ -75,9 +75,7 @@ def without_place(meta: Row) -> Row:
 
 
 def cells(
-    metas: Sequence[Row],
-    vectors: Vectors,
-    columns: Sequence[str] | None = None,
+    metas: Sequence[Row], vectors: Vectors, columns: Sequence[str] | None = None
 ) -> list[Row]:
     """Return rows for CSV: every row has every column."""
     columns = columns or columns_of(metas)

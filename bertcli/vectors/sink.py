@@ -32,11 +32,7 @@ from bertcli.vectors.formats import (
     refuse_dense,
     refuse_long_ids,
 )
-from bertcli.vectors.journal import (
-    Files,
-    Journal,
-    put_json,
-)
+from bertcli.vectors.journal import Files, Journal, put_json
 from bertcli.vectors.precision import RANGED, check_values
 from bertcli.vectors.spool import DIGEST, ID, ROW, Row, Rows, VectorSpool
 
@@ -147,12 +143,7 @@ class Sink:
     """
 
     def __init__(
-        self,
-        target: Target,
-        files: Files,
-        journal: Journal,
-        *,
-        done: dict[str, Any] | None = None,
+        self, target: Target, files: Files, journal: Journal, *, done: dict[str, Any] | None = None
     ) -> None:
         self.target, self.files = target, files
         self.journal = replace(journal, modes={**journal.modes, **files.modes()})

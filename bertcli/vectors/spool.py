@@ -21,7 +21,7 @@ import numpy as np
 
 from bertcli.errors import OutputError
 from bertcli.files.jsonl import to_lines
-from bertcli.files.system_calls import opener, sync
+from bertcli.files.system_calls import opener, sync, write_all
 from bertcli.files.typed_json import parse_own, parse_own_lines
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 
@@ -90,11 +90,11 @@ class VectorSpool:
             metas = [*_placed(metas, counts, self.rows)]
         if self.metas:
             for part in self._parts(metas):
-                _append(self.metas, part)
+                write_all(self.metas, part)
                 self.metas_sum.update(part)
                 self.meta_bytes += len(part)
         data = vectors.astype("<f4", copy=False).tobytes()
-        _append(self.vectors, data)
+        write_all(self.vectors, data)
         self.vectors_sum.update(data)
         self.rows += len(vectors)
 
@@ -188,12 +188,6 @@ def _checked(path: Path, start: int, end: int, expected: str) -> hashlib._Hash:
             f"the file was changed or the disk fails; {BEGIN_AGAIN}",
         )
     return digest
-
-
-def _append(file: io.FileIO, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
 
 
 @dataclass(frozen=True)

@@ -73,5 +73,5 @@ def stdout_writer(
     form: str, precision: str, terms: TermNames | None = None
 ) -> Iterator[Callable[[EmbeddedBlock], None]]:
     """Yield a function that writes records to stdout, as JSONL or CSV."""
-    with open_output(None) as out, vector_writer(out.file, form, precision, terms) as write:
+    with open_output(None) as out, vector_writer(out, form, precision, terms) as write:
         yield lambda block: write(metas(block), block.vectors)

@@ -61,12 +61,7 @@ class TextEmbedder(Embedder):
 
     @classmethod
     def load(
-        cls,
-        name: str | Path,
-        *,
-        revision: str | None = None,
-        offline: bool = False,
-        **options: Any,
+        cls, name: str | Path, *, revision: str | None = None, offline: bool = False, **options: Any
     ) -> Self:
         """Load a model: a name as in `find_model`, or a folder.
 

@@ -86,7 +86,7 @@ def duplicates(
     reader = texts.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.vectors.duplicates import DuplicateOptions, Duplicates
+    from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.search import Search, SearchOptions
 
     options = SearchOptions(vectors=texts.vectors)
@@ -95,7 +95,7 @@ def duplicates(
     reading: list[str | Path] = [*texts.files, *filter(None, [texts.vectors])]
     with nullcontext() if form == "table" else output.open(form, reading, model) as write:
         with stored_vectors(search, console) as search:
-            run = Duplicates(search, record(DuplicateOptions, alike))
+            run = Duplicates(search, alike.threshold, alike.keep)
             console.watch(run)
         if write:
             _write(run, form, write)

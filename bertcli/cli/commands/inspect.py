@@ -149,4 +149,4 @@ def _print_json(value: Any) -> None:
     indent = 2 if sys.stdout.isatty() else None
     with open_output(None) as output:
         text = json.dumps(strict(value), ensure_ascii=False, indent=indent)
-        output.file.write(text.encode("utf-8", "backslashreplace") + b"\n")
+        output.write(text.encode("utf-8", "backslashreplace") + b"\n")

@@ -40,7 +40,7 @@ def print_text(text: str) -> None:
     from bertcli.files.writers import open_output
 
     with open_output(None, drawn=True) as output:
-        output.file.write(f"{text}\n".encode(sys.stdout.encoding, "backslashreplace"))
+        output.write(f"{text}\n".encode(sys.stdout.encoding, "backslashreplace"))
 
 
 def say(kind: str, message: str) -> None:

@@ -63,8 +63,8 @@ def drawing() -> Iterator[Draw]:
         def draw(picture: RenderableType) -> None:
             with screen.capture() as drawn:
                 screen.print(picture)
-            output.file.write(drawn.get().encode(screen.encoding, "replace"))
-            output.file.flush()
+            output.write(drawn.get().encode(screen.encoding, "replace"))
+            output.flush()
 
         yield draw
 

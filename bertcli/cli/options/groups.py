@@ -104,27 +104,23 @@ def command(
         )
 
     parameters = [parameter for hint in hints.values() for parameter in _parameters(hint)]
-    parameters += [_parameter(name, bool, option) for name, option in help_options.items()]
+    parameters += [
+        _parameter(name, Annotated[bool, option], False) for name, option in help_options.items()
+    ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
-    annotation = Annotated[kind, option]
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
-    )
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is MISSING else default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
     for field in fields(group):
-        yield inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=_in_panel(field.type, group.PANEL),
-        )
+        yield _parameter(field.name, _in_panel(field.type, group.PANEL), field.default)
 
 
 def _in_panel(annotation: Any, panel: str | None) -> Any:
