@@ -281,6 +281,7 @@ ONE_HOME = {
     "json.loads": "files/typed_json",
     "os.open": "files/system_calls",
     "import filelock": "files/lock",
+    "import fcntl": "files/system_calls",
     "import csv": "files/delimited",
     "import openvino": "inference/openvino",
     "import nncf": "inference/openvino",
@@ -298,7 +299,6 @@ NOWHERE = [
     "os.rename",
     "os.fork",
     "json.load",
-    "import fcntl",
     "shutil.move",
     "sys.platform",
 ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from bertcli.checkpoints.tensor_reader import TensorReader
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError, OutputError
 from bertcli.families.family import BASE
-from bertcli.files.atomic import put_files, scratch_folder
+from bertcli.files.atomic import own_folder, put_files
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertWithHead, architecture
@@ -214,7 +213,7 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     said = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(folder / f".saving-{uuid.uuid4().hex}") as made:
+        with own_folder(folder / "saving") as made:
             _write(made, {name: one.contiguous() for name, one in weights.items()}, said)
             put_files(made, folder, last="config.json")
     except (OSError, SafetensorError) as error:

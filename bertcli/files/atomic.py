@@ -3,7 +3,9 @@
     with whole_file(Path("out.json")) as file: ...          # replaces out.json when all went well
     with whole_folder(Path("data"), ["*.json"]) as folder: ...
 
-Both are made under a hidden name beside their own. Nothing else renames over a file, or syncs one.
+Both are made under a hidden name beside their own, ``.out.json.bertcli.tmp``, and held meanwhile:
+what nobody holds was left by a process that was killed, and the next one removes it. Nothing else
+renames over a file, or syncs one.
 """
 
 from __future__ import annotations
@@ -11,18 +13,28 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from bertcli.errors import OutputError
 from bertcli.files.same_file import refuse_inputs
-from bertcli.files.side_files import making
-from bertcli.files.system_calls import opener, sync, sync_folder
+from bertcli.files.side_files import making, making_alone
+from bertcli.files.system_calls import (
+    MOVES_OPEN_FILES,
+    OpenFolder,
+    hold,
+    is_at,
+    opener,
+    sync,
+    sync_folder,
+)
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+OLD, GOING = ".old", ".going"  # ends of hidden names: of a folder that is replaced, and removed
+Held = TypeVar("Held", IO[bytes], OpenFolder)
 
 
 @contextmanager
@@ -32,17 +44,71 @@ def whole_file(
     """Yield a file to write, which replaces the one at ``path`` when all went well.
 
     ``mode``, if given, says who may read and write it, also while it is made. ``beside`` is its
-    name until then: a hidden one of this process alone, or one that the next run knows.
+    name until then, of which the caller knows that no other process writes it.
     """
-    place = beside or making(path)
+
+    def create(place: Path) -> IO[bytes]:
+        return open(place, "xb", opener=opener(mode))
+
+    if beside:
+        beside.unlink(missing_ok=True)
+    place, file = (beside, create(beside)) if beside else _claimed(path, create)
     try:
-        with open(place, "wb" if beside else "xb", opener=opener(mode)) as file:
-            yield file
-            sync(file)
-        move(place, path, mode)
-        sync_folder(path.parent)
+        yield file
+        sync(file)
+        if not MOVES_OPEN_FILES:
+            file.close()
+        move(place, path, mode)  # held until it has its name, so that nobody takes it for left
+    except BaseException:
+        _drop(place, file)
+        raise
     finally:
-        place.unlink(missing_ok=True)
+        file.close()
+    sync_folder(path.parent)
+
+
+def _claimed(path: Path, create: Callable[[Path], Held]) -> tuple[Path, Held]:
+    """Create what is to become this file or folder, and hold it; return its name meanwhile.
+
+    What a killed process left under that name is removed. Where a living one holds it, or nobody
+    can tell, the name is one of this process alone.
+    """
+    while True:
+        place = making(path)
+        place = place if _freed(place) else making_alone(path)
+        try:
+            made = create(place)
+        except FileExistsError:  # another process was quicker
+            continue
+        hold(made, wait=True)
+        if is_at(place, made):  # else another took it for left before it was held
+            return place, made
+        made.close()
+
+
+def _freed(place: Path) -> bool:
+    """Remove what nobody holds; return whether the name is free."""
+    try:
+        if not os.path.lexists(place):
+            return True
+        if not MOVES_OPEN_FILES:
+            place.unlink()  # fails for an open file, and for a folder
+            return True
+        with closing(OpenFolder(place)) as left:
+            if not (hold(left) and is_at(place, left)):
+                return False
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _drop(place: Path, file: IO[bytes]) -> None:
+    """Remove a file, if this name is still its own."""
+    if not MOVES_OPEN_FILES:
+        file.close()
+    if is_at(place, file):
+        place.unlink()
 
 
 def move(made: Path, target: Path, mode: int | None = None) -> None:
@@ -76,29 +142,62 @@ def scratch_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@contextmanager
+def own_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder with a hidden name beside a path, for what is to be there.
+
+    It is removed when it has not been moved, and so is what a killed process left.
+    """
+    made, held = _claimed(path, _created)
+    try:
+        restore(made, path)
+        yield made
+    finally:
+        if is_at(made, held):
+            shutil.rmtree(made, ignore_errors=True)
+        restore(made, path)
+        held.close()
+
+
+def _created(place: Path) -> OpenFolder:
+    place.mkdir()
+    return OpenFolder(place)
+
+
 def put_files(made: Path, folder: Path, last: str) -> None:
     """Move files that are whole into a folder, ``last`` as the last: without it they are none."""
     sync_files(made)
     (folder / last).unlink(missing_ok=True)
-    for path in sorted(made.iterdir(), key=lambda one: one.name == last):
-        move(path, folder / path.name)
+    for path in made.iterdir():
+        if path.name != last:
+            move(path, folder / path.name)
+    sync_folder(folder)
+    move(made / last, folder / last)
     sync_folder(folder)
 
 
 def put_folder(made: Path, target: Path) -> None:
     """Give a folder that is whole its name, in place of one that has it."""
     sync_files(made)
-    old = made.with_suffix(".old")
-    if target.exists():
-        move(target, old)
     try:
+        if target.exists():
+            move(target, made.with_suffix(OLD))
         move(made, target)
-    except OSError:
-        if old.exists():
-            move(old, target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    finally:
+        restore(made, target)
     sync_folder(target.parent)
+
+
+def restore(made: Path, target: Path) -> None:
+    """Undo what `put_folder` was killed in, or end it: what it moved away comes back, or goes."""
+    old, going = made.with_suffix(OLD), made.with_suffix(GOING)
+    shutil.rmtree(going, ignore_errors=True)
+    if old.exists() and not target.exists():
+        move(old, target)
+    elif old.exists():
+        with suppress(OSError):
+            move(old, going)  # what is half removed is never taken for what was there
+        shutil.rmtree(going, ignore_errors=True)
 
 
 def sync_files(folder: Path) -> None:
@@ -128,7 +227,8 @@ def whole_folder(
     refuse_inputs(inputs, [path, *(target.glob("*") if target.is_dir() else ())])
     _refuse(path, target, ours, overwrite=overwrite)
     try:
-        with scratch_folder(making(target)) as made:
+        with own_folder(target) as made:
+            _refuse(path, target, ours, overwrite=overwrite)  # again: it may have come back
             yield made
             _refuse(path, target, ours, overwrite=overwrite)  # again: this may have taken hours
             put_folder(made, target)

@@ -35,7 +35,12 @@ def manifest_beside(path: Path) -> Path:
 
 
 def making(path: Path) -> Path:
-    """Return a hidden name that no other process has, for what is to become this file."""
+    """Return the hidden name of what is to become this file or folder."""
+    return path.with_name(side_name(f".{path.name}", ".bertcli.tmp"))
+
+
+def making_alone(path: Path) -> Path:
+    """Return such a name that no other process has."""
     return path.with_name(side_name(f".{path.name}", f".{os.urandom(4).hex()}.tmp"))
 
 

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 OWNER = 0o600  # who may always read and write what is not finished
 UNSYNCED = (errno.EACCES, errno.EINVAL, errno.ENOTSUP)  # of folders that one may only write to
 MOVES_OPEN_FILES = os.name == "posix"  # and removes them
@@ -48,6 +49,48 @@ def sync(file: IO[Any]) -> None:
     """Put what was written to a file on the disk."""
     file.flush()
     os.fsync(file.fileno())
+
+
+class OpenFolder:
+    """A folder, or whatever has a name, that is open to be held. Windows opens no folder."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        self.number = os.open(path, flags) if os.name == "posix" else None
+
+    def fileno(self) -> int:
+        """Return its number."""
+        return -1 if self.number is None else self.number
+
+    def close(self) -> None:
+        """Close it."""
+        if self.number is not None:
+            os.close(self.number)
+
+
+def hold(opened: IO[bytes] | OpenFolder, *, wait: bool = False) -> bool:
+    """Hold what is open until it is closed, or this process ends; return whether that succeeds.
+
+    It does not while another process holds it, and where the system has no such locks.
+    """
+    if os.name != "posix":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(opened.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def is_at(place: Path, opened: IO[bytes] | OpenFolder) -> bool:
+    """Tell whether this name is still that of what is open. Windows renames nothing open."""
+    try:
+        there = os.lstat(place)
+    except FileNotFoundError:
+        return False
+    return os.name != "posix" or os.path.samestat(there, os.fstat(opened.fileno()))
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
 from bertcli.errors import OutputError
-from bertcli.files.atomic import put_files, scratch_folder
+from bertcli.files.atomic import own_folder, put_files
 from bertcli.files.jsonl import to_json
 from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 
@@ -36,7 +35,7 @@ def write_tokenizer(tokenizer: LoadedTokenizer, folder: Path) -> None:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(folder / f".saving-{uuid.uuid4().hex}") as made:
+        with own_folder(folder / "saving") as made:
             for name, text in files.items():
                 (made / name).write_text(text, encoding="utf-8")
             put_files(made, folder, last=WHOLE)

@@ -29,7 +29,7 @@ from bertcli.checkpoints.load import Model, save
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.sentence_config import CONFIG as PROMPTS
 from bertcli.errors import OutputError
-from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
+from bertcli.files.atomic import FULL, move, put_files, put_folder, restore, scratch_folder
 from bertcli.files.typed_json import (
     BadJsonError,
     JsonObject,
@@ -130,6 +130,7 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a killed run left half written or half removed."""
+        restore(self.folder / f"{MAKING}{BEST}", self.best)
         for path in self.folder.glob(".*"):
             if path.name.startswith((MAKING, GOING, ".saving-")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -16,6 +16,9 @@ from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
 from tokenizers_made import MADE
 
+from bertcli.files.side_files import making
+from bertcli.files.system_calls import hold, is_at
+
 A, B = [101, 1037, 102], [101, 1038, 102]  # the texts "a" and "b"
 TEXTS = ["I love NLP!", "a, b", "Zürich: 東京", ""]
 
@@ -596,10 +599,22 @@ def test_wrong_usage(argv, named):
 
 
 def test_what_a_killed_run_left_behind_is_in_nobodys_way(tmp_path):
-    """In a container every run has the same process id."""
-    (tmp_path / f".x.jsonl.{os.getpid()}.tmp").write_text("half")
-    good("tokenize", "a", "-o", tmp_path / "x.jsonl")
-    assert read("jsonl", (tmp_path / "x.jsonl").read_bytes()) == [A]
+    """The next one removes it, however often it ran."""
+    out = tmp_path / "x.jsonl"
+    making(out).write_text("half")
+    good("tokenize", "a", "-o", out)
+    assert read("jsonl", out.read_bytes()) == [A]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path):
+    out = tmp_path / "x.jsonl"
+    with open(making(out), "wb") as other:
+        assert hold(other) == (os.name == "posix")
+        good("tokenize", "a", "-o", out)
+        assert read("jsonl", out.read_bytes()) == [A]
+        assert is_at(making(out), other)
+    assert sorted(tmp_path.iterdir()) == [making(out), out]
 
 
 def test_a_stride_without_windows_is_told():

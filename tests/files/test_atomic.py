@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from bertcli.files.atomic import put_files, put_folder, scratch_folder, whole_file
+from bertcli.files.atomic import own_folder, put_files, put_folder, scratch_folder, whole_file
 
 
 @pytest.fixture
@@ -81,6 +81,36 @@ def test_a_folder_that_cannot_be_moved_gives_its_place_back(tmp_path, monkeypatc
     with pytest.raises(OSError, match="No space"), scratch_folder(tmp_path / ".making") as made:
         put_folder(made, target)
     assert (names(tmp_path), names(target)) == (["a"], ["old"])
+
+
+def test_an_interrupt_between_two_names_gives_the_place_back(tmp_path, monkeypatch):
+    target, replace = tmp_path / "a", os.replace
+    target.mkdir()
+    (target / "old").touch()
+
+    def strike(source, to):
+        replace(source, to)
+        if source == target:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", strike)
+    with pytest.raises(KeyboardInterrupt), own_folder(target) as made:
+        put_folder(made, target)
+    assert (names(tmp_path), names(target)) == (["a"], ["old"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows syncs no folder")
+def test_the_other_names_are_on_the_disk_before_the_last(tmp_path, happened):
+    (target := tmp_path / "a").mkdir()
+    with own_folder(tmp_path / "made") as made:
+        for name in ("config.json", "model.safetensors"):
+            (made / name).touch()
+        put_files(made, target, last="config.json")
+    folder, last = target.stat().st_ino, (target / "config.json").stat().st_ino
+    model = ("move", (target / "model.safetensors").stat().st_ino)
+    assert happened[happened.index(model) :] == [
+        *(model, ("sync", folder), ("move", last), ("sync", folder))
+    ]
 
 
 def test_the_file_that_makes_a_folder_one_comes_last(tmp_path, monkeypatch):

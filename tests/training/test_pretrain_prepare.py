@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from nested_models import inside_a_sentence_model
 from tokenizers_made import roberta, wordpiece_folder
 
 from bertcli.errors import BertcliError
+from bertcli.files.side_files import making
 from bertcli.training.documents import Documents
 from bertcli.training.prepare import Shuffle
 from bertcli.training.shards import Instances
@@ -404,6 +406,23 @@ def test_folders_that_are_there(place, tmp_path):
     done = refused(place, "corpus.txt", "-o", tmp_path / "b" / "c")
     assert "No such file or directory" in done.error and "first" in done.hint
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
+
+
+def test_what_killed_runs_left(place, tmp_path):
+    """A corpus half read, a folder half removed, and one that was just to be replaced."""
+    out = tmp_path / "a"
+    half, old, going = (making(out).with_suffix(end) for end in (".tmp", ".old", ".going"))
+    (half / "spool").mkdir(parents=True)
+    (half / "spool" / "documents").write_bytes(b"half")
+    going.mkdir()
+    assert prepare(place, "corpus.txt", "-o", out).code == 0
+    assert [*tmp_path.iterdir()] == [out]
+    out.rename(old)  # between the two moves
+    assert refused(place, "corpus.txt", "-o", out, "--seed", 1).error == f"{out}: already exists"
+    assert [*tmp_path.iterdir()] == [out] and files_of(out) == files_of(place / "made")
+    shutil.copytree(out, old)  # behind them
+    assert prepare(place, "corpus.txt", "-o", out, "--overwrite").code == 0
+    assert [*tmp_path.iterdir()] == [out]
 
 
 def test_a_failed_run_leaves_the_old_folder(place, tmp_path):

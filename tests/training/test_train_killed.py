@@ -55,6 +55,16 @@ def test_vectors_half_written(tmp_path):
     assert [path.name for path in out.glob(".*")] == [".vectors"]
 
 
+def test_best_weights_that_a_kill_left_under_another_name(tmp_path):
+    file, out = written(tmp_path / "reviews.jsonl", reviews(40)), tmp_path / "out"
+    assert call(*argv(file, TINY, "--full", out)).code == 0
+    whole = result(out)
+    (out / "best").rename(out / ".making-best.old")  # between the two moves of a replacement
+    (out / "model.safetensors").unlink()
+    assert call(*argv(file, TINY, "--full", out)).code == 0
+    assert result(out) == whole
+
+
 @pytest.mark.parametrize("methods", [("--frozen", "--full"), ("--full", "--frozen")])
 def test_overwriting_a_run_of_another_method(methods, tmp_path):
     """Nothing of it stays: modules, what limits texts, parts of another tokenizer, vectors."""
