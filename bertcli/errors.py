@@ -16,6 +16,11 @@ from __future__ import annotations
 SKIP = "correct or remove that record; commands with --on-error can skip such ones"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: "1 text", "2 texts"."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
 class BertcliError(Exception):
     """A failure that the user can act on: shown as `error: ...` and `hint: ...`."""
 

@@ -13,7 +13,7 @@ import torch
 from bertcli.checkpoints.comparison import Shape, compare
 from bertcli.checkpoints.names import HEADS, TIED, classes_in, heads_in, ignored, name_in
 from bertcli.checkpoints.stored_tensor import StoredTensor
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, counted
 from bertcli.families.bert import BERT
 from bertcli.families.family import BASE, Family
 from bertcli.models.config import BertConfig
@@ -79,7 +79,7 @@ class LoadReport:
         said = []
         inside, described = self.layers
         if inside != described:
-            said.append(f"{inside} layers in the weights, {described} by the config")
+            said.append(f"{counted(inside, 'layer')} in the weights, {described} by the config")
         if self.missing:
             heads = ", ".join(self.heads) or "none"
             needed = _some([*map(self._in_files, self.missing)])

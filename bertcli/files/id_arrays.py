@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
 from bertcli.files.npy import BLOCK, header_of
 from bertcli.files.stored_arrays import open_array
@@ -37,7 +37,7 @@ class ArraySpool:
             self.length = len(values)
         elif len(values) != self.length:
             raise OutputError(
-                f"record {self.rows + 1} has {len(values)} tokens and those before have "
+                f"record {self.rows + 1} has {counted(len(values), 'token')} and those before have "
                 f"{self.length}: an array needs rows of one length",
                 "give --padding longest (its --window must hold all records) or max_length, with "
                 "--truncation when some are too long",

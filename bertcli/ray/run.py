@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli import errors
-from bertcli.errors import BertcliError
+from bertcli.errors import BertcliError, counted
 from bertcli.files.addresses import public
 from bertcli.files.typed_json import parse
 from bertcli.files.versions import __version__
@@ -251,7 +251,7 @@ def told(done: Sequence[Done], seconds: float) -> Iterator[str]:
     for worker in sorted({one.worker for one in new}):
         mine = [one for one in new if one.worker == worker]
         busy = sum(one.seconds for one in mine)
-        shards = "1 shard" if len(mine) == 1 else f"{len(mine)} shards"
+        shards = counted(len(mine), "shard")
         yield f"worker {worker}: {shards}, {_rates(totals(mine), busy)}"
 
 
@@ -259,6 +259,6 @@ def _rates(counts: Counter[str], seconds: float) -> str:
     seconds = max(seconds, 1e-9)
     records, tokens = counts["records"], counts["tokens"]
     return (
-        f"{records:,} texts, {tokens:,} tokens in {seconds:.1f} s "
+        f"{counted(records, 'text')}, {counted(tokens, 'token')} in {seconds:.1f} s "
         f"({records / seconds:,.0f} texts/s, {tokens / seconds:,.0f} tokens/s)"
     )

@@ -15,7 +15,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple
 
-from bertcli.errors import SKIP, InputError, UsageError
+from bertcli.errors import SKIP, InputError, UsageError, counted
 from bertcli.files.streams import can_be_reread
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.example_forms import (
@@ -206,7 +206,8 @@ def _tagged(record: Record, form: Form) -> Example:
     if not all(isinstance(one, list) and all(isinstance(w, str) for w in one) for one in given):
         raise InputError(f"{record.where}: words and tags are lists of strings", SKIP)
     if len(given[0]) != len(given[1]):
-        raise InputError(f"{record.where}: {len(given[0])} words, but {len(given[1])} tags", SKIP)
+        said, tagged = counted(len(given[0]), "word"), counted(len(given[1]), "tag")
+        raise InputError(f"{record.where}: {said}, but {tagged}", SKIP)
     return Example(record._replace(text=given[0], extra=None), given[1])
 
 

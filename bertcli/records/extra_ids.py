@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertcli.errors import SKIP, InputError
+from bertcli.errors import SKIP, InputError, counted
 from bertcli.files.typed_json import BadJsonError, kind_of, parse, shown
 from bertcli.records.records import Record, Text
 
@@ -60,7 +60,7 @@ def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
             )
     count = word_count(record)
     if isinstance(value, list) and len(value) < count:
-        raise unfit_ids(record, field, len(value), f"{count} words")
+        raise unfit_ids(record, field, len(value), counted(count, "word"))
     found: int | list[int] = value
     return found
 
@@ -68,7 +68,7 @@ def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
 def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError:
     """Return the error for a list with another number of ids than the text needs."""
     return InputError(
-        f"{record.where}: field {field!r} has {count} ids, but the text has {needed}",
+        f"{record.where}: field {field!r} has {counted(count, 'id')}, but the text has {needed}",
         "give an id for each word between white space, for each token, or a number for all",
     )
 
@@ -82,8 +82,8 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterat
     if isinstance(given, list) and any(isinstance(one, list) for one in given):
         if len(given) != len(sentences):
             raise InputError(
-                f"{record.where}: field {field!r} has {len(given)} lists of ids, but the document "
-                f"has {len(sentences)} sentences",
+                f"{record.where}: field {field!r} has {counted(len(given), 'list')} of ids, but "
+                f"the document has {counted(len(sentences), 'sentence')}",
                 "give a list for each sentence, or one for the whole document",
             )
         for sentence, ids in zip(sentences, given, strict=True):
@@ -95,7 +95,7 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterat
         return
     counts = [len(word_starts(sentence)) for sentence in sentences]
     if len(found) != sum(counts):
-        raise unfit_ids(record, field, len(found), f"{sum(counts)} words")
+        raise unfit_ids(record, field, len(found), counted(sum(counts), "word"))
     for count in counts:
         yield found[at : at + count]
         at += count

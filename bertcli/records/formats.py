@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, Any
 
-from bertcli.errors import SKIP, InputError
+from bertcli.errors import SKIP, InputError, counted
 from bertcli.files.delimited import DelimitedRows, handfuls
 from bertcli.files.jsonl import object_in, value_of
 from bertcli.files.streams import (
@@ -172,7 +172,8 @@ def _row(
 ) -> Record:
     if len(row) != len(header):
         raise InputError(
-            f"{name}:{number}: {len(row)} columns, but the header has {len(header)}", SKIP
+            f"{name}:{number}: {counted(len(row), 'column')}, but the header has {len(header)}",
+            SKIP,
         )
     cells: dict[str, Any] = dict(zip(header, row, strict=True))
     for field in (fields.pair, fields.id):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import PurePath
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, counted
 from bertcli.files.streams import PACKED, blocks, open_bytes, unreadable
 from bertcli.files.writers import TENSORS
 from bertcli.records.source import FORMATS, QUOTE, Source
@@ -71,8 +71,9 @@ def _known(source: Source) -> list[str]:
 
 def no_data(named: str, count: int, source: Source) -> InputError:
     """Return the error for folders whose ``count`` files are none of records."""
+    none = f"none of {counted(count, 'file')} has a known suffix" if count else "no files"
     return InputError(
-        f"{named}: none of {count} files has a known suffix" if count else f"{named}: no files",
+        f"{named}: {none}",
         f"known: {', '.join(_known(source))}; --input-format reads any file" if count else "",
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError, UsageError, counted
 from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Encoded, Layout, strategies
@@ -140,7 +140,7 @@ class Call:
         for row, item in enumerate(items, 1):
             if item.length != items[0].length:
                 raise InputError(
-                    f"record {row} has {item.length} tokens and those before have "
+                    f"record {row} has {counted(item.length, 'token')} and those before have "
                     f"{items[0].length}: an array needs rows of one length",
                     "give padding=True, with truncation=True when some are too long",
                 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertcli.checkpoints.scan import bert_folder, is_static
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.files.typed_json import NOTHING, JsonObject
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
@@ -74,8 +74,8 @@ class LoadedTokenizer:
         special = core.num_special_tokens_to_add(False)
         if tokenizer.limit is not None and tokenizer.limit < special:
             raise ModelError(
-                f"{folder}: a limit of {tokenizer.limit} tokens leaves no room for the {special} "
-                "special tokens",
+                f"{folder}: a limit of {counted(tokenizer.limit, 'token')} leaves no room for the "
+                f"{special} special tokens",
                 "correct model_max_length, max_seq_length or max_position_embeddings",
             )
         return tokenizer._parsing(parse_special)

@@ -14,7 +14,7 @@ from torch import nn
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.sentence_folder import IDENTITY
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError, UsageError, counted
 from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
 from bertcli.models.bert import BertEncoder, BertModel
 from bertcli.models.config import BertConfig
@@ -220,7 +220,7 @@ def check_layers(layers: int | None, config: BertConfig) -> None:
     """Raise UsageError for a layer that the model does not have."""
     if layers is not None and layers > config.num_hidden_layers:
         raise UsageError(
-            f"--layers {layers}: the model has {config.num_hidden_layers} layers",
+            f"--layers {layers}: the model has {counted(config.num_hidden_layers, 'layer')}",
             f"give 0 to {config.num_hidden_layers}; {config.num_hidden_layers} trains the head "
             "alone",
         )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, require_weights
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.digests import sha256
 from bertcli.records.example_forms import CONTRAST
 from bertcli.records.examples import AnswerSpan, Example, Examples, read_examples
@@ -128,8 +128,9 @@ def _shared(every: Sequence[Example], other: Examples) -> list[str]:
 def _refuse_too_few(examples: Examples, task: str, targets: Any) -> None:
     """Raise InputError when the rows to train on are none, or all of one class."""
     if len(targets) < 2 or (task == "classify" and len(np.unique(targets)) < 2):
+        those = counted(len(targets), "example to train on has", "examples to train on have")
         raise InputError(
-            f"{examples.source}: the {len(targets)} examples to train on have one label",
+            f"{examples.source}: the {those} one label",
             "give more examples, or --eval-fraction 0",
         )
 
@@ -214,9 +215,9 @@ def label_notes(examples: Examples) -> Iterator[str]:
         counts = Counter(example.target for example in examples.examples).most_common()
         shown = ", ".join(f"{name} {count:,}" for name, count in counts[:10])
         rest = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
-        yield f"{len(examples):,} examples, {len(counts)} labels: {shown}{rest}"
+        yield f"{counted(len(examples), 'example')}, {counted(len(counts), 'label')}: {shown}{rest}"
     else:
-        yield f"{len(examples):,} examples for {form.task}"
+        yield f"{counted(len(examples), 'example')} for {form.task}"
     if form == CONTRAST:  # an anchor may have several positives
         return
     said: dict[Any, set[str]] = {}
@@ -225,8 +226,8 @@ def label_notes(examples: Examples) -> Iterator[str]:
         said.setdefault(key, set()).add(repr(example.target))
     conflicts = sum(len(values) > 1 for values in said.values())
     if conflicts:
-        texts = "text has" if conflicts == 1 else "texts have"
-        yield f"{conflicts:,} {texts} different values of {examples.target!r} in different examples"
+        texts = counted(conflicts, "text has", "texts have")
+        yield f"{texts} different values of {examples.target!r} in different examples"
 
 
 def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:

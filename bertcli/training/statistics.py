@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bertcli.errors import counted
 from bertcli.tokenizing.statistics import quantile
 from bertcli.training.instances import Instance
 
@@ -70,7 +71,7 @@ class Statistics:
         """Yield the summary as messages."""
         found = self.summary()
         yield (
-            f"{found['instances']:,} instances, {found['tokens']:,} tokens; "
+            f"{counted(found['instances'], 'instance')}, {found['tokens']:,} tokens; "
             f"second sentence random in {found['random_next_share']:.1%} of the pairs"
         )
         yield (

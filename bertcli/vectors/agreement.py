@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.errors import BertcliError, InputError
+from bertcli.errors import BertcliError, InputError, counted
 from bertcli.vectors.reading import Array, floats, precision_of, stored
 from bertcli.vectors.similarity_agreement import RowSample, SimilarityAgreement, agreement_of
 
@@ -66,8 +66,9 @@ class Agreement:
                 "neighbour_overlap and similarity_correlation say how far they agree",
             )
         if self.not_finite and not self.identical:
+            rows = counted(self.not_finite, "row contains", "rows contain")
             raise BertcliError(
-                f"{self.not_finite} rows contain NaN or infinity, and the files differ",
+                f"{rows} NaN or infinity, and the files differ",
                 "bertcli inspect FILE counts them",
             )
         if self.max_abs is not None and self.max_abs > tolerance:
@@ -170,7 +171,7 @@ def _differing(found: Agreement, counts: list[int], shapes: list[tuple[int, ...]
         sizes = [" x ".join(map(str, shape)) for shape in shapes]
         what = f"{found.a} has {sizes[0]} dimensions, {found.b} has {sizes[1]}"
     else:
-        what = f"{found.a} has {counts[0]} rows, {found.b} has {counts[1]}"
+        what = f"{found.a} has {counted(counts[0], 'row')}, {found.b} has {counts[1]}"
     return InputError(f"nothing to compare: {what}", "both must hold the same texts, same model")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, counted
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.stored_arrays import open_arrays
 from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
@@ -158,7 +158,7 @@ def refuse_other_count(path: str, rows: int, texts: int) -> None:
     """Raise InputError unless a corpus has as many texts as a file of vectors has rows."""
     if texts != rows:
         raise InputError(
-            f"{path}: has {rows} rows, and the corpus has {texts} texts",
+            f"{path}: has {counted(rows, 'row')}, and the corpus has {counted(texts, 'text')}",
             "it was made from other texts; leave out --vectors, or make it again",
         )
 

@@ -79,7 +79,7 @@ def three_columns_of_parquet(folder):
 
 def ragged_csv(folder):
     (folder / "in.csv").write_text("id,text\n1,a\n2\n")
-    return ["-i", "in.csv"], "in.csv:3: 1 columns, but the header has 2", 1
+    return ["-i", "in.csv"], "in.csv:3: 1 column, but the header has 2", 1
 
 
 def cut_off_gzip(folder):

@@ -152,9 +152,7 @@ def test_arrays_can_be_read(tmp_path, block):
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
 def test_ragged_rows(tmp_path, form):
-    with pytest.raises(
-        OutputError, match="record 2 has 1 tokens and those before have 2"
-    ) as failed:
+    with pytest.raises(OutputError, match="record 2 has 1 token and those before have 2") as failed:
         written(tmp_path / "a", form, [{"input_ids": [1, 2]}, {"input_ids": [1]}])
     assert "--padding longest" in failed.value.hint
     assert list(tmp_path.iterdir()) == []

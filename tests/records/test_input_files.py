@@ -93,7 +93,7 @@ def test_links_to_folders_are_not_followed_and_those_to_files_are_read(docs):
     ("argv", "error", "hint"),
     [
         (["-i", "docs/sub/deep/empty"], "docs/sub/deep/empty: no files", ""),
-        (["-i", "docs/doc"], "docs/doc: none of 1 files has a known suffix", "--input-format"),
+        (["-i", "docs/doc"], "docs/doc: none of 1 file has a known suffix", "--input-format"),
         (["-i", "docs/*.none"], "docs/*.none: no matching files", "quote globs"),
         (["-i", "none/**"], "none/**: no matching files", ""),
         (["-i", "docs/a.txt/*"], "docs/a.txt/*: no matching files", ""),

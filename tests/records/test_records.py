@@ -209,11 +209,11 @@ def test_a_huge_field(tmp_path):
     ("name", "content", "message"),
     [
         ("a.csv", "id,text\n1,a\n2,b,c\n", r"a\.csv:3: 3 columns, but the header has 2"),
-        ("a.csv", 'id,text\n1,"a\nb"\n2\n', r"a\.csv:4: 1 columns, but the header has 2"),
+        ("a.csv", 'id,text\n1,"a\nb"\n2\n', r"a\.csv:4: 1 column, but the header has 2"),
         ("a.csv", 'text\n"a\n', r"a\.csv:2: not valid CSV"),
         ("a.csv", 'text\n"a"b\n', r"a\.csv:2: not valid CSV"),
         ("a.csv", "txt,id\na,b\n", r"a\.csv: field 'text' not found"),
-        ("a.tsv", "text\ta\nx\n", r"a\.tsv:2: 1 columns, but the header has 2"),
+        ("a.tsv", "text\ta\nx\n", r"a\.tsv:2: 1 column, but the header has 2"),
     ],
 )
 def test_a_broken_table(tmp_path, name, content, message):

@@ -190,12 +190,12 @@ def test_a_number_is_the_id_of_every_word(place, tmp_path):
 WRONG = [
     ({}, "field 'hint_ids' not found"),
     ({"hint_ids": None}, "field 'hint_ids' is missing"),
-    ({"hint_ids": [1]}, "field 'hint_ids' has 1 ids, but the text has 3 words"),
+    ({"hint_ids": [1]}, "field 'hint_ids' has 1 id, but the text has 3 words"),
     ({"hint_ids": [1, 2, 3, 4]}, "field 'hint_ids' has 4 ids, but the text has 3 words"),
     ({"hint_ids": [1, -1, 2]}, "field 'hint_ids' holds -1"),
     ({"hint_ids": [1, 2, 2.5]}, "not whole numbers"),
-    ({"hint_ids": [[1, 2]]}, "has 1 lists of ids, but the document has 2 sentences"),
-    ({"hint_ids": [[1], [2]]}, "field 'hint_ids' has 1 ids, but the text has 2 words"),
+    ({"hint_ids": [[1, 2]]}, "has 1 list of ids, but the document has 2 sentences"),
+    ({"hint_ids": [[1], [2]]}, "field 'hint_ids' has 1 id, but the text has 2 words"),
 ]
 
 

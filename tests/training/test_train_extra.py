@@ -100,7 +100,7 @@ def test_cells_of_a_table_hold_ids_as_well(made, tmp_path):
     [
         ({}, "field 'emotion_ids' not found"),
         ({"emotion_ids": None}, "field 'emotion_ids' is missing"),
-        ({"emotion_ids": [1]}, "field 'emotion_ids' has 1 ids, but the text has 2 words"),
+        ({"emotion_ids": [1]}, "field 'emotion_ids' has 1 id, but the text has 2 words"),
         ({"emotion_ids": [1, 5]}, "field 'emotion_ids' holds 5, but its ids are 0 to 4"),
         ({"emotion_ids": -1}, "field 'emotion_ids' holds -1"),
         ({"emotion_ids": [1, 0.5]}, "not whole numbers"),

@@ -117,7 +117,7 @@ def test_each_word_belongs_to_the_window_with_most_around_it(length, base):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"words": ["a", "b"], "tags": ["O"]}, "e.jsonl:2: 2 words, but 1 tags"),
+        ({"words": ["a", "b"], "tags": ["O"]}, "e.jsonl:2: 2 words, but 1 tag"),
         ({"words": ["a", 1], "tags": ["O", "O"]}, "e.jsonl:2: "),
         ({"words": ["a"], "tags": None}, "e.jsonl:2: field 'tags' is missing or empty"),
     ],

@@ -157,7 +157,7 @@ def test_vectors_are_kept_reused_and_checked(corpus):
     assert good("similar", "x", "-m", TINY, "-q", "--vectors", vectors).rows
     assert "made by another model" in bad(*ARGV[:1], corpus, "--vectors", vectors).error
     corpus.write_text("one\n")
-    assert "the corpus has 1 texts" in bad(*argv).error
+    assert "the corpus has 1 text" in bad(*argv).error
 
 
 def test_no_texts_and_wrong_usage(tmp_path):

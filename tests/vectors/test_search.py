@@ -299,7 +299,7 @@ def test_vectors_of_other_texts_are_refused(run, tmp_path):
     (tmp_path / "c.txt").write_text("one\n")
     code, _, err = run(*argv)
     assert code == 1
-    assert "v.npy: has 5 rows, and the corpus has 1 texts" in err
+    assert "v.npy: has 5 rows, and the corpus has 1 text" in err
 
 
 # --- queries from everywhere, vectors alone -----------------------------------------------------

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import counted, truncated
+from bertcli.cli.display.messages import truncated
+from bertcli.errors import counted
 
 if TYPE_CHECKING:
     from bertcli.vectors.search import Search
@@ -33,7 +34,7 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
             console.follow(run)
             console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
             if not scratch:
-                texts = counted(run.tally.records, "text", "texts")
+                texts = counted(run.tally.records, "text")
                 where = search.options.vectors
                 console.note(f"vectors of {texts} kept in {where} for the next search")
             else:

@@ -8,12 +8,11 @@ import typer
 
 from bertcli.cli.commands.corpus_vectors import stored_vectors
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, OptionGroup, record
 from bertcli.cli.options.inputs import FileFormat, IdField, MaxRecordBytes, TextField
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, counted
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
@@ -103,10 +102,10 @@ def duplicates(
             from bertcli.cli.display.search_tables import show_duplicates
 
             show_duplicates(run)
-    dropped = counted(len(run.dropped), "duplicate", "duplicates")
-    groups = counted(len(run.groups), "group", "groups")
+    dropped = counted(len(run.dropped), "duplicate")
+    groups = counted(len(run.groups), "group")
     if run.records:
-        console.note(f"{groups}: {dropped} among {counted(run.records, 'text', 'texts')}")
+        console.note(f"{groups}: {dropped} among {counted(run.records, 'text')}")
     console.close(reader.records, reader)
 
 

@@ -10,7 +10,6 @@ from bertcli.cli.commands.on_ray import on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import (
     computing,
-    counted,
     empty,
     pooling,
     special_tokens,
@@ -28,7 +27,7 @@ from bertcli.cli.options.engine import EmbedEngineOptions
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.embedding.options import EmbedOptions
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, counted
 from bertcli.hub import MODEL_FILES
 from bertcli.tokenizing.columns import PLACE
 
@@ -262,7 +261,7 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
     if target.update:
         texts = run.tally.records
         why = ": the output before was made without --update" if run.without_digests else ""
-        console.note(f"{run.reused:,} of {counted(texts, 'vector', 'vectors')} reused{why}")
+        console.note(f"{run.reused:,} of {counted(texts, 'vector')} reused{why}")
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=not target.lists_ids)
 

@@ -9,10 +9,9 @@ import typer
 
 from bertcli.checkpoints.scan import is_static, read_config
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.inspect import AttentionOptions, TargetOptions, ViewOptions
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, counted
 from bertcli.hub import ModelFolder
 from bertcli.inspection import FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
@@ -126,8 +125,8 @@ def _attention(
     if file:
         console.warn(file.write(found, report))
         for one in found:
-            maps = counted(one.count, "map", "maps")
-            console.note(f"{file.path}: {maps} of {counted(len(one.tokens), 'token', 'tokens')}")
+            maps = counted(one.count, "map")
+            console.note(f"{file.path}: {maps} of {counted(len(one.tokens), 'token')}")
     elif views.json:
         shown = [one.to_json() for one in found]
         _print_json(shown if len(shown) > 1 else shown[0])

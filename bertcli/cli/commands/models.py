@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import typer
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import counted
 from bertcli.cli.options.common import ROWS, ConsoleOptions, Offline, Revision, RowOutput
 from bertcli.cli.options.embed import ComputeType, LayerCombine, LayerList, PoolingMode, layers_in
 from bertcli.cli.options.groups import MODEL, OptionGroup
-from bertcli.errors import OutputError, UsageError
+from bertcli.errors import OutputError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def _size(found: list["CacheEntry"]) -> str:
     from bertcli.inference.cache_folder import cache_folder
 
     total = sum(entry.size for entry in found) / 1e6
-    return f"{counted(len(found), 'model', 'models')}, {total:,.0f} MB, in {cache_folder()}"
+    return f"{counted(len(found), 'model')}, {total:,.0f} MB, in {cache_folder()}"
 
 
 def _use(about: Any) -> str:

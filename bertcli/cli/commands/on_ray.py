@@ -15,7 +15,7 @@ from bertcli.cli.display.messages import skipped, truncated
 from bertcli.cli.options.common import ModelOptions, OutputOptions, allowed_form
 from bertcli.cli.options.engine import EngineOptions
 from bertcli.cli.options.inputs import InputOptions
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
@@ -55,7 +55,7 @@ def on_ray(
     begun = monotonic()
     with folders(shards), connected(engine.ray_address) as nodes:
         pool = engine.pool().on(nodes)
-        console.detail(f"{len(shards)} shards on {len(nodes)} nodes, {pool}")
+        console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
         job = make(Model(model.model, model.revision, model.offline), read, form, pool)
         with _shown(console) as watch:
             done = run(job, shards, pool, watch)

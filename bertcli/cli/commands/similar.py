@@ -8,7 +8,7 @@ import typer
 
 from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
 from bertcli.cli.display.console import Console, stdin_is_terminal
-from bertcli.cli.display.messages import counted, truncated
+from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
@@ -23,7 +23,7 @@ from bertcli.cli.options.inputs import (
     reader_of,
     source_paths,
 )
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, counted
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
@@ -283,8 +283,8 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
                 write(rows)
         if not mining.negatives:
             write([TableHeader(header)])
-    found = counted(mining.negatives, "negative", "negatives")
-    console.note(f"{found} for {counted(mining.pairs, 'pair', 'pairs')}")
+    found = counted(mining.negatives, "negative")
+    console.note(f"{found} for {counted(mining.pairs, 'pair')}")
     console.close(mining.pairs, pairs)
 
 

@@ -14,7 +14,7 @@ from bertcli.cli.options.engine import TokenizeEngineOptions
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.tokenize import FieldOptions, LayoutOptions, ModeOptions
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, counted
 from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import TENSORS
 from bertcli.records.records import Record
@@ -263,6 +263,8 @@ def _report(run: TokenizeRun, console: Console) -> None:
     console.warn(truncated(tally, run.tokenizer.cut_at(run.layout)))
     console.warn(special_tokens(tally))
     if run.layout.padding == "longest" and tally.records > run.window:
-        console.note(f"--padding longest was applied to {run.window} records at a time (--window)")
+        console.note(
+            f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
+        )
     console.detail(f"tokenized with {run.tokenizer.engine_used}")
     console.close(tally.records, run.reader)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from bertcli.cli.display.messages import counted, numbered_rows, skipped, unfit_ids
+from bertcli.cli.display.messages import numbered_rows, skipped, unfit_ids
+from bertcli.errors import counted
 from bertcli.files.addresses import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
@@ -47,7 +48,7 @@ def say(kind: str, message: str) -> None:
     """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
     line = printable(public(" ".join(message.split())))
     if len(line) > LONGEST:
-        line = f"{line[:LONGEST]}... ({len(line) - LONGEST:,} more characters)"
+        line = f"{line[:LONGEST]}... ({counted(len(line) - LONGEST, 'more character')})"
     with suppress(OSError):  # a full log is no reason to lose what is computed
         sys.stderr.write(f"{kind}: {line}\n")
 
@@ -154,8 +155,8 @@ class Console:
             if bar:
                 bar.bar.close()
         if progress.texts:
-            texts = counted(progress.texts, "text", "texts")
-            tokens = counted(progress.tokens, "token", "tokens")
+            texts = counted(progress.texts, "text")
+            tokens = counted(progress.tokens, "token")
             self.detail(f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates}")
 
     def close(self, records: int, reader: Reader, *, numbered: bool = False) -> None:
@@ -172,7 +173,7 @@ class Console:
         if numbered and reader.with_id and reader.without_id:
             self.warn(numbered_rows(reader.without_id))
         if reader.replaced:
-            characters = counted(reader.replaced, "character", "characters")
+            characters = counted(reader.replaced, "character")
             self.warn(f"{characters} could not be decoded and were replaced by U+FFFD")
         if reader.skipped:
             self.warn(skipped(reader.skipped))

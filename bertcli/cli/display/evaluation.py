@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from bertcli.cli.display.screen import plain
+from bertcli.errors import counted
 
 WIDEST = 12  # labels of a confusion matrix that is shown
 
@@ -19,7 +20,9 @@ def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     other = report.get("compare")
     names = ["metric", "value", "95 %" if other else "95 % interval"]
     names += ["other", "better by", "95 %"] if other else []  # short: they fit 60 columns
-    metrics = Table(*names, box=SIMPLE_HEAD, title=f"{report['task']}, {report['n']:,} examples")
+    metrics = Table(
+        *names, box=SIMPLE_HEAD, title=f"{report['task']}, {counted(report['n'], 'example')}"
+    )
     metrics.columns[0].no_wrap = True
     for name, interval in report["intervals"].items():
         cells = [name.replace("_", " "), _number(report[name]), _interval(interval)]

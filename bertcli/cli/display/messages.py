@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bertcli.errors import counted
+
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.tokenizing.run import TokenCounts
-
-
-def counted(number: int, one: str, several: str) -> str:
-    """Return a number with its noun: "1 text", "2 texts"."""
-    return f"{number:,} {one if number == 1 else several}"
 
 
 def truncated(
@@ -21,7 +18,7 @@ def truncated(
     if not tally.truncated:
         return ""
     to = f" to {limit} tokens" if limit else ""
-    dropped = f"{tally.cut:,}" if limit else counted(tally.cut, "token", "tokens")
+    dropped = f"{tally.cut:,}" if limit else counted(tally.cut, "token")
     return (
         f"{tally.truncated:,} of {tally.records:,} {what} truncated{to} ({dropped} dropped){advice}"
     )

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from bertcli.cli.display.screen import plain, screen_of_stdout
 from bertcli.cli.display.tables import pairs
+from bertcli.errors import counted
 from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FolderReport, tokenizer_details
@@ -101,7 +102,7 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     yield (
         "",
         (
-            f"{_layers(config)}, {heads} heads of {config.head_size}, "
+            f"{_layers(config)}, {counted(heads, 'head')} of {config.head_size}, "
             f"hidden {config.hidden_size}, feed-forward {config.intermediate_size} "
             f"({config.hidden_act})"
         ),
@@ -120,7 +121,9 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
 
 def _layers(config: BertConfig) -> str:
     shared = config.distinct_layers < config.depth
-    return f"{config.depth} layers" + f" with {config.distinct_layers} sets of weights" * shared
+    return (
+        counted(config.depth, "layer") + f" with {config.distinct_layers} sets of weights" * shared
+    )
 
 
 def _positions(config: BertConfig) -> str:
@@ -168,7 +171,7 @@ def _weights(report: FolderReport) -> str:
         files += f" and {len(weights.files) - 1} more"
     kinds = ", ".join(sorted(dtypes, key=lambda one: -dtypes[one]))
     total = size(sum(path.stat().st_size for path in weights.files))
-    tensors = f"{len(report.tensors)} tensors"
+    tensors = counted(len(report.tensors), "tensor")
     return f"{files}, {total}, {tensors}{', ' if kinds else ''}{kinds}"
 
 
@@ -239,7 +242,7 @@ def tensors(screen: Console, found: Sequence[Mapping[str, Any]]) -> None:
         line.append(f"{shape:>{widths[2]}}  ").append(f"{nbytes:>13,} bytes", "dim")
         screen.print(line, soft_wrap=True)
     total = sum(row[3] for row in rows)
-    screen.print(Text(f"{len(rows)} tensors, {size(total)}", "bold"))
+    screen.print(Text(f"{counted(len(rows), 'tensor')}, {size(total)}", "bold"))
 
 
 def tree(screen: Console, root: Node) -> None:

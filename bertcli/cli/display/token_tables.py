@@ -13,6 +13,7 @@ from rich.text import Text
 from bertcli.cli.display.fitted import Bar, Inputs
 from bertcli.cli.display.screen import plain, screen_of_stdout, show
 from bertcli.cli.display.tables import HEADED, MOST, pairs, show_batches, shown, table
+from bertcli.errors import counted
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.chunks import Chunk
@@ -65,9 +66,9 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
             names[token] if known else "",
             style="" if mask else "dim",
         )
-    said = [f"{encoded.cut} tokens dropped"] if encoded.cut else []
+    said = [f"{counted(encoded.cut, 'token')} dropped"] if encoded.cut else []
     if encoded.length > MOST:
-        said.append(f"... {encoded.length - MOST:,} more tokens; -f jsonl for all")
+        said.append(f"... {counted(encoded.length - MOST, 'more token')}; -f jsonl for all")
     drawn.caption = "\n".join(said) or None
     return drawn
 

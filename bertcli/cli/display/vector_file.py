@@ -13,6 +13,7 @@ from rich.text import Text
 from bertcli.cli.display.model_report import NAMES, by, check, size, warnings
 from bertcli.cli.display.screen import plain, screen_of_stdout
 from bertcli.cli.display.tables import pairs
+from bertcli.errors import counted
 from bertcli.inspection import FileReport
 from bertcli.inspection.verify import VerifyCheck
 
@@ -33,7 +34,7 @@ def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
     screen.print(plain(str(report.path), "bold"), soft_wrap=True)
     records = report.fields.records
     said = [report.format, size(report.nbytes)]
-    said += [f"{records:,} records"] if records is not None else []
+    said += [counted(records, "record")] if records is not None else []
     screen.print(Text(", ".join(said), "dim"))
     if report.fields.kinds:
         kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.kinds.items())
@@ -59,7 +60,7 @@ def _array(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "shape", f"{by(found['shape'])}  {found['dtype']}"
     if norm := found["norm"]:
         each = (f"{name} {norm[name]:.6g}" for name in ("min", "mean", "max"))
-        yield "norms", f"{'  '.join(each)}  of {found['vectors']:,} vectors"
+        yield "norms", f"{'  '.join(each)}  of {counted(found['vectors'], 'vector')}"
     if found["min"] is not None:
         known = {name: found[name] for name in ("min", "mean", "max") if found[name] is not None}
         yield "values", "  ".join(f"{name} {value:.6g}" for name, value in known.items())

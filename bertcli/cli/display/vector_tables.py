@@ -13,6 +13,7 @@ from rich.text import Text
 from bertcli.cli.display.fitted import NARROWEST, DrawnTexts, FittedTable
 from bertcli.cli.display.screen import plain, show
 from bertcli.cli.display.tables import MOST, pairs, shown, table
+from bertcli.errors import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,7 +153,7 @@ def comparison_view(found: Agreement) -> Iterator[RenderableType]:
         rows.append((name.replace("_", " "), "-" if value is None else _shown(name, value)))
     numbers = pairs(rows)
     if found.not_finite:
-        numbers.add_row("NaN or infinite", f"{found.not_finite:,} rows", style="red")
+        numbers.add_row("NaN or infinite", counted(found.not_finite, "row"), style="red")
     yield numbers
     if found.worst and not found.identical:
         names = ("row", "max abs", "cosine")
@@ -177,7 +178,7 @@ def _similarity_rows(
         yield name.replace("_", " "), "-" if value is None else f"{value:.4f}"
     yield "neighbours", f"{similarity.neighbours} of each row, by cosine"
     if found.not_finite:
-        yield "NaN or infinite", f"{found.not_finite:,} rows"
+        yield "NaN or infinite", counted(found.not_finite, "row")
 
 
 def _shown(name: str, value: float) -> str:
