@@ -40,17 +40,21 @@ class Done:
 
 
 class DeadLetters:
-    """Writes the records that were skipped to a file next to the output, if there are any."""
+    """Writes the records that were skipped to a file next to the output, if there are any.
+
+    That of an earlier run stays until then: of an output that a killed run had made, but not given
+    its name, nothing is read again.
+    """
 
     def __init__(self, path: Path, names: tuple[str, str]) -> None:
-        self.path, self.names = path, names
-        self.path.unlink(missing_ok=True)
+        self.path, self.names, self.mode = path, names, "w"
 
     def __call__(self, message: str) -> None:
         """Append one."""
         said = message.removeprefix("skipped: ").replace(*self.names)
-        with open(self.path, "a", encoding="utf-8") as file:
+        with open(self.path, self.mode, encoding="utf-8") as file:
             file.write(json.dumps({"error": said}, ensure_ascii=False) + "\n")
+        self.mode = "a"
 
 
 @dataclass
@@ -85,6 +89,8 @@ class ShardWorker:
                 skipped = self._make(shard, Path(scratch), now)
             found = manifest_of(shard)
         counts = found["counts"] if found else asdict(TokenCounts()) | {"skipped": skipped}
+        if not counts["skipped"] and locations.is_local(shard.output):
+            beside(locations.local_path(shard.output), DEAD).unlink(missing_ok=True)
         digest = found["sha256"] if found else None
         return Done(shard, counts, digest, passed_over, self.name, monotonic() - start)
 

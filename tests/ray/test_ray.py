@@ -249,6 +249,24 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
 
 
+def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
+    """What it finds made it does not read again; what other texts had skipped goes."""
+    source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
+    source.write_text('{"text": "one"}\n{"text": 2}\n')
+    letters = Path(f"{shard.output}.errors.jsonl")
+    struck = mock.patch("bertcli.vectors.sink.put_json", side_effect=killed(0))
+    with struck, pytest.raises(KeyboardInterrupt):
+        worker("mean", source)[0].make(shard)
+    whole = letters.read_bytes()
+    done = worker("mean", source)[0].make(shard)
+    assert (done.passed_over, done.counts["skipped"]) == (False, 1)
+    assert letters.read_bytes() == whole and whole.count(b"\n") == 1
+    source.write_text('{"text": "one"}\n')
+    again = worker("mean", source)[0]
+    again.job = replace(again.job, overwrite=True)
+    assert again.make(shard).counts["skipped"] == 0 and not letters.exists()
+
+
 def killed(after):
     """What puts a manifest so many times and is then killed."""
     left = [put_json] * after
