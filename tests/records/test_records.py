@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertcli.errors import InputError, UsageError
-from bertcli.files import streams
+from bertcli.files import delimited, streams
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, ids_in, words
 from bertcli.records.source import Source
@@ -48,7 +48,9 @@ def write(folder, name, content):
 @pytest.fixture
 def chunk(monkeypatch):
     """Set how many bytes are read at once: lines end anywhere in them."""
-    return lambda size: monkeypatch.setattr(streams, "CHUNK", size)
+    return lambda size: [
+        monkeypatch.setattr(module, "CHUNK", size) for module in (delimited, streams)
+    ]
 
 
 @given(lines=LINES, size=CHUNKS, end=st.sampled_from(["\n", ""]), crlf=st.booleans())
