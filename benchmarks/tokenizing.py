@@ -5,10 +5,10 @@
 
 Without a file it makes English lines, of the words of given files or of made-up ones, and lines in
 twelve scripts. tokenizers gets a twentieth of them, as it takes minutes for all; its seconds are
-given for the whole. All commands run on the same two cores, where the system lets us choose, and
-in turn (A B C A B C ...), so that a machine whose speed drifts does not favour one of them. The
-figures are medians; read the ratios, not the seconds. Where others use the machine, the CPU
-seconds say more than those of the clock.
+given for the whole, its start counted once. All commands run on the same two cores, where the
+system lets us choose, and in turn (A B C A B C ...), so that a machine whose speed drifts does not
+favour one of them. The figures are medians; read the ratios, not the seconds. Where others use the
+machine, the CPU seconds say more than those of the clock.
 """
 
 from __future__ import annotations
@@ -62,6 +62,17 @@ tokenizer = nanotoken.WordPieceTokenizer.from_json(tokenizer.to_str())
 """
     + ALL_LINES.format(call="tokenizer.encode_batch(lines[start : start + 1024], parallel=False)")
 )
+ALL_ARRAYS = f"""
+import sys
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.run import TokenizeRun
+from bertcli.tokenizing.tokenizer import Tokenizer
+reader = Reader(Source(paths=(sys.argv[1],)))
+for batch in TokenizeRun(reader, Tokenizer.load({str(FOLDER)!r}), Layout()).batches():
+    found = batch.tokens.ids, batch.tokens.offsets
+"""
 ALL_TRANSFORMERS = f"""
 import json, sys
 from transformers import AutoTokenizer
@@ -82,13 +93,13 @@ def bertcli(*rest: str) -> list[str]:
     return [sys.executable, "-m", "bertcli", "tokenize", *rest]
 
 
-def measure(
-    commands: dict[str, list[str]], repeats: int, parts: dict[str, int] | None = None
-) -> dict[str, dict[str, float]]:
-    """Return the median seconds of each command, by the clock and of CPUs, and ratios to the first.
+def measure(commands: dict[str, list[str]], repeats: int) -> dict[str, dict[str, float]]:
+    """Return the medians of what `timed` gives, and their ratios to those of the first."""
+    return medians(timed(commands, repeats))
 
-    A command that is given one of so many ``parts`` of the text counts so many times.
-    """
+
+def timed(commands: dict[str, list[str]], repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Return the seconds of each run of each command, by the clock and of CPUs."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     for turn in range(repeats + 1):  # the first turn warms the disk cache
@@ -100,8 +111,12 @@ def measure(
             cpu = after.children_user + after.children_system
             cpu -= before.children_user + before.children_system
             if turn:
-                share = (parts or {}).get(name, 1)
-                times[name].append(((time.perf_counter() - start) * share, cpu * share))
+                times[name].append((time.perf_counter() - start, cpu))
+    return times
+
+
+def medians(times: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, float]]:
+    """Return the medians, and their ratios to those of the first."""
     median = {
         name: [statistics.median(column) for column in zip(*found, strict=True)]
         for name, found in times.items()
@@ -209,25 +224,39 @@ def table(title: str, results: dict[str, dict[str, float]]) -> str:
 
 def through(text: Path, repeats: int, share: int) -> dict[str, dict[str, float]]:
     """Time a file of lines: the first is what the others are measured by."""
-    part, out = text.with_suffix(".part"), text.parent
+    part, nothing, out = text.with_suffix(".part"), text.with_suffix(".empty"), text.parent
     head(text, part, share)
+    nothing.touch()
 
     def to(name: str, *rest: str) -> list[str]:
         return bertcli("-q", "-i", str(text), "-o", str(out / name), "--overwrite", *rest)
 
     slow = {
-        "tokenizers: encode_batch_fast, ids thrown away": python(ALL_TOKENIZERS, str(part)),
-        "transformers: fast tokenizer, json.dumps": python(ALL_TRANSFORMERS, str(part)),
+        "tokenizers: encode_batch_fast, ids thrown away": ALL_TOKENIZERS,
+        "transformers: fast tokenizer, json.dumps": ALL_TRANSFORMERS,
     }
-    commands = {
-        **slow,
-        "nanotoken: ids thrown away": python(ALL_NANOTOKEN, str(text)),
-        "bertcli tokenize --ragged -o x.npz": to("x.npz", "--ragged"),
-        "bertcli tokenize -o x.parquet": to("x.parquet"),
-        "bertcli tokenize -o x.jsonl": to("x.jsonl"),
-        "bertcli tokenize --count": bertcli("-q", "-i", str(text), "--count"),
-    }
-    return measure(commands, repeats, dict.fromkeys(slow, share))
+    starts = {f"{name} (start)": python(code, str(nothing)) for name, code in slow.items()}
+    times = timed(
+        {
+            **{name: python(code, str(part)) for name, code in slow.items()},
+            **starts,
+            "nanotoken: ids thrown away": python(ALL_NANOTOKEN, str(text)),
+            "bertcli: arrays thrown away": python(ALL_ARRAYS, str(text)),
+            "bertcli tokenize --ragged -o x.npz": to("x.npz", "--ragged"),
+            "bertcli tokenize -o x.parquet": to("x.parquet"),
+            "bertcli tokenize -o x.jsonl": to("x.jsonl"),
+            "bertcli tokenize --count": bertcli("-q", "-i", str(text), "--count"),
+        },
+        repeats,
+    )
+    for name, start in zip(slow, starts, strict=True):
+        times[name] = [
+            (share * (wall - start_wall) + start_wall, share * (cpu - start_cpu) + start_cpu)
+            for (wall, cpu), (start_wall, start_cpu) in zip(
+                times[name], times.pop(start), strict=True
+            )
+        ]
+    return medians(times)
 
 
 def main() -> None:
