@@ -7,6 +7,7 @@ its settings, and where it was another, it is as if none had been begun.
 
     begin(sys.argv[1:])         # in the process of a command, before all else
     under_way(key, settings)    # the model that is being read, if it is this one
+    expect(["embed", "-m", ...])    # where another process prepares such a command
 """
 
 from __future__ import annotations
@@ -62,18 +63,29 @@ _start: EarlyStart | None = None  # of this process, where it is that of a comma
 
 def begin(argv: Sequence[str]) -> None:
     """Begin to read the model that this command line ran last, in a thread."""
-    global _start
-    folder = cache_folder()
-    if folder is None or not argv or not HELP.isdisjoint(argv):
+    if not argv or not HELP.isdisjoint(argv):
         return
+    if (start := expect(argv)) is None:
+        return
+    match start.known.get(start.said):
+        case {"key": str(key), "settings": dict(given)} if _are_settings(given):
+            with suppress(ImportError, BertcliError):
+                start.reading = _reading(key, given)
+
+
+def expect(argv: Sequence[str]) -> EarlyStart | None:
+    """Remember the next model that this process opens as that of this command line.
+
+    Return what is known, None where there is no cache.
+    """
+    global _start
+    if (folder := cache_folder()) is None:
+        return None
     file, known = folder / STARTS, None
     with suppress(BertcliError):
         known = read_value(file, ModelError, "") if file.exists() else None
     _start = EarlyStart(deciding(argv), file, known if isinstance(known, dict) else {})
-    match _start.known.get(_start.said):
-        case {"key": str(key), "settings": dict(given)} if _are_settings(given):
-            with suppress(ImportError, BertcliError):
-                _start.reading = _reading(key, given)
+    return _start
 
 
 def _are_settings(given: Mapping[str, object]) -> bool:
@@ -111,7 +123,7 @@ def deciding(argv: Sequence[str]) -> str:
     >>> deciding(["embed", "some text", "-m", "bert-base-uncased", "--dtype=int8", "-o", "x.npy"])
     'embed --model=bert-base-uncased --dtype=int8'
     """
-    found = [argv[0]]
+    found = []
     for word, after in pairwise([*argv[1:], ""]):
         name, equals, value = word.partition("=")
         if word[:2] in SHORT and word[2:]:
@@ -120,4 +132,4 @@ def deciding(argv: Sequence[str]) -> str:
         if name in DECIDING:
             found.append(f"{name}={os.path.abspath(value) if os.path.exists(value) else value}")
     found += [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
-    return " ".join(found)
+    return " ".join([argv[0], *sorted(found)])

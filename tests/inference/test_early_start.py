@@ -27,6 +27,17 @@ def cache(tmp_path_factory):
     return folder
 
 
+def test_what_is_prepared_is_what_its_command_begins_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTCLI_CACHE", str(tmp_path))
+    for given in ([], ["--pooling", "cls", "--layers=-2"]):
+        assert call("models", "-q", "prepare", TINY, *given).code == 0
+        argv = ["embed", "-q", "I love NLP!", "-m", str(TINY), *reversed(given[2:]), *given[:2]]
+        begin(argv)
+        with monkeypatch.context() as patch:
+            patch.setattr(compiled, "cached", None)  # would be a TypeError: it is read already
+            good(*argv)
+
+
 @pytest.fixture
 def expected(cache):
     return good(*EMBED, BERTCLI_CACHE=str(cache)).stdout

@@ -139,12 +139,14 @@ def _prepare(store: StoreOptions, use: UseOptions, console: Console) -> None:
     folder = find_model(model, files=MODEL_FILES, revision=store.revision, offline=store.offline)
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.options import EmbedOptions
+    from bertcli.inference.early_start import expect
     from bertcli.tasks.head import COMMANDS, Head, Settings, command_of
 
     console = _Preparing(quiet=console.quiet, verbose=console.verbose)
     named = command_of(folder)
     usual = ["embed", named] if named else ["embed"]
     for command in use.command or usual:
+        expect([command, *_said(store, use)])
         if command == "embed":
             options = EmbedOptions(
                 "openvino",
@@ -157,6 +159,16 @@ def _prepare(store: StoreOptions, use: UseOptions, console: Console) -> None:
         else:
             Head.open(folder, COMMANDS[command], Settings("openvino", dtype=use.dtype), console)
         console.note(f"{model} is prepared for {command}")
+
+
+def _said(store: StoreOptions, use: UseOptions) -> list[str]:
+    """Return the options with which a command runs what is prepared."""
+    names = ("pooling", "layers", "layer_combine", "dtype")
+    said = {
+        name: getattr(use, name) for name in names if getattr(use, name) != vars(UseOptions)[name]
+    }
+    said |= {name: value for name in ("model", "revision") if (value := getattr(store, name))}
+    return [f"--{name.replace('_', '-')}={value}" for name, value in said.items()]
 
 
 class _Preparing(Console):
