@@ -83,7 +83,7 @@ def expect(argv: Sequence[str]) -> EarlyStart | None:
         return None
     file, known = folder / STARTS, None
     with suppress(BertcliError):
-        known = read_value(file, ModelError, "") if file.exists() else None
+        known = read_value(file, ModelError, "")
     _start = EarlyStart(deciding(argv), file, known if isinstance(known, dict) else {})
     return _start
 
@@ -121,7 +121,7 @@ def deciding(argv: Sequence[str]) -> str:
     """Return what of a command line decides the model: the command, and some of its options.
 
     >>> deciding(["embed", "some text", "-m", "bert-base-uncased", "--dtype=int8", "-o", "x.npy"])
-    'embed --model=bert-base-uncased --dtype=int8'
+    'embed --dtype=int8 --model=bert-base-uncased'
     """
     found = []
     for word, after in pairwise([*argv[1:], ""]):
