@@ -38,7 +38,7 @@ class ArraySpool:
         elif len(values) != self.length:
             raise OutputError(
                 f"record {self.rows + 1} has {counted(len(values), 'token')} and those before have "
-                f"{self.length}: an array needs rows of one length",
+                f"{self.length:,}: an array needs rows of one length",
                 "give --padding longest (its --window must hold all records) or max_length, with "
                 "--truncation when some are too long",
             )

@@ -172,7 +172,7 @@ def _row(
 ) -> Record:
     if len(row) != len(header):
         raise InputError(
-            f"{name}:{number}: {counted(len(row), 'column')}, but the header has {len(header)}",
+            f"{name}:{number}: {counted(len(row), 'column')}, but the header has {len(header):,}",
             SKIP,
         )
     cells: dict[str, Any] = dict(zip(header, row, strict=True))

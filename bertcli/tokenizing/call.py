@@ -141,7 +141,7 @@ class Call:
             if item.length != items[0].length:
                 raise InputError(
                     f"record {row} has {counted(item.length, 'token')} and those before have "
-                    f"{items[0].length}: an array needs rows of one length",
+                    f"{items[0].length:,}: an array needs rows of one length",
                     "give padding=True, with truncation=True when some are too long",
                 )
         return {name: _array(rows, _value(self.return_tensors)) for name, rows in found.items()}

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bertcli.errors import counted
 from bertcli.models.config import BertConfig
 from bertcli.records.extra_ids import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.records.reader import Reader
@@ -82,7 +83,8 @@ def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> lis
     (whole,) = tokenizer.encode([item.record], layout)
     keys = [*zip(*(whole.columns[name] for name in NEEDED), strict=True)]
     if len(keys) != count:
-        needed = f"{word_count(item.record)} words and {len(keys)} tokens"
+        words = counted(word_count(item.record), "word")
+        needed = f"{words} and {counted(len(keys), 'token')}"
         raise unfit_ids(item.record, field, count, needed)
     number = {key: at for at, key in enumerate(keys)}
     mine = zip(*(item.columns[name] for name in NEEDED), strict=True)

@@ -80,7 +80,7 @@ def _kept(first: int, second: int | None, room: int, strategy: str) -> Span:
             raise ValueError(f"unknown truncation strategy {unknown!r}")
     if keep <= 0:
         raise TooShortError(
-            f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room} fit",
+            f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
             "shorten that text",
         )
     return (keep, second) if strategy == "only_first" else (first, keep)

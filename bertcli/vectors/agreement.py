@@ -171,7 +171,7 @@ def _differing(found: Agreement, counts: list[int], shapes: list[tuple[int, ...]
         sizes = [" x ".join(map(str, shape)) for shape in shapes]
         what = f"{found.a} has {sizes[0]} dimensions, {found.b} has {sizes[1]}"
     else:
-        what = f"{found.a} has {counted(counts[0], 'row')}, {found.b} has {counts[1]}"
+        what = f"{found.a} has {counted(counts[0], 'row')}, {found.b} has {counts[1]:,}"
     return InputError(f"nothing to compare: {what}", "both must hold the same texts, same model")
 
 

@@ -179,7 +179,7 @@ def test_no_rows_have_a_width(tmp_path, run, one, other):
         ([(3, 4), (5, 4)], r"a\.npy has 3 rows, .*b\.npy has 5$"),
         ([(3, 4), (3, 2, 4)], r"a\.npy has 4 dimensions, .*b\.npy has 2 x 4$"),
         ([(3, 4), (0, 4)], r"a\.npy has 3 rows, .*b\.npy has 0$"),
-        ([(stored.ROWS + 1, 2), (stored.ROWS, 2)], r"has 2049 rows, .* has 2048$"),
+        ([(stored.ROWS + 1, 2), (stored.ROWS, 2)], r"has 2,049 rows, .* has 2,048$"),
     ],
 )
 def test_other_shapes_cannot_be_compared(write, shapes, message):
