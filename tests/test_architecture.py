@@ -208,6 +208,10 @@ DRAWN = ["rich"]  # tables are drawn with it
         (["tokenize", "a", "-f", "parquet"], ["pyarrow", "numpy"]),
         (["decode", "101"], []),
         (["decode", "101", "-f", "jsonl"], []),
+        (["embed", "a", "--resume"], []),
+        (["embed", "a", "-f", "npy"], []),
+        (["embed", "a", "--pairs", "b"], []),
+        (["embed", "-i", "nowhere"], []),
     ],
 )
 def test_what_starts_fast_imports_little(argv, allowed):

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.errors import OutputError, UsageError
+from bertcli.errors import OutputError
 from bertcli.files import safetensors
 from bertcli.files.npy import header_of
 from bertcli.files.streams import packed
@@ -25,6 +25,7 @@ from bertcli.files.writers import writer_of
 from bertcli.files.zips import npz_archive
 from bertcli.vectors.journal import Files
 from bertcli.vectors.precision import RANGED, quantize, ranges_of
+from bertcli.vectors.refusals import refuse_stream
 from bertcli.vectors.rows import cells, csv, jsonl, lines, parquet
 from bertcli.vectors.spool import ID, STOP, Convert, Row, Rows, Vectors
 
@@ -35,7 +36,6 @@ WriteVectors = Callable[[Sequence[Row], Vectors], None]
 
 NAME, IDS = "embeddings", "ids"  # of the arrays
 LONGEST_ID = 1024  # characters of an id in NPZ, where every id takes the room of the longest
-STREAMED = ("jsonl", "csv")
 SAFE = {"float32": "F32", "float16": "F16", "int8": "I8", "uint8": "U8"}
 
 
@@ -177,16 +177,6 @@ WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
     "parquet": parquet,
 }
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
-WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
-
-
-def refuse_dense(form: str) -> None:
-    """Raise UsageError for a format that holds no weights of terms."""
-    if form not in WITH_TERMS:
-        known = ", ".join(WITH_TERMS)
-        raise UsageError(
-            f"--sparse: weights of terms cannot be written as {form}", f"one of {known}"
-        )
 
 
 @contextmanager
@@ -211,10 +201,3 @@ def vector_writer(
 
     with writer_of(form)(file) as write:
         yield lambda metas, vectors: write(rows_of(metas, vectors))
-
-
-def refuse_stream(form: str, precision: str) -> None:
-    """Raise OutputError for what is made of all rows together."""
-    if form not in STREAMED or precision in RANGED:
-        what = form if form not in STREAMED else f"--precision {precision}"
-        raise OutputError(f"{what} cannot be streamed", "use -o FILE")

@@ -29,11 +29,11 @@ from bertcli.vectors.formats import (
     is_spool,
     make,
     put_header,
-    refuse_dense,
     refuse_long_ids,
 )
 from bertcli.vectors.journal import Files, Journal, put_json
 from bertcli.vectors.precision import RANGED, check_values
+from bertcli.vectors.refusals import refuse_dense
 from bertcli.vectors.spool import DIGEST, ID, ROW, Row, Rows, VectorSpool
 
 if TYPE_CHECKING:

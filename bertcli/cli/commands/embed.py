@@ -77,7 +77,9 @@ def embed(
     _check(source, output, form, file, vector.precision, options)
     if length.overlap and options.on_truncate != "chunk":
         console.warn("--overlap has no effect without --on-truncate chunk")
-    reader = source.reader(console, taken=_taken(options) if form != "table" else frozenset())
+    reader = source.reader(console)
+    if form != "table":
+        reader.reserve(_taken(options))
     embedder = _open(model, options, console)
     reader = embedder.divided(reader)
     if (source.pairs or source.pair) and embedder.sentence.pooling:
@@ -133,8 +135,8 @@ def _check(
     options: EmbedOptions,
 ) -> None:
     """Raise UsageError for an output that is not possible, before a model is loaded."""
-    from bertcli.vectors.formats import refuse_dense, refuse_stream
     from bertcli.vectors.precision import RANGED, too_few
+    from bertcli.vectors.refusals import refuse_dense, refuse_stream
 
     _refuse_kept(source, form, options)
     if options.on_truncate == "chunk":
