@@ -80,13 +80,14 @@ class ShardWorker:
         start = monotonic()
         now = {"by": self.made_by, "source": source_of(shard)}
         found = None if self.job.overwrite else manifest_of(shard)
-        if passed_over := found is not None and locations.exists(shard.output):
+        if there := found is not None and locations.exists(shard.output):
             refuse_changes(public(shard.output), found["shard"], now)
-        else:
+        if not (passed_over := there and not _left(shard)):
             if not self.job.overwrite:
                 _refuse_unknown(shard)
+            job = replace(self.job, overwrite=self.job.overwrite or _begun(shard))
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
-                skipped = self._make(shard, Path(scratch), now)
+                skipped = self._make(job, shard, Path(scratch), now)
             found = manifest_of(shard)
         counts = found["counts"] if found else asdict(TokenCounts()) | {"skipped": skipped}
         if not counts["skipped"] and locations.is_local(shard.output):
@@ -94,7 +95,7 @@ class ShardWorker:
         digest = found["sha256"] if found else None
         return Done(shard, counts, digest, passed_over, self.name, monotonic() - start)
 
-    def _make(self, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
+    def _make(self, job: ShardJob, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
         """Make it, and return how many records were skipped: without others there is no output."""
         here = locations.is_local(shard.output)
         place = Path(shard.output)
@@ -102,10 +103,10 @@ class ShardWorker:
         output.parent.mkdir(parents=True, exist_ok=True)
         path = str(locations.fetch(shard.source, scratch))
         letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
-        reader = Reader(replace(self.job.source, paths=(path,)), letters)
+        reader = Reader(replace(job.source, paths=(path,)), letters)
         about, seen = {"shard": now}, partial(self.seen, shard, self.name)
         try:
-            self.job.make(self.loaded, reader, output, about, seen)
+            job.make(self.loaded, reader, output, about, seen)
         except BertcliError as error:
             said = str(error).replace(path, public(shard.source))
             raise type(error)(said, error.hint) from None
@@ -117,6 +118,27 @@ class ShardWorker:
             for file in made:  # the manifest last: it says that the others are there
                 locations.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
         return reader.skipped
+
+
+def _files(shard: Shard) -> Files | None:
+    """Return the output and the files next to it, if they are of this machine."""
+    here = locations.is_local(shard.output)
+    return Files.of(locations.local_path(shard.output)) if here else None
+
+
+def _left(shard: Shard) -> bool:
+    """Tell whether a killed worker left something beside an output."""
+    files = _files(shard)
+    return files is not None and any(path.exists() for path in (*files.unfinished, files.lock))
+
+
+def _begun(shard: Shard) -> bool:
+    """Tell whether a killed worker had begun to write vectors, and committed none.
+
+    If they were to replace others, those are still there, but why records were skipped is not.
+    """
+    files = _files(shard)
+    return files is not None and files.vectors.exists() and not files.journal.exists()
 
 
 def source_of(shard: Shard) -> dict[str, Any]:
@@ -151,8 +173,8 @@ def _refuse_unknown(shard: Shard) -> None:
 
     What begins one is its manifest, which names the shard, or the journal of its vectors.
     """
-    here = locations.is_local(shard.output)
-    if here and Files.of(locations.local_path(shard.output)).journal.exists():
+    files = _files(shard)
+    if files is not None and files.journal.exists():
         return
     if locations.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
         raise not_resumable(public(shard.output))

@@ -88,10 +88,15 @@ class Files(NamedTuple):
                 found[name] = stat.S_IMODE(os.stat(getattr(self, name)).st_mode)
         return found
 
-    def clear(self) -> None:
-        """Remove all that an unfinished run leaves; the data first, as the journal speaks of it."""
-        data = self.whole, self.new_index, self.vectors, self.metas
-        for path in (*data, _making(self.journal), self.journal, _making(self.manifest)):
+    @property
+    def unfinished(self) -> list[Path]:
+        """All that a run leaves which is killed, but its lock; the journal behind its data."""
+        data = [self.whole, self.new_index, self.vectors, self.metas]
+        return [*data, _making(self.journal), self.journal, _making(self.manifest)]
+
+    def clear(self, *, journal_first: bool = False) -> None:
+        """Remove all that an unfinished run leaves; of what is not made, its journal first."""
+        for path in [self.journal] * journal_first + self.unfinished:
             path.unlink(missing_ok=True)
 
 

@@ -94,8 +94,7 @@ def begin(
     with explained(target.path):
         if target.overwrite:
             described = yield from inputs.described()  # fails before anything is removed
-            files.journal.unlink(missing_ok=True)  # before the data that it speaks of
-            files.clear()
+            files.clear(journal_first=True)
             return Sink(target, files, Journal(now, described, overwrite=True))
         journal = Journal.read(files.journal)
         if journal and target.resume:
@@ -112,6 +111,7 @@ def begin(
         if target.resume and files.output.exists():
             made = _unchanged(target, files, now)
             _same_inputs(target, made, (yield from inputs.described()))
+            files.clear()  # of a run with --overwrite that was killed before its first journal
             return Sink(target, files, Journal(now), done=made)
         _refuse_remains(target, files)
         return Sink(target, files, Journal(now, (yield from inputs.described())))
@@ -137,8 +137,7 @@ def _begin_update(
         _refuse_remains(replace(target, resume=False), files)
     elif journal and whole and (journal.fingerprint, journal.inputs) == (now, described):
         return Sink(target, files, journal)
-    files.journal.unlink(missing_ok=True)
-    files.clear()
+    files.clear(journal_first=True)
     if not files.output.exists():
         _refuse_remains(target, files)
     else:

@@ -267,6 +267,22 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     assert again.make(shard).counts["skipped"] == 0 and not letters.exists()
 
 
+@pytest.mark.parametrize("ends", [[".lock"], [".lock", ".partial"], [".manifest.json.tmp"]])
+def test_what_a_killed_worker_left_beside_a_whole_output(tmp_path, ends):
+    """Behind its manifest, or before it had committed anything that was to replace it."""
+    source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
+    source.write_text('{"text": "one"}\n{"text": 2}\n')
+    worker("mean", source)[0].make(shard)
+    out = tmp_path / "out"
+    whole = {path.name: path.read_bytes() for path in out.iterdir()}
+    for end in ends:
+        (out / f"a.npy{end}").write_bytes(b"half")
+    if ".partial" in ends:
+        (out / "a.npy.errors.jsonl").write_bytes(b"half")
+    assert not worker("mean", source)[0].make(shard).passed_over
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+
+
 def killed(after):
     """What puts a manifest so many times and is then killed."""
     left = [put_json] * after

@@ -87,6 +87,16 @@ def left_beside(path):
     return [one.name for one in path.parent.glob(f"{path.name}*") if one.name not in kept]
 
 
+def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
+    """Where --overwrite was killed before its first journal, --resume finds the old output."""
+    out = whole("npy")
+    before = out.read_bytes()
+    for end in (".partial", ".partial.jsonl", ".lock"):
+        out.with_name(out.name + end).write_bytes(b"half")
+    good(*SET, "-m", TINY, "-i", texts, "-o", out, "--resume")
+    assert out.read_bytes() == before and not left_beside(out)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(("suffix", "kills"), [("npy", 18), ("jsonl", 16), ("parquet", 16)])
 def test_killed_at_random_instants(tmp_path, texts, whole, suffix, kills):
