@@ -115,19 +115,18 @@ def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
     for tensor in found.values():
         dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.numbers
     shared = {key for key in found if names.TIED.get(key) in found and config.tie_word_embeddings}
+    renamed = {  # those that would be saved under another name today
+        one.name
+        for key, one in everything.items()
+        if one.name not in {config.family.theirs(key, kind) for kind in (name, "BertModel", "")}
+    }
     return Fit(
         missing=compared.missing,
         unused=compared.spare,
         misshapen=compared.misshapen,
         twice=tuple(key for key in twice if key in found),
         heads=tuple(names.heads_in(found)),
-        renamed=len(
-            {
-                one.name
-                for key, one in everything.items()
-                if _is_renamed(one.name, key, config, name)
-            }
-        ),
+        renamed=len(renamed),
         dtypes=dtypes,
         in_file=sum(one.numbers for key, one in found.items() if key not in shared),
     )
@@ -142,10 +141,12 @@ def expected(config: BertConfig, name: str, pooler: bool = True) -> dict[str, tu
 def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
     """Return part of the model -> its parameters; a tied tensor belongs to the embeddings."""
     second = shapes.tied(config, name)
+    named = {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}
     found = {"embeddings": 0, "layers": 0, "pooler": 0, "head": 0}
     for key, shape in expected(config, name, pooler).items():
         if key not in second:
-            found[_part(key)] += prod(shape)
+            kind = key.removeprefix(BASE).partition(".")[0]
+            found[named.get(kind, "head")] += prod(shape)
     return {part: numbers for part, numbers in found.items() if numbers}
 
 
@@ -159,13 +160,3 @@ def grouped(keys: Iterable[str]) -> str:
     described = [f"{label} ({number})" for label, number in counts.items()]
     more = f" and {len(described) - 4} more parts" if len(described) > 4 else ""
     return ", ".join(described[:4]) + more
-
-
-def _part(key: str) -> str:
-    kind = key.removeprefix(BASE).partition(".")[0]
-    return {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}.get(kind, "head")
-
-
-def _is_renamed(old: str, key: str, config: BertConfig, kind: str) -> bool:
-    """Tell whether a tensor of this canonical name would be saved under another name today."""
-    return old not in {config.family.theirs(key, one) for one in (kind, "BertModel", "")}

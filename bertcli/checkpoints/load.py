@@ -206,7 +206,9 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     """
     folder = Path(folder)
     weights = _as_saved(model)
-    _refuse_other_config(model, config)
+    pooler = isinstance(model, BertModel) and not isinstance(model.pooler, Absent)
+    if _wanted(_empty(type(model), config, pooler)) != _wanted(model):
+        raise ValueError("the config does not describe the tensors of this model")
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
     names = (type(model).__name__,)
@@ -232,12 +234,6 @@ def _as_saved(model: Model) -> dict[str, Tensor]:
     stacked = {name: family.ours(name, kind) for name, some in parts.items() if some[1:]}
     whole = {name: weights[some[0]] for name, some in parts.items()}
     return whole | {name: torch.cat([weights[one] for one in stacked[name]]) for name in stacked}
-
-
-def _refuse_other_config(model: Model, config: BertConfig) -> None:
-    pooler = isinstance(model, BertModel) and not isinstance(model.pooler, Absent)
-    if _wanted(_empty(type(model), config, pooler)) != _wanted(model):
-        raise ValueError("the config does not describe the tensors of this model")
 
 
 def _write(folder: Path, weights: dict[str, Tensor], config: str) -> None:

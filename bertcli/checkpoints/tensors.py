@@ -9,7 +9,7 @@ Only headers, indexes and the descriptions in pickles are read, and nothing in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf, prod
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
         return read_index(weights.files[0])
     read = _read_safetensors if weights.format == "safetensors" else _read_pickled
     if weights.index_file is None:
-        return [tensor for path in weights.files for tensor in _read(read, path)]
+        return [tensor for path in weights.files for tensor in read(path)]
     return _read_shards(weights.index_file, weights, read)
 
 
@@ -48,25 +48,17 @@ def _read_shards(
             raise ModelError(f"{path}: missing, but {index.name} lists it", AGAIN)
         found |= {
             tensor.name: tensor
-            for tensor in _read(read, path)
+            for tensor in read(path)
             if weights.shards.get(tensor.name, path.name) == path.name
         }
-    _refuse_missing(index, weights.shards, found)
+    for name, shard in weights.shards.items():
+        if name not in found:
+            raise ModelError(f"{index}: {name} is not in {shard}", AGAIN)
     return [*found.values()]
 
 
-def _refuse_missing(index: Path, shards: Mapping[str, str], found: Mapping[str, object]) -> None:
-    for name, shard in shards.items():
-        if name not in found:
-            raise ModelError(f"{index}: {name} is not in {shard}", AGAIN)
-
-
-def _read(read: Callable[[Path], list[StoredTensor]], path: Path) -> list[StoredTensor]:
-    refuse_placeholder(path)
-    return read(path)
-
-
 def _read_safetensors(path: Path) -> list[StoredTensor]:
+    refuse_placeholder(path)
     return [
         StoredTensor(one.name, one.dtype, one.shape, one.nbytes, path, one.start)
         for one in read_header(path)
@@ -75,6 +67,7 @@ def _read_safetensors(path: Path) -> list[StoredTensor]:
 
 def _read_pickled(path: Path) -> list[StoredTensor]:
     """Return the tensors of a pytorch_model.bin, new or old."""
+    refuse_placeholder(path)
     saved = read_torch(path)
     found = []
     for name, one in saved.tensors(NESTED).items():

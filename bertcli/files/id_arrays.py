@@ -6,30 +6,48 @@ spooled to a nameless file beside the result and copied behind its header.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from shutil import copyfileobj
 from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
 from bertcli.files.npy import BLOCK, header_of
 from bertcli.files.stored_arrays import open_array
-from bertcli.files.tables import ColumnTable, FlatLists, Row, TableHeader
+from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Row, TableHeader
 from bertcli.files.zips import npz_archive
 
 ROWS = 1024  # rows read at a time
-NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
+NAMES = {"<u4": "U32", "<i8": "I64", "|u1": "U8"}  # of safetensors
 
 
-class ArraySpool:
-    """The rows of one array as raw int64, and how many and how long they are."""
+class NumberSpool:
+    """An array on its way: its numbers in a nameless file, and how many they are."""
 
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        self.name, self.file = name, file
-        self.rows, self.length = 0, 0
+    rows = 0
+    length: int | None = None  # of each row; None for a flat array
+
+    def __init__(self, name: str, dtype: str, file: IO[bytes]) -> None:
+        self.name, self.dtype, self.file = name, dtype, file
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array so far."""
+        return (self.rows,) if self.length is None else (self.rows, self.length)
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """Write the numbers to a file."""
+        self.file.seek(0)
+        copyfileobj(self.file, file, 1 << 20)
+
+
+class ArraySpool(NumberSpool):
+    """The rows of one array as raw int64, all of one length."""
+
+    length: int = 0
 
     def add(self, values: Sequence[int]) -> None:
         """Append a row. Raises OutputError when it is longer or shorter than those before."""
@@ -59,15 +77,10 @@ class ArraySpool:
         self.rows += len(lengths)
         self.file.write(lists.values.astype("<i8").tobytes())
 
-    def copy_to(self, file: IO[bytes]) -> None:
-        """Write the rows to a file."""
-        self.file.seek(0)
-        shutil.copyfileobj(self.file, file, 1 << 20)
-
 
 def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
     """Return the writer of npy (input_ids alone), npz or safetensors (every numeric field)."""
-    finish = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}[form]
+    finish = {"npy": _npy, "npz": _npz, "safetensors": put_safetensors}[form]
     names = NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
@@ -77,8 +90,9 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
 
             def begin(found: Container[str]) -> None:
                 present = [name for name in names if name in found]
-                opened = (stack.enter_context(tempfile.TemporaryFile()) for _ in present)
-                spools.extend(map(ArraySpool, present, opened))
+                for name in present:
+                    place = stack.enter_context(tempfile.TemporaryFile())
+                    spools.append(ArraySpool(name, "<i8", place))
 
             def write(rows: Sequence[Row] | ColumnTable) -> None:
                 if isinstance(rows, ColumnTable):
@@ -124,8 +138,8 @@ def _npy(file: IO[bytes], spools: Sequence[ArraySpool]) -> None:
     _put(spools[0], file)
 
 
-def _put(spool: ArraySpool, file: IO[bytes]) -> None:
-    file.write(header_of("<i8", (spool.rows, spool.length)))
+def _put(spool: NumberSpool, file: IO[bytes]) -> None:
+    file.write(header_of(spool.dtype, spool.shape))
     spool.copy_to(file)
 
 
@@ -138,14 +152,21 @@ class _Onward:
 
 def _npz(file: IO[bytes], spools: Sequence[ArraySpool]) -> None:
     onward: Any = _Onward(file)
-    with npz_archive(onward) as member:
+    put_npz(onward, spools)
+
+
+def put_npz(file: IO[bytes], spools: Iterable[NumberSpool]) -> None:
+    """Write an archive of arrays."""
+    with npz_archive(file) as member:
         for spool in spools:
             with member(spool.name) as array:
                 _put(spool, array)
 
 
-def _safetensors(file: IO[bytes], spools: Sequence[ArraySpool]) -> None:
-    tensors = {spool.name: ("I64", (spool.rows, spool.length)) for spool in spools}
+def put_safetensors(file: IO[bytes], spools: Iterable[NumberSpool]) -> None:
+    """Write arrays, the widest numbers first, so that all of them are aligned."""
+    spools = sorted(spools, key=lambda spool: -int(spool.dtype[-1]))
+    tensors = {spool.name: (NAMES[spool.dtype], spool.shape) for spool in spools}
     file.write(safetensors.header_of(tensors))
     for spool in spools:
         spool.copy_to(file)

@@ -12,18 +12,16 @@ and reading take the memory of a block.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
-from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
-from bertcli.files import safetensors
-from bertcli.files.npy import BLOCK, WIDEST, header_of
+from bertcli.files.id_arrays import NumberSpool, put_npz, put_safetensors
+from bertcli.files.npy import BLOCK, WIDEST
 from bertcli.files.stored_arrays import StoredArray, open_arrays
 from bertcli.files.tables import ColumnTable, Row, TableHeader
-from bertcli.files.zips import npz_archive
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,25 +29,16 @@ if TYPE_CHECKING:
 
 IDS, OFFSETS = "input_ids", "offsets"
 DTYPES = {IDS: "<u4", OFFSETS: "<i8", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
-NAMES = {"<u4": "U32", "<i8": "I64", "|u1": "U8"}  # of safetensors
 ROWS = 1024  # rows read at a time
 
 
-class FlatSpool:
-    """A flat array on its way: numbers in a nameless file, and how many they are."""
-
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        self.dtype, self.file, self.count = DTYPES[name], file, 0
+class FlatSpool(NumberSpool):
+    """The numbers of all rows, one after the other."""
 
     def add(self, values: NDArray[Any]) -> None:
         """Append numbers."""
         self.file.write(values.astype(self.dtype, copy=False).tobytes())
-        self.count += len(values)
-
-    def copy_to(self, file: IO[bytes]) -> None:
-        """Write the numbers to a file."""
-        self.file.seek(0)
-        copyfileobj(self.file, file, 1 << 20)
+        self.rows += len(values)
 
 
 def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
@@ -64,13 +53,14 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
 
             def spool(name: str) -> FlatSpool:
                 if name not in spools:
-                    spools[name] = FlatSpool(name, stack.enter_context(tempfile.TemporaryFile()))
+                    place = stack.enter_context(tempfile.TemporaryFile())
+                    spools[name] = FlatSpool(name, DTYPES[name], place)
                 return spools[name]
 
             def write(rows: Sequence[Row] | ColumnTable) -> None:
                 for name, values, lengths in _flat(rows):
                     if name == IDS:
-                        before, ids = spool(IDS).count, spool(IDS)
+                        before, ids = spool(IDS).rows, spool(IDS)
                         ids.add(values)
                         spool(OFFSETS).add(before + np.cumsum(lengths))
                     elif name == "token_type_ids" and name not in spools and not values.any():
@@ -79,13 +69,13 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
                         if name not in spools:  # what came before is of type 0
                             late = spool(name)
                             late.file.seek(late.file.truncate(before))
-                            late.count = before
+                            late.rows = before
                         spool(name).add(values)
 
             spool(IDS)
             spool(OFFSETS).add(np.zeros(1, np.int64))
             yield write
-            (_npz if form == "npz" else _safetensors)(file, spools)
+            (put_npz if form == "npz" else put_safetensors)(file, spools.values())
 
     return ragged
 
@@ -106,23 +96,6 @@ def _flat(
         if name in DTYPES:
             lengths = np.array([len(row[name]) for row in lines], np.int64)
             yield name, np.concatenate([np.array(row[name], np.int64) for row in lines]), lengths
-
-
-def _npz(file: IO[bytes], spools: Mapping[str, FlatSpool]) -> None:
-    with npz_archive(file) as member:
-        for name, spool in spools.items():
-            with member(name) as array:
-                array.write(header_of(spool.dtype, (spool.count,)))
-                spool.copy_to(array)
-
-
-def _safetensors(file: IO[bytes], spools: Mapping[str, FlatSpool]) -> None:
-    """Write the widest numbers first, so that all of them are aligned."""
-    widest_first = sorted(spools, key=lambda name: -int(spools[name].dtype[-1]))
-    tensors = {name: (NAMES[spools[name].dtype], (spools[name].count,)) for name in widest_first}
-    file.write(safetensors.header_of(tensors))
-    for name in widest_first:
-        spools[name].copy_to(file)
 
 
 def is_ragged(place: str, path: str, form: str) -> bool:

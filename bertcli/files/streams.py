@@ -386,11 +386,6 @@ class LineDecoder:
         return text.removesuffix(self.line_end)
 
 
-def ends_lines_with_one_byte(encoding: str) -> bool:
-    """Tell whether a text in this encoding can be cut at newline bytes before it is decoded."""
-    return "a\n".encode(encoding) == b"a\n"
-
-
 def read_chunk(stream: IO[bytes], name: str) -> bytes:
     """Return the next bytes, b"" at the end. Raises InputError where they cannot be read."""
     try:

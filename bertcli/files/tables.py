@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = dict[str, Any]
 
+NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
+
 # Arrow types of lists that we made; those of all else are taken from the first rows.
 TYPES = {
     "input_ids": "list<int32>",

@@ -35,7 +35,10 @@ def facts_of(folder: Path) -> ModelFacts:
     found = ModelFacts(license=next((n for n in names if n.lower().startswith(LICENCES)), ""))
     try:
         if is_static(folder):
-            return _of_table(found, folder)
+            from bertcli.inspection.static_report import inspect_static
+
+            table = inspect_static(ModelFolder(str(folder), folder, "folder", None))
+            return replace(found, family=STATIC, width=table.width, loads=True)
         place = bert_folder(folder)
         config = read_config(place)
         found = replace(found, family=config.family.title, width=config.hidden_size)
@@ -45,10 +48,3 @@ def facts_of(folder: Path) -> ModelFacts:
     lost = (*compared.missing, *compared.misshapen)
     problem = f"missing, or of another shape: {lost[0]}" if lost else ""
     return replace(found, loads=not problem, problem=problem)
-
-
-def _of_table(found: ModelFacts, folder: Path) -> ModelFacts:
-    from bertcli.inspection.static_report import inspect_static
-
-    table = inspect_static(ModelFolder(str(folder), folder, "folder", None))
-    return replace(found, family=STATIC, width=table.width, loads=True)

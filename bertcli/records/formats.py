@@ -19,7 +19,6 @@ from bertcli.files.streams import (
     Block,
     LineDecoder,
     blocks,
-    ends_lines_with_one_byte,
     on_disk,
     open_bytes,
     recoded,
@@ -54,7 +53,7 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     separator = b"\0" if source.null and ended else b"\n"
     with open_bytes(path, reader.count) as stream:
         decode = LineDecoder(name, source.encoding, source.encoding_errors, separator=separator)
-        if not ends_lines_with_one_byte(source.encoding):
+        if "a\n".encode(source.encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
             stream = recoded(stream, name, source.encoding, source.encoding_errors)
             decode = LineDecoder(name, "utf-8", "strict", separator=separator)
         if path == "-" and source.format == "auto" and not source.ids:

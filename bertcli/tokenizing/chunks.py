@@ -171,22 +171,15 @@ class TokenCounter:
     def _starts(self, word: str) -> list[int]:
         found, end, last = [], 0, 0
         for start, stop in self.tokenizer.core.encode(word, add_special_tokens=False).offsets:
-            if (
-                not self.is_exact and word[start : start + 1].isspace()
-            ):  # a blank in a token belongs to the piece before
-                after = _after_white(word, start)
+            if not self.is_exact and word[start : start + 1].isspace():
+                # A blank in a token belongs to the piece before.
+                after = next(_NOT_WHITE.finditer(word, start)).start()
                 start = after if after <= stop and after < len(word) else start
             # Bytes of two characters may be one token: the second begins within it.
             begins = start >= end or (start > last and not self.is_exact)
             found.append(start if begins else -1)
             end, last = max(end, stop), start
         return found
-
-
-def _after_white(text: str, at: int) -> int:
-    found = _NOT_WHITE.search(text, at)
-    assert found  # there is the end of the text
-    return found.start()
 
 
 class SliceEndError(Exception):

@@ -159,8 +159,10 @@ def _from_json(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded
     names = [name for name in (*roles.values(), *kind.unused) if name not in known]
     core.add_special_tokens([name for name in names if core.token_to_id(name) is not None])
     needs = kind.needs
-    if kind.model == "WordPiece" and (core.post_processor or not _has_any(core, roles, ENDS)):
-        needs = tuple(role for role in needs if role not in ENDS)
+    if kind.model == "WordPiece":
+        ends = [core.token_to_id(roles[role]) for role in ENDS]
+        if core.post_processor or not any(index is not None for index in ends):
+            needs = tuple(role for role in needs if role not in ENDS)
     _check_roles(core, roles, needs, folder)
     warnings = _settle(core, folder, settings) if kind.model == "WordPiece" else []
     if kind.make:
@@ -187,10 +189,6 @@ def _read_json(path: Path) -> Tokenizer:
     if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
         core.model.dropout = None
     return core
-
-
-def _has_any(core: Tokenizer, roles: Mapping[str, str], some: Sequence[str]) -> bool:
-    return any(core.token_to_id(roles[role]) is not None for role in some)
 
 
 def _check_roles(

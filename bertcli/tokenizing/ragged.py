@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bertcli.errors import InputError
+from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, Text
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.columns import Column, Encoded, Layout
@@ -39,7 +40,6 @@ PARTS = ("padding", "before", "first", "between", "second", "after", "padding")
 FIRST, SECOND = PARTS.index("first"), PARTS.index("second")
 SPECIAL = np.array([1, 1, 0, 1, 0, 1, 1], np.uint8)
 ATTENDED = np.array([0, 1, 1, 1, 1, 1, 0], np.uint8)
-COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Ragged:
         return Ragged(ids, offsets - begin, parts, pairs, self.types, cut)
 
     def column(self, name: str) -> NDArray[np.uint32] | NDArray[np.uint8]:
-        """Return a column of `COLUMNS` for all texts [T]."""
+        """Return a column of `NUMERIC` for all texts [T]."""
         match name:
             case "input_ids":
                 return self.ids
@@ -132,7 +132,7 @@ class RaggedMaker:
     @property
     def fits(self) -> bool:
         """Whether the layout asks for nothing that arrays cannot say."""
-        known = {*COLUMNS}.issuperset(self.layout.columns) and not self.layout.overflowing
+        known = {*NUMERIC}.issuperset(self.layout.columns) and not self.layout.overflowing
         return known and self.single is not None and self.pair is not None
 
     def __call__(

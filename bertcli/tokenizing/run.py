@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.errors import InputError
 from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
-from bertcli.files.tables import Made, Numbers, TableHeader
+from bertcli.files.tables import NUMERIC, Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried
 from bertcli.records.text_block import TextBlock
@@ -21,7 +21,6 @@ from bertcli.tokenizing.tokenizer import FEW, RAGGED, Tokenizer
 if TYPE_CHECKING:
     from bertcli.tokenizing.ragged import Ragged, RaggedMaker
 
-NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
 BLOCKS = 8  # of a file that are tokenized before their turn to be written, a MB each

@@ -6,28 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from itertools import accumulate, compress, groupby
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.run import Batch, RaggedBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
-
-S = TypeVar("S", bound="Summary")
-
-
-class Summary(Protocol):
-    """Counts that grow with each batch: `TokenTotals` or `statistics.CorpusStats`."""
-
-    def blank(self: S) -> S:
-        """Return another one of its kind that has counted nothing."""
-
-    def add(self, batch: Batch) -> None:
-        """Count the records of a batch."""
-
-    def summary(self) -> dict[str, Any]:
-        """Return the counts by name."""
 
 
 class TokenTotals:
@@ -53,7 +38,9 @@ class TokenTotals:
         return {"texts": self.texts, "tokens": self.tokens}
 
 
-def file_rows(total: Summary, paths: Sequence[str], batches: Iterable[Batch]) -> list[Any]:
+def file_rows(
+    total: TokenTotals | CorpusStats, paths: Sequence[str], batches: Iterable[Batch]
+) -> list[Any]:
     """Return a row for each file, in the order of the paths, and the total, whose file is None.
 
     A file without a record has a row of zeros.
@@ -178,16 +165,14 @@ class CorpusStats:
 
     def _remember(self, record: Record) -> None:
         """Count the words that became [UNK]: the text at its offsets."""
-        from bertcli.tokenizing.columns import COLUMNS
-
         split = isinstance(record.text, list)
         encoding = self.tokenizer.core.encode(record.text, record.pair, split, False)
-        columns = {name: COLUMNS[name](encoding) for name in ("offset_mapping", "sequence_ids")}
+        sequences, offsets = encoding.sequence_ids, encoding.offsets
         for at, index in enumerate(encoding.ids):
             if index != self.unk:
                 continue
-            text: Any = record.pair if columns["sequence_ids"][at] == 1 else record.text
-            start, stop = columns["offset_mapping"][at]
+            text: Any = record.pair if sequences[at] == 1 else record.text
+            start, stop = offsets[at]
             word = text[encoding.word_ids[at] or 0] if split else text
             self.unknown_words[word[start:stop]] += 1
         if len(self.unknown_words) > 2 * UNKNOWN_KEPT:

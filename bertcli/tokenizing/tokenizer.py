@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.files.tables import NUMERIC
 from bertcli.hub import find_model
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.ragged import Ragged
 
 FEW = 256  # records that do not pay for the import of numpy
-RAGGED = {"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask"}
+RAGGED = {*NUMERIC}
 REPEATING = RAGGED - {"input_ids"}
 FAST_COLUMNS = {*RAGGED, "sequence_ids"}  # encode_batch_fast has no more
 

@@ -50,7 +50,8 @@ class KnownVectors:
         rows = _rows_of(files.row_index) if there else {}
         if not rows:
             known = cls({}, nothing, digests)
-            known.without_digests = there and not _is_empty(files.row_index)
+            index = files.row_index  # without a row, it is that of an output without any
+            known.without_digests = there and not (index.exists() and not index.stat().st_size)
             yield known
             return
         with TemporaryDirectory() as folder:
@@ -90,11 +91,6 @@ class KnownVectors:
         self.reused += len(old) - len(fresh)
         firsts = batch if isinstance(batch, RaggedBatch) else [windows[0] for windows in items]
         yield EmbeddedBlock(firsts, vectors)
-
-
-def _is_empty(index: Path) -> bool:
-    """Tell whether an index is there without a row: that of an output without any."""
-    return index.exists() and not index.stat().st_size
 
 
 def _rows_of(index: Path) -> dict[bytes, int]:

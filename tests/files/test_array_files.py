@@ -109,9 +109,10 @@ def test_ids_in_the_order_of_columns_and_of_one_record(tmp_path):
 
 
 def test_blocks_of_long_vectors_lie_side_by_side(tmp_path, monkeypatch):
+    from bertcli.files import npy
     from bertcli.vectors import reading as stored
 
-    monkeypatch.setattr(stored, "WIDEST", 100)
+    monkeypatch.setattr(npy, "WIDEST", 100)
     values = np.random.default_rng(5).normal(size=(23, 30)).astype("f4")
     np.save(tmp_path / "a.npy", values)
     np.savez(tmp_path / "b.npz", embeddings=values)

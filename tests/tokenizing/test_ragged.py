@@ -13,11 +13,12 @@ from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers_made import MADE
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record
 from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.ragged import COLUMNS, RaggedMaker
+from bertcli.tokenizing.ragged import RaggedMaker
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
 
 SPECIAL = [("[CLS]", 101), ("[SEP]", 102)]
@@ -75,7 +76,7 @@ def both_ways(tokenizer, records, layout):
 
 layouts = st.builds(
     Layout,
-    columns=st.just(COLUMNS),
+    columns=st.just(NUMERIC),
     special_tokens=st.booleans(),
     max_length=st.one_of(st.none(), st.integers(1, 24)),
     truncation=st.sampled_from(["do_not_truncate", "longest_first", "only_first", "only_second"]),
@@ -102,7 +103,7 @@ def test_both_ways_give_the_same_of_any_records(default, layout, records):
 
 
 OPTIONS = [
-    Layout(columns=COLUMNS, **options)
+    Layout(columns=NUMERIC, **options)
     for options in (
         {},
         {"special_tokens": False},

@@ -58,7 +58,7 @@ class FittedTable:
         widths[self.text_at] = 0
         most = max((len(preview) for _, preview in self.rows), default=0)
         for numbers in range(most, -1, -1):
-            shown = [_preview(preview, numbers) for _, preview in self.rows]
+            shown = [" ".join([*preview[:numbers], "..."]) for _, preview in self.rows]
             last = max(map(cell_len, shown), default=0) if numbers else 0
             columns = [*widths, last] if numbers else widths
             room = options.max_width - sum(columns) - 3 * len(columns) - 1  # 2 beside, 1 between
@@ -77,10 +77,6 @@ class FittedTable:
         for number, (cells, _) in enumerate(self.rows):
             drawn.add_row(*cells, *([previews[number]] if previews is not None else []))
         return drawn
-
-
-def _preview(numbers: Sequence[str], count: int) -> str:
-    return " ".join([*numbers[:count], "..."])
 
 
 @dataclass

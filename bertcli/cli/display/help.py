@@ -66,13 +66,6 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
     raise typer.Exit
 
 
-def _coloured() -> bool:
-    """Whether headings are bold: on a terminal, unless the environment has another wish."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or stdout_is_terminal()
-
-
 class _Page:
     """The help of one command, in lines of a width."""
 
@@ -111,7 +104,10 @@ class _Page:
             yield from self._row(f"  {name}", about)
 
     def _title(self, text: str) -> str:
-        return typer.style(f"{text}:", bold=True) if _coloured() else f"{text}:"
+        """Return a heading, bold on a terminal unless the environment has another wish."""
+        dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        bold = not dull and (os.environ.get("FORCE_COLOR") or stdout_is_terminal())
+        return typer.style(f"{text}:", bold=True) if bold else f"{text}:"
 
     def _usage(self) -> Iterable[str]:
         arguments = [_in_usage(one) for one in self.params if one.param_type_name == "argument"]
