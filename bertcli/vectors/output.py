@@ -20,7 +20,7 @@ says which: it is the spool of the other fields. Where a record has one row, the
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,12 +127,8 @@ def _begin_update(
     described = yield from inputs.described()
     whole = all(one.get("sha256") for one in described)  # stdin and pipes have none
     journal = Journal.read(files.journal)
-    if journal and journal.manifest:  # of an output that has not its name yet
-        form, precision = (str(journal.fingerprint.get(name)) for name in ("format", "precision"))
-        updated = bool(journal.fingerprint.get("update"))
-        made_as = replace(target, form=form, precision=precision, update=updated)
-        _check_made(made_as, files, journal.manifest)
-        Sink(made_as, files, journal)
+    if journal and journal.manifest:
+        _end(target, files, journal)
     elif journal and not journal.fingerprint.get("update"):
         _refuse_remains(replace(target, resume=False), files)
     elif journal and whole and (journal.fingerprint, journal.inputs) == (now, described):
@@ -145,6 +141,28 @@ def _begin_update(
         if whole and (made.get("fingerprint"), made.get("inputs")) == (now, described):
             return Sink(target, files, Journal(now), done=made)
     return Sink(target, files, Journal(now, described, overwrite=True))
+
+
+def end_killed(path: Path) -> None:
+    """Give an output its name and its manifest whose run had made it when it was killed.
+
+    What cannot be ended stays as it is, and so does what is not made.
+    """
+    files = Files.of(path)
+    if files.journal.exists() or files.lock.exists():
+        with suppress(OutputError), explained(path), locked(files.lock, path):
+            journal = Journal.read(files.journal)
+            if journal and journal.manifest:
+                _end(Target(path, ""), files, journal)
+
+
+def _end(target: Target, files: Files, journal: Journal) -> None:
+    """Give an output that is made its name, whatever it was made by."""
+    form, precision = (str(journal.fingerprint.get(name)) for name in ("format", "precision"))
+    updated = bool(journal.fingerprint.get("update"))
+    made_as = replace(target, form=form, precision=precision, update=updated)
+    _check_made(made_as, files, journal.manifest or {})
+    Sink(made_as, files, journal)
 
 
 def _refuse_remains(target: Target, files: Files) -> None:

@@ -50,6 +50,7 @@ from bertcli.vectors.corpus import (
 from bertcli.vectors.fingerprint import numbers_of, tokenizer_of, weights_of
 from bertcli.vectors.multiple import MaxSim, TermProducts
 from bertcli.vectors.nearest import Match, Nearest
+from bertcli.vectors.output import end_killed
 from bertcli.vectors.packed import add_packed
 from bertcli.vectors.reading import floats, form_of, precision_of
 from bertcli.vectors.run import EmbedRun, stacked
@@ -195,6 +196,8 @@ class Search:
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
         path, known = str(options.vectors), True
+        if options.vectors is not None:
+            end_killed(options.vectors)
         if options.vectors is not None and options.vectors.exists():
             known = is_known(path)
             compute = options_of(path, folder, compute) if known else compute

@@ -5,6 +5,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -52,6 +53,21 @@ def run(monkeypatch, capfd, tmp_path):
 def found(out):
     """The hits of all queries."""
     return [hit for line in out.splitlines() for hit in json.loads(line)["hits"]]
+
+
+@pytest.mark.parametrize("struck", ["put_json", "move"])
+def test_vectors_of_a_search_that_was_killed_while_it_kept_them(run, tmp_path, struck):
+    argv = ["similar", "-m", TINY, "kitten", "--vectors", "v.npy", "-q", "--corpus", "c.txt"]
+    whole = run(*argv)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for path in tmp_path.glob("v.*"):
+        path.unlink()
+    with mock.patch(f"bertcli.vectors.sink.{struck}", side_effect=KeyboardInterrupt):
+        assert run(*argv)[0] == 130
+    shutil.copy("v.npy.journal.json", "v.npy.lock")  # whose holder is dead
+    assert run(*argv[:-2]) == (0, mock.ANY, "")
+    assert run(*argv) == whole
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
 @settings(deadline=None, max_examples=60)
