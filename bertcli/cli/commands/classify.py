@@ -2,12 +2,10 @@
 
 from typing import Annotated, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.commands.task_run import open_labels, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import OptionGroup, flag, number
+from bertcli.cli.options.groups import OptionGroup, flag, number, option
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import CutOptions
 from bertcli.errors import UsageError
@@ -23,15 +21,13 @@ class LabelOptions(OptionGroup):
     ] = None
     threshold: Annotated[
         float | None,
-        typer.Option(
-            metavar="SCORE",
-            help="All labels with at least this score, as a list (default of multi-label "
-            "models: 0.5).",
+        option(
+            "All labels with at least this score, as a list (default of multi-label models: 0.5).",
+            "SCORE",
         ),
     ] = None
     scores: Annotated[
-        Literal["top", "all"],
-        typer.Option(help="all: also the score of every label, in the model's order."),
+        Literal["top", "all"], option("all: also the score of every label, in the model's order.")
     ] = "top"
     logits: Annotated[bool, flag("--logits", "Raw scores, without softmax or sigmoid.")] = False
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, TextOutput
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, option
 from bertcli.cli.options.inputs import (
     Files,
     FilesFrom,
@@ -37,9 +37,7 @@ class IdOptions(OptionGroup):
     files_from: FilesFrom = None
     input_format: Annotated[
         Literal["auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"],
-        typer.Option(
-            help="auto: by the suffix; txt: a list of ids, a JSON list or a JSON object per line."
-        ),
+        option("auto: by the suffix; txt: a list of ids, a JSON list or a JSON object per line."),
     ] = "auto"
     keep_fields: KeepFields = None
     null: Null = False

@@ -10,7 +10,7 @@ from bertcli.cli.commands.corpus_vectors import stored_vectors
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, option, record
 from bertcli.cli.options.inputs import FileFormat, IdField, MaxRecordBytes, TextField
 from bertcli.errors import UsageError, counted
 from bertcli.files.streams import LARGEST_RECORD
@@ -28,12 +28,11 @@ class AlikeOptions(OptionGroup):
     """Which texts are duplicates, and which of them is kept."""
 
     threshold: Annotated[
-        float,
-        typer.Option(metavar="SCORE", help="Least cosine of two duplicates, above 0 and up to 1."),
+        float, option("Least cosine of two duplicates, above 0 and up to 1.", "SCORE")
     ] = 0.95
-    keep: Annotated[
-        Literal["first", "longest"], typer.Option(help="Text of each group that is kept.")
-    ] = "first"
+    keep: Annotated[Literal["first", "longest"], option("Text of each group that is kept.")] = (
+        "first"
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
@@ -49,10 +48,7 @@ class FileOptions(OptionGroup):
 
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files of texts.")]
     vectors: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Vectors of the texts: read if the file exists, else written."
-        ),
+        Path | None, option("Vectors of the texts: read if the file exists, else written.", "FILE")
     ] = None
     input_format: FileFormat = "auto"
     text_field: TextField = None

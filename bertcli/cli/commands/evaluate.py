@@ -10,7 +10,7 @@ from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, option, record
 from bertcli.cli.options.task import CutOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES, ModelFolder
@@ -32,19 +32,13 @@ class JudgedOptions(OptionGroup):
             metavar="FILE", help="Examples, with the fields of train; or --queries and so on."
         ),
     ] = None
-    queries: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Queries with _id and text (BEIR).")
-    ] = None
-    corpus: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Texts to search, with _id and text.")
-    ] = None
+    queries: Annotated[str | None, option("Queries with _id and text (BEIR).", "FILE")] = None
+    corpus: Annotated[str | None, option("Texts to search, with _id and text.", "FILE")] = None
     qrels: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Which texts answer which query (BEIR or TREC)."),
+        str | None, option("Which texts answer which query (BEIR or TREC).", "FILE")
     ] = None
     compare: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Evaluate another model too, and the difference."),
+        str | None, option("Evaluate another model too, and the difference.", "MODEL")
     ] = None
     json: Annotated[bool, flag("--json", "JSON on a terminal too.")] = False
 

@@ -2,12 +2,10 @@
 
 from typing import Annotated
 
-import typer
-
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import OptionGroup
+from bertcli.cli.options.groups import OptionGroup, option
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import MaskOptions, TopK
 from bertcli.errors import UsageError
@@ -17,9 +15,7 @@ class WordOptions(OptionGroup):
     """The words predicted."""
 
     top_k: TopK = 5
-    targets: Annotated[
-        str | None, typer.Option(metavar="W1,W2,...", help="Compare only these words.")
-    ] = None
+    targets: Annotated[str | None, option("Compare only these words.", "W1,W2,...")] = None
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import typer
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, Offline, Revision, RowOutput
 from bertcli.cli.options.embed import ComputeType, LayerCombine, LayerList, PoolingMode, layers_in
-from bertcli.cli.options.groups import MODEL, OptionGroup
+from bertcli.cli.options.groups import MODEL, OptionGroup, option
 from bertcli.errors import OutputError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
@@ -49,12 +49,12 @@ class UseOptions(OptionGroup):
 
     command: Annotated[
         list[str] | None,
-        typer.Option(
-            "--for",
-            metavar="COMMAND",
-            help=f"{', '.join(USES)}; repeatable (default: embed, and the one that the model was "
+        option(
+            f"{', '.join(USES)}; repeatable (default: embed, and the one that the model was "
             "trained for).",
-            autocompletion=lambda incomplete: [one for one in USES if one.startswith(incomplete)],
+            "COMMAND",
+            "--for",
+            complete=lambda incomplete: [one for one in USES if one.startswith(incomplete)],
         ),
     ] = None
     pooling: PoolingMode = "auto"

@@ -2,10 +2,8 @@
 
 from typing import Annotated, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
-from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, record
+from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, option, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 from bertcli.cli.options.training import extra_fields, extra_option
 
@@ -47,12 +45,7 @@ class InstanceOptions(OptionGroup):
     ] = None
     whole_word: Annotated[bool, flag("--whole-word", "Mask all tokens of a word, or none.")] = False
     seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Random seed: the same seed gives the same bytes.",
-            envvar="BERTCLI_SEED",
-        ),
+        int, option("Random seed: the same seed gives the same bytes.", "N", envvar="BERTCLI_SEED")
     ] = 0
 
 
@@ -63,8 +56,7 @@ class ShardOptions(OptionGroup):
 
     shard_size: Annotated[int, number("Instances per file.")] = 32768
     format: Annotated[
-        Literal["safetensors", "parquet"],
-        typer.Option("--format", "-f", help="Format of the files."),
+        Literal["safetensors", "parquet"], option("Format of the files.", None, "--format", "-f")
     ] = "safetensors"
 
 

@@ -8,7 +8,7 @@ import typer
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions
-from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, decimal, number, record
+from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, decimal, number, option, record
 from bertcli.cli.options.training import (
     DeviceOptions,
     MaxGradNorm,
@@ -48,17 +48,17 @@ class StartOptions(OptionGroup):
 
     config: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="A config.json, or a size: tiny, mini, small, medium, base. A missing "
-            "vocab_size is taken from the instances, as are sizes of extra embeddings.",
+        option(
+            "A config.json, or a size: tiny, mini, small, medium, base. A missing vocab_size is "
+            "taken from the instances, as are sizes of extra embeddings.",
+            "FILE",
         ),
     ] = None
     init: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Start from the weights of this model, instead of --config and random weights.",
+        option(
+            "Start from the weights of this model, instead of --config and random weights.",
+            "FOLDER",
         ),
     ] = None
     extra: Annotated[
@@ -113,10 +113,7 @@ class EvaluationOptions(OptionGroup):
     ] = 0.05
     eval_dir: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Instances of other texts for evaluation, instead of --eval-fraction.",
-        ),
+        option("Instances of other texts for evaluation, instead of --eval-fraction.", "DIR"),
     ] = None
     eval_every: Annotated[
         int | None, number("Steps between evaluations (default: only at the end).")

@@ -11,7 +11,7 @@ from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, number, option, record
 from bertcli.cli.options.inputs import (
     Files,
     IdField,
@@ -49,21 +49,15 @@ class QueryOptions(OptionGroup):
     ] = None
     input: Files = None
     query_field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column or key of a query in --input (default: text)."),
+        str | None, option("Column or key of a query in --input (default: text).", "NAME")
     ] = None
-    top_k: Annotated[
-        int, typer.Option("--top-k", "-k", metavar="N", min=1, help="Results per query.")
-    ] = 10
+    top_k: Annotated[int, number("Results per query.", "--top-k", "-k")] = 10
     threshold: Annotated[
-        float | None, typer.Option(metavar="SCORE", help="Only results with at least this score.")
+        float | None, option("Only results with at least this score.", "SCORE")
     ] = None
     query_prompt: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Text to put before each query (default: the model's prompt 'query').",
-        ),
+        option("Text to put before each query (default: the model's prompt 'query').", "TEXT"),
     ] = None
 
     mine: Annotated[
@@ -75,10 +69,7 @@ class QueryOptions(OptionGroup):
         ),
     ] = False
     margin: Annotated[
-        float,
-        typer.Option(
-            metavar="X", help="How much less alike than the positive a negative has to be (--mine)."
-        ),
+        float, option("How much less alike than the positive a negative has to be (--mine).", "X")
     ] = 0.0
 
     @property
@@ -126,29 +117,27 @@ class CorpusOptions(OptionGroup):
     PANEL: ClassVar = INPUT
 
     corpus: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="File of texts to search, repeatable; - is stdin."),
+        list[str] | None, option("File of texts to search, repeatable; - is stdin.", "FILE")
     ] = None
     vectors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Vectors of the corpus: read if the file exists, else written. Without "
-            "--corpus, they alone are searched.",
+        option(
+            "Vectors of the corpus: read if the file exists, else written. Without --corpus, they "
+            "alone are searched.",
+            "FILE",
         ),
     ] = None
-    input_format: Annotated[
-        InputFormat, typer.Option(help="Format of the corpus; auto: by the suffix.")
-    ] = "auto"
+    input_format: Annotated[InputFormat, option("Format of the corpus; auto: by the suffix.")] = (
+        "auto"
+    )
     text_field: TextField = None
     id_field: IdField = None
     keep_fields: KeepFields = None
     corpus_prompt: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Text to put before each text of the corpus (default: the model's prompt "
-            "'document').",
+        option(
+            "Text to put before each text of the corpus (default: the model's prompt 'document').",
+            "TEXT",
         ),
     ] = None
 

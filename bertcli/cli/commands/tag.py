@@ -2,12 +2,10 @@
 
 from typing import Annotated, Literal
 
-import typer
-
 from bertcli.cli.commands.task_run import open_head, write
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import OptionGroup
+from bertcli.cli.options.groups import OptionGroup, option
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.cli.options.task import StrideOptions
 
@@ -17,16 +15,14 @@ class EntityOptions(OptionGroup):
 
     aggregation: Annotated[
         Literal["none", "simple", "first", "average", "max"],
-        typer.Option(
-            metavar="HOW",
-            help="How tokens become entities. none: they do not; simple: merge neighbours with the "
+        option(
+            "How tokens become entities. none: they do not; simple: merge neighbours with the "
             "same label; first, average, max: give each word one label, then merge.",
+            "HOW",
             envvar="BERTCLI_AGGREGATION",
         ),
     ] = "simple"
-    ignore_labels: Annotated[
-        str, typer.Option(metavar="L1,L2,...", help="Labels to leave out.")
-    ] = "O"
+    ignore_labels: Annotated[str, option("Labels to leave out.", "L1,L2,...")] = "O"
 
 
 def tag(

@@ -11,7 +11,16 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, decimal, flag, number, record
+from bertcli.cli.options.groups import (
+    INPUT,
+    LAYOUT,
+    OptionGroup,
+    decimal,
+    flag,
+    number,
+    option,
+    record,
+)
 from bertcli.cli.options.training import (
     DeviceOptions,
     MaxGradNorm,
@@ -74,8 +83,7 @@ class MethodOptions(OptionGroup):
         None
     )
     class_weights: Annotated[
-        Literal["balanced"] | None,
-        typer.Option(help="balanced: rare labels count as much as common ones."),
+        Literal["balanced"] | None, option("balanced: rare labels count as much as common ones.")
     ] = None
     label_smoothing: Annotated[
         float, decimal("Share of each label given to the others.", high=0.99)
@@ -123,8 +131,7 @@ class HeldOutOptions(OptionGroup):
     PANEL: ClassVar = "Evaluation"
 
     eval: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Examples to evaluate on, instead of --eval-fraction."),
+        str | None, option("Examples to evaluate on, instead of --eval-fraction.", "FILE")
     ] = None
     eval_fraction: Annotated[
         float,

@@ -12,7 +12,7 @@ from bertcli.checkpoints.scan import model_files
 from bertcli.cli.display.console import Console, print_text, stdout_is_terminal
 from bertcli.cli.display.help import MESSAGES
 from bertcli.cli.options.completion import complete_model
-from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, flag, number
+from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, flag, number, option
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -25,9 +25,9 @@ SpecialTokens = Annotated[
 ]
 ParseSpecial = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--parse-special/--no-parse-special",
-        help='Parse a literal "[SEP]" in the text as a special token.',
+        'Parse a literal "[SEP]" in the text as a special token.',
         envvar="BERTCLI_PARSE_SPECIAL",
     ),
 ]
@@ -35,19 +35,17 @@ ParseSpecial = Annotated[
 Overlap = Annotated[int, number("Tokens, at most, that a chunk repeats of the one before.", low=0)]
 At = Annotated[
     Literal["token", "word", "sentence", "paragraph"],
-    typer.Option(
-        help="Where chunks end. What is too long for one chunk is divided between sentences, "
-        "then words, then tokens.",
+    option(
+        "Where chunks end. What is too long for one chunk is divided between sentences, then "
+        "words, then tokens.",
         envvar="BERTCLI_AT",
     ),
 ]
 
 Revision = Annotated[
-    str | None, typer.Option(help="Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION")
+    str | None, option("Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION")
 ]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="Never use the network.", envvar="BERTCLI_OFFLINE")
-]
+Offline = Annotated[bool, flag("--offline", "Never use the network.", envvar="BERTCLI_OFFLINE")]
 
 
 class ModelOptions(OptionGroup):
@@ -101,12 +99,12 @@ class OutputOptions(OptionGroup):
 
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Output file; the suffix sets the format. Default, and -: stdout. Written completely "
+            "or not at all.",
+            "PATH",
             "--output",
             "-o",
-            metavar="PATH",
-            help="Output file; the suffix sets the format. Default, and -: stdout. Written "
-            "completely or not at all.",
         ),
     ] = None
     format: Annotated[
@@ -213,13 +211,9 @@ class ConsoleOptions(OptionGroup):
 
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet", "-q", help="Suppress notes, warnings and progress.", envvar="BERTCLI_QUIET"
-        ),
+        flag("--quiet", "Suppress notes, warnings and progress.", "-q", envvar="BERTCLI_QUIET"),
     ] = False
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what was chosen and found.")
-    ] = False
+    verbose: Annotated[bool, flag("--verbose", "Show what was chosen and found.", "-v")] = False
 
     def console(self) -> Console:
         """Return the console that writes messages to stderr."""

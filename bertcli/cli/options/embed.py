@@ -2,11 +2,18 @@
 
 from typing import Annotated, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.options.common import At, Overlap, ParseSpecial, SpecialTokens
 from bertcli.cli.options.completion import complete_device
-from bertcli.cli.options.groups import COMPUTE, LAYOUT, OUTPUT, OptionGroup, flag, number, record
+from bertcli.cli.options.groups import (
+    COMPUTE,
+    LAYOUT,
+    OUTPUT,
+    OptionGroup,
+    flag,
+    number,
+    option,
+    record,
+)
 from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
 from bertcli.errors import UsageError
 
@@ -19,26 +26,25 @@ def _complete_pooling(incomplete: str) -> list[str]:
 
 PoolingMode = Annotated[
     str,
-    typer.Option(
-        metavar="MODE",
-        help="cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, "
-        "mean_sqrt_len, weightedmean and lasttoken; several, as in mean+max, are concatenated. "
-        "Or pooler; none (--token-vectors).",
+    option(
+        "cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, mean_sqrt_len, "
+        "weightedmean and lasttoken; several, as in mean+max, are concatenated. Or pooler; none "
+        "(--token-vectors).",
+        "MODE",
         envvar="BERTCLI_POOLING",
-        autocompletion=_complete_pooling,
+        complete=_complete_pooling,
     ),
 ]
 LayerList = Annotated[
     str,
-    typer.Option(
-        metavar="L,...",
-        help="-1 is the last layer, 0 the embedding output; layers above the highest one "
-        "are not computed.",
+    option(
+        "-1 is the last layer, 0 the embedding output; layers above the highest one are not "
+        "computed.",
+        "L,...",
     ),
 ]
 LayerCombine = Annotated[
-    Literal["mean", "sum", "concat", "stack"],
-    typer.Option(metavar="HOW", help="How to combine several layers."),
+    Literal["mean", "sum", "concat", "stack"], option("How to combine several layers.", "HOW")
 ]
 
 
@@ -59,9 +65,9 @@ class VectorOptions(OptionGroup):
     ] = False
     word_vectors: Annotated[
         Literal["first", "last", "mean", "max"] | None,
-        typer.Option(
-            metavar="HOW",
-            help="One vector per word: that of its first or last token, or the mean or max of all.",
+        option(
+            "One vector per word: that of its first or last token, or the mean or max of all.",
+            "HOW",
         ),
     ] = None
     sparse: Annotated[
@@ -91,13 +97,11 @@ class VectorOptions(OptionGroup):
     ] = None
     precision: Annotated[
         Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
-        typer.Option(help="Number format of the output."),
+        option("Number format of the output."),
     ] = "float32"
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Text to put before each input text.")
-    ] = None
+    prompt: Annotated[str | None, option("Text to put before each input text.", "TEXT")] = None
     prompt_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of a prompt that the model defines.")
+        str | None, option("Name of a prompt that the model defines.", "NAME")
     ] = None
 
     @property
@@ -128,10 +132,10 @@ class LengthOptions(OptionGroup):
     ] = None
     on_truncate: Annotated[
         Literal["warn", "error", "ignore", "window", "chunk"],
-        typer.Option(
-            metavar="WHAT",
-            help="What to do with longer texts. window: encode all of the text in overlapping "
-            "windows. chunk: a vector for each chunk, as `bertcli chunk` makes them.",
+        option(
+            "What to do with longer texts. window: encode all of the text in overlapping windows. "
+            "chunk: a vector for each chunk, as `bertcli chunk` makes them.",
+            "WHAT",
             envvar="BERTCLI_ON_TRUNCATE",
         ),
     ] = "warn"
@@ -144,8 +148,8 @@ class LengthOptions(OptionGroup):
 
 ComputeType = Annotated[
     Literal["auto", "float32", "bfloat16", "float16", "int8"],
-    typer.Option(
-        help="Compute precision. auto: float32. int8: CPU only, faster, approximate.",
+    option(
+        "Compute precision. auto: float32. int8: CPU only, faster, approximate.",
         envvar="BERTCLI_DTYPE",
     ),
 ]
@@ -158,20 +162,20 @@ class ComputeOptions(OptionGroup):
 
     backend: Annotated[
         Literal["auto", "torch", "openvino"],
-        typer.Option(
-            help="What runs the model; auto: OpenVINO on a CPU if installed, else torch. OpenVINO "
+        option(
+            "What runs the model; auto: OpenVINO on a CPU if installed, else torch. OpenVINO "
             "compiles a model on first use and keeps it; later runs start without torch.",
             envvar="BERTCLI_BACKEND",
         ),
     ] = "auto"
     device: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
+        option(
+            "auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
             "cuda:all: one process per device.",
+            "NAME",
             envvar="BERTCLI_DEVICE",
-            autocompletion=complete_device,
+            complete=complete_device,
         ),
     ] = "auto"
     dtype: ComputeType = "auto"

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import typer
-
-from bertcli.cli.options.groups import OptionGroup, number
+from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,18 +16,18 @@ class EngineOptions(OptionGroup):
 
     engine: Annotated[
         Literal["local", "ray"],
-        typer.Option(
-            help="ray: read folders and globs of files and write a folder of files, on the "
-            "workers of a Ray cluster.",
+        option(
+            "ray: read folders and globs of files and write a folder of files, on the workers of "
+            "a Ray cluster.",
             envvar="BERTCLI_ENGINE",
         ),
     ] = "local"
     ray_address: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="auto, host:port or ray://host:port (default: $RAY_ADDRESS, else start Ray on "
-            "this machine).",
+        option(
+            "auto, host:port or ray://host:port (default: $RAY_ADDRESS, else start Ray on this "
+            "machine).",
+            "ADDRESS",
         ),
     ] = None
     workers: Annotated[int | None, number("Ray workers (default: as many as fit).")] = None

@@ -2,9 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-import typer
-
-from bertcli.cli.options.groups import INPUT, OptionGroup
+from bertcli.cli.options.groups import INPUT, OptionGroup, option
 from bertcli.cli.options.inputs import Encoding, EncodingErrors, FileFormat, OnError, field_option
 from bertcli.errors import UsageError
 from bertcli.records.example_forms import TASKS, FieldNames
@@ -19,10 +17,10 @@ class ExampleOptions(OptionGroup):
 
     task: Annotated[
         str | None,
-        typer.Option(
-            metavar="TASK",
-            help=f"Kind of task: {', '.join(TASKS)} (default: as the fields say).",
-            autocompletion=lambda incomplete: [one for one in TASKS if one.startswith(incomplete)],
+        option(
+            f"Kind of task: {', '.join(TASKS)} (default: as the fields say).",
+            "TASK",
+            complete=lambda incomplete: [one for one in TASKS if one.startswith(incomplete)],
         ),
     ] = None
     text_field: Annotated[

@@ -77,9 +77,20 @@ def decimal(about: str, *, high: float | None = None, envvar: str | None = None)
     return number(about, low=0, high=high, metavar="X", envvar=envvar)
 
 
-def flag(name: str, about: str) -> Any:
-    """Return an option of this name alone."""
-    return typer.Option(name, help=about)
+def option(
+    about: str,
+    metavar: str | None = None,
+    *names: str,
+    envvar: str | None = None,
+    complete: Callable[..., Any] | None = None,
+) -> Any:
+    """Return an option that takes what ``metavar`` stands for, or one of its choices."""
+    return typer.Option(*names, metavar=metavar, help=about, envvar=envvar, autocompletion=complete)
+
+
+def flag(name: str, about: str, *names: str, envvar: str | None = None) -> Any:
+    """Return an option of these names alone."""
+    return typer.Option(name, *names, help=about, envvar=envvar)
 
 
 def command(

@@ -8,7 +8,7 @@ import typer
 
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.completion import complete_field
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, number, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, flag, number, option, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.writers import TENSORS
@@ -21,7 +21,7 @@ InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
 
 def field_option(about: str, envvar: str | None = None) -> Any:
     """Return an option that names a field of the input."""
-    return typer.Option(metavar="NAME", help=about, envvar=envvar, autocompletion=complete_field)
+    return option(about, "NAME", envvar=envvar, complete=complete_field)
 
 
 # Options that several groups have.
@@ -29,7 +29,7 @@ Texts = Annotated[
     list[str] | None,
     typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
 ]
-FileFormat = Annotated[InputFormat, typer.Option(help="auto: by the suffix.")]
+FileFormat = Annotated[InputFormat, option("auto: by the suffix.")]
 TextField = Annotated[
     str | None, field_option("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")
 ]
@@ -38,17 +38,17 @@ IdField = Annotated[
 ]
 KeepFields = Annotated[
     str | None,
-    typer.Option(
-        metavar="[NAMES]",
-        help="Copy other fields of the input to the output: all, or those named, a,b,c. A name "
-        "that the output already has is an error.",
-        autocompletion=complete_field,
+    option(
+        "Copy other fields of the input to the output: all, or those named, a,b,c. A name that "
+        "the output already has is an error.",
+        "[NAMES]",
+        complete=complete_field,
     ),
 ]
 OnError = Annotated[
     Literal["fail", "skip"],
-    typer.Option(
-        help="Stop at a record that cannot be read, or report and skip it (exit code 1).",
+    option(
+        "Stop at a record that cannot be read, or report and skip it (exit code 1).",
         envvar="BERTCLI_ON_ERROR",
     ),
 ]
@@ -58,38 +58,33 @@ MaxRecordBytes = Annotated[
         "Maximum size of a record in bytes, after decompression.", envvar="BERTCLI_MAX_RECORD_BYTES"
     ),
 ]
-Encoding = Annotated[str, typer.Option(help="Encoding of the input.", envvar="BERTCLI_ENCODING")]
+Encoding = Annotated[str, option("Encoding of the input.", envvar="BERTCLI_ENCODING")]
 EncodingErrors = Annotated[
     Literal["strict", "replace"],
-    typer.Option(
-        metavar="HOW",
-        help="Bad bytes are an error, or are replaced by U+FFFD and counted.",
+    option(
+        "Bad bytes are an error, or are replaced by U+FFFD and counted.",
+        "HOW",
         envvar="BERTCLI_ENCODING_ERRORS",
     ),
 ]
 
 Files = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "File, folder or quoted glob, repeatable; - is stdin. A folder stands for its files with "
+        "known suffixes, at any depth. .gz and .zst are decompressed.",
+        "PATH",
         "--input",
         "-i",
-        metavar="PATH",
-        help="File, folder or quoted glob, repeatable; - is stdin. A folder stands for its files "
-        "with known suffixes, at any depth. .gz and .zst are decompressed.",
     ),
 ]
 FilesFrom = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Read the files named in FILE, one a line; - is stdin. -0: up to a NUL.",
-    ),
+    option("Read the files named in FILE, one a line; - is stdin. -0: up to a NUL.", "FILE"),
 ]
 Null = Annotated[
     bool,
-    typer.Option(
-        "--null", "-0", help="Texts, or the names of --files-from, end with NUL, not a line feed."
-    ),
+    flag("--null", "Texts, or the names of --files-from, end with NUL, not a line feed.", "-0"),
 ]
 
 
@@ -167,19 +162,15 @@ class InputOptions(OptionGroup):
     files_from: FilesFrom = None
     input_format: Annotated[
         InputFormat,
-        typer.Option(
-            help="auto: by the suffix; stdin is txt, or JSONL if it begins with an object."
-        ),
+        option("auto: by the suffix; stdin is txt, or JSONL if it begins with an object."),
     ] = "auto"
-    pair: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Second sentence for a single TEXT.")
-    ] = None
+    pair: Annotated[list[str] | None, option("Second sentence for a single TEXT.", "TEXT")] = None
     pairs: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH",
-            help="File of sentence pairs; - is stdin. TSV with two columns and no header, or "
-            ".csv, .jsonl, .parquet.",
+        option(
+            "File of sentence pairs; - is stdin. TSV with two columns and no header, or .csv, "
+            ".jsonl, .parquet.",
+            "PATH",
         ),
     ] = None
     text_field: TextField = None

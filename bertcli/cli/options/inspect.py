@@ -9,7 +9,7 @@ import typer
 
 from bertcli.cli.options.common import ModelOptions
 from bertcli.cli.options.completion import complete_model
-from bertcli.cli.options.groups import OptionGroup, flag
+from bertcli.cli.options.groups import OptionGroup, flag, option
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES
@@ -80,44 +80,41 @@ class AttentionOptions(OptionGroup):
 
     attention: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Show the attention maps of this text, repeatable. On the terminal: the last "
-            "layer, mean of its heads.",
+        option(
+            "Show the attention maps of this text, repeatable. On the terminal: the last layer, "
+            "mean of its heads.",
+            "TEXT",
         ),
     ] = None
-    pair: Annotated[str | None, typer.Option(help="Second sentence.")] = None
+    pair: Annotated[str | None, option("Second sentence.")] = None
     extra: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=IDS",
-            help="Ids for the words of the text, of a model with extra embeddings: one per word "
-            "or token, or a number for all; repeatable.",
+        option(
+            "Ids for the words of the text, of a model with extra embeddings: one per word or "
+            "token, or a number for all; repeatable.",
+            "NAME=IDS",
         ),
     ] = None
     layers: Annotated[
         str | None,
-        typer.Option(
-            metavar="L,...",
-            help="Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.",
-        ),
+        option("Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.", "L,..."),
     ] = None
     heads: Annotated[
         str | None,
-        typer.Option(
-            metavar="H,...",
-            help="Heads, counted from 0; all; or mean: the mean of all. Several are averaged on "
-            "the terminal.",
+        option(
+            "Heads, counted from 0; all; or mean: the mean of all. Several are averaged on the "
+            "terminal.",
+            "H,...",
         ),
     ] = None
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Output file: an interactive page (.html), a figure (.svg, .png, .pdf), or the exact "
+            "numbers (.npz, .json).",
+            "PATH",
             "--output",
             "-o",
-            metavar="PATH",
-            help="Output file: an interactive page (.html), a figure (.svg, .png, .pdf), or "
-            "the exact numbers (.npz, .json).",
         ),
     ] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.groups import INPUT, OUTPUT, OptionGroup, flag, record
+from bertcli.cli.options.groups import INPUT, OUTPUT, OptionGroup, flag, option, record
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -41,10 +41,10 @@ class PretrainCorpusOptions(OptionGroup):
     ] = None
     input_format: Annotated[
         InputFormat,
-        typer.Option(
-            help="auto: by the suffix; stdin is txt, or JSONL if it begins with an object. A "
-            "record of another format than txt is a document: text with one sentence per line, or "
-            "a list of sentences."
+        option(
+            "auto: by the suffix; stdin is txt, or JSONL if it begins with an object. A record of "
+            "another format than txt is a document: text with one sentence per line, or a list of "
+            "sentences."
         ),
     ] = "auto"
     text_field: TextField = None
@@ -75,10 +75,7 @@ class FolderOptions(OptionGroup):
     PANEL: ClassVar = OUTPUT
 
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Output folder. Written completely or not at all."
-        ),
+        Path, option("Output folder. Written completely or not at all.", "DIR", "--output", "-o")
     ]
     overwrite: Annotated[bool, flag("--overwrite", "Replace a folder that this command wrote.")] = (
         False

@@ -7,7 +7,7 @@ import typer
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ParseSpecial
-from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, number
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, number, option
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -100,12 +100,9 @@ class QuestionOptions(OptionGroup):
     """Questions and contexts."""
 
     question: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Question about the context, or about every text read."),
+        str | None, option("Question about the context, or about every text read.", "TEXT")
     ] = None
-    context: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Context for every question.")
-    ] = None
+    context: Annotated[str | None, option("Context for every question.", "TEXT")] = None
     question_field: Annotated[
         str,
         typer.Option(metavar="NAME", help="Column or key of the question.", rich_help_panel=INPUT),
@@ -157,12 +154,10 @@ class ChoiceOptions(OptionGroup):
             help="A prompt and its choices (default: read --input or stdin).",
         ),
     ] = None
-    prompt_field: Annotated[
-        str, typer.Option(metavar="NAME", help="Column or key of the prompt.")
-    ] = "prompt"
-    choices_field: Annotated[
-        str, typer.Option(metavar="NAME", help="Column or key of the list of choices.")
-    ] = "choices"
+    prompt_field: Annotated[str, option("Column or key of the prompt.", "NAME")] = "prompt"
+    choices_field: Annotated[str, option("Column or key of the list of choices.", "NAME")] = (
+        "choices"
+    )
 
     @property
     def given(self) -> tuple[str, ...]:

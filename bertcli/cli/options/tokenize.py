@@ -2,10 +2,8 @@
 
 from typing import Annotated, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.options.common import ParseSpecial, SpecialTokens
-from bertcli.cli.options.groups import LAYOUT, OptionGroup, flag, number, record
+from bertcli.cli.options.groups import LAYOUT, OptionGroup, flag, number, option, record
 from bertcli.errors import UsageError
 from bertcli.tokenizing.columns import Layout, strategies
 
@@ -31,9 +29,9 @@ class FieldOptions(OptionGroup):
     offset_mapping: Annotated[
         bool, flag("--offsets", "Start and end of each token in its text.")
     ] = False
-    offset_unit: Annotated[
-        Literal["char", "byte", "utf16"], typer.Option(help="Unit of the offsets.")
-    ] = "char"
+    offset_unit: Annotated[Literal["char", "byte", "utf16"], option("Unit of the offsets.")] = (
+        "char"
+    )
     word_ids: Annotated[bool, flag("--word-ids", "The word that each token belongs to.")] = False
     sequence_ids: Annotated[bool, flag("--sequence-ids", "0 for the text, 1 for its pair.")] = False
     special_tokens_mask: Annotated[
@@ -86,25 +84,23 @@ class LayoutOptions(OptionGroup):
     ] = None
     truncation: Annotated[
         Truncation | None,
-        typer.Option(
-            metavar="WHAT",
-            help="Truncate longer texts (default: do not). true is longest_first, false "
+        option(
+            "Truncate longer texts (default: do not). true is longest_first, false "
             "do_not_truncate.",
+            "WHAT",
             envvar="BERTCLI_TRUNCATION",
         ),
     ] = None
-    truncation_side: Annotated[
-        Side | None, typer.Option(help="Side to truncate (default: right).")
-    ] = None
+    truncation_side: Annotated[Side | None, option("Side to truncate (default: right).")] = None
     padding: Annotated[
         Padding | None,
-        typer.Option(
-            metavar="HOW",
-            help="Pad shorter texts (default: do not). true is longest, false do_not_pad.",
+        option(
+            "Pad shorter texts (default: do not). true is longest, false do_not_pad.",
+            "HOW",
             envvar="BERTCLI_PADDING",
         ),
     ] = None
-    padding_side: Annotated[Side | None, typer.Option(help="Side to pad (default: right).")] = None
+    padding_side: Annotated[Side | None, option("Side to pad (default: right).")] = None
     pad_to_multiple_of: Annotated[int | None, number("Pad to a multiple of N.")] = None
     stride: Annotated[
         int, number("Tokens shared by neighbouring windows (--overflowing).", low=0)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 
 from bertcli.cli.options.completion import complete_device
-from bertcli.cli.options.groups import COMPUTE, OUTPUT, OptionGroup, decimal, flag, number
+from bertcli.cli.options.groups import COMPUTE, OUTPUT, OptionGroup, decimal, flag, number, option
 from bertcli.errors import UsageError
 
 WarmupSteps = Annotated[
@@ -55,17 +55,17 @@ class DeviceOptions(OptionGroup):
 
     device: Annotated[
         str,
-        typer.Option(
-            help="auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one "
-            "GPU per process.",
+        option(
+            "auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one GPU per "
+            "process.",
             envvar="BERTCLI_DEVICE",
-            autocompletion=complete_device,
+            complete=complete_device,
         ),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        typer.Option(
-            help="Compute precision (autocast); weights stay float32. auto: float32.",
+        option(
+            "Compute precision (autocast); weights stay float32. auto: float32.",
             envvar="BERTCLI_DTYPE",
         ),
     ] = "auto"
@@ -91,7 +91,7 @@ class DeviceOptions(OptionGroup):
 
 def extra_option(about: str) -> Any:
     """Return an option that takes NAME=FIELD, see `extra_fields`."""
-    return typer.Option(metavar="NAME=FIELD", help=f"{about}; repeatable.")
+    return option(f"{about}; repeatable.", "NAME=FIELD")
 
 
 def extra_fields(given: Sequence[str] | None) -> dict[str, str]:
