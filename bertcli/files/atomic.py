@@ -33,7 +33,9 @@ from bertcli.files.system_calls import (
 )
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-OLD, GOING = ".old", ".going"  # ends of hidden names: of a folder that is replaced, and removed
+# Ends of hidden names, of a folder that is replaced, and removed: as long as that of one that is
+# made, or a long name would have no room for them.
+OLD, GOING = ".old", ".end"
 Held = TypeVar("Held", IO[bytes], OpenFolder)
 
 
@@ -56,6 +58,8 @@ def whole_file(
     try:
         yield file
         sync(file)
+        if not is_at(place, file):  # taken for left, by a computer that sees no locks of others
+            raise FileNotFoundError(errno.ENOENT, "another process has removed it", str(place))
         if not MOVES_OPEN_FILES:
             file.close()
         move(place, path, mode)  # held until it has its name, so that nobody takes it for left
@@ -73,17 +77,17 @@ def _claimed(path: Path, create: Callable[[Path], Held]) -> tuple[Path, Held]:
     What a killed process left under that name is removed. Where a living one holds it, or nobody
     can tell, the name is one of this process alone.
     """
+    place = making(path)
+    if not _freed(place):
+        place = making_alone(path)
     while True:
-        place = making(path)
-        place = place if _freed(place) else making_alone(path)
-        try:
+        with suppress(FileExistsError):  # another process was quicker
             made = create(place)
-        except FileExistsError:  # another process was quicker
-            continue
-        hold(made, wait=True)
-        if is_at(place, made):  # else another took it for left before it was held
-            return place, made
-        made.close()
+            hold(made, wait=True)
+            if is_at(place, made):  # else another took it for left before it was held
+                return place, made
+            made.close()
+        place = making_alone(path)
 
 
 def _freed(place: Path) -> bool:
@@ -106,7 +110,8 @@ def _freed(place: Path) -> bool:
 def _drop(place: Path, file: IO[bytes]) -> None:
     """Remove a file, if this name is still its own."""
     if not MOVES_OPEN_FILES:
-        file.close()
+        with suppress(OSError):  # of a full disk, which was told already
+            file.close()
     if is_at(place, file):
         place.unlink()
 

@@ -201,9 +201,10 @@ def _mark(path: Path) -> list[int]:
 
 
 def _remembered(path: Path) -> str | None:
-    match _digests().get(os.path.realpath(path)):
-        case [*mark, str(digest)] if mark == _mark(path):
-            return digest
+    with suppress(OSError):  # another process may remove it
+        match _digests().get(os.path.realpath(path)):
+            case [*mark, str(digest)] if mark == _mark(path):
+                return digest
     return None
 
 
@@ -211,8 +212,8 @@ def _remember(path: Path, digest: str) -> None:
     if (file := _digest_file()) is None:
         return
     known = {name: entry for name, entry in _digests().items() if os.path.exists(name)}
-    known[os.path.realpath(path)] = [*_mark(path), digest]
     with suppress(OSError):
+        known[os.path.realpath(path)] = [*_mark(path), digest]
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as out:
             out.write(json.dumps(known).encode())

@@ -65,12 +65,12 @@ def begin(argv: Sequence[str]) -> None:
     """Begin to read the model that this command line ran last, in a thread."""
     if not argv or not HELP.isdisjoint(argv):
         return
-    if (start := expect(argv)) is None:
-        return
-    match start.known.get(start.said):
-        case {"key": str(key), "settings": dict(given)} if _are_settings(given):
-            with suppress(ImportError, BertcliError):
-                start.reading = _reading(key, given)
+    # OSError: a working folder, or an entry, that was removed; RuntimeError: no thread is to be had
+    with suppress(OSError, RuntimeError, ImportError, BertcliError):
+        if start := expect(argv):
+            match start.known.get(start.said):
+                case {"key": str(key), "settings": dict(given)} if _are_settings(given):
+                    start.reading = _reading(key, given)
 
 
 def expect(argv: Sequence[str]) -> EarlyStart | None:

@@ -19,15 +19,15 @@ class ModelImport(Thread):
     def __init__(self, made: CompiledModel, given: Mapping[str, str | int]) -> None:
         super().__init__(daemon=True)  # a process that needs it no more does not wait for it
         self.made, self.given, self.library = made, given, openvino_core()
-        self.failed: RuntimeError | MemoryError | None = None
+        self.failed: RuntimeError | MemoryError | TypeError | None = None
         self.start()
 
     def run(self) -> None:
         """Read it; Python's lock is free meanwhile."""
-        tensor = self.library.Tensor(self.made.blob, shared_memory=True)
         try:
+            tensor = self.library.Tensor(self.made.blob, shared_memory=True)
             self.found = core_for_cpu().import_model(tensor, "CPU", self.given)
-        except (RuntimeError, MemoryError) as failed:
+        except (RuntimeError, MemoryError, TypeError) as failed:  # of a setting that is no UTF-8
             self.failed = failed
 
     def model(self) -> Any:

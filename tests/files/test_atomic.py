@@ -50,6 +50,16 @@ def test_a_file_that_fails_leaves_the_old_one_alone(tmp_path):
     assert (path.read_bytes(), names(tmp_path)) == (b"old", ["a"])
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows removes no open file")
+def test_what_is_no_more_its_own_is_not_given_the_name(tmp_path):
+    """Where locks of another computer are not seen, it takes for left what is being made."""
+    with pytest.raises(FileNotFoundError, match="another process"), whole_file(tmp_path / "a"):
+        (made,) = tmp_path.iterdir()
+        made.unlink()
+        made.write_bytes(b"half")
+    assert ([*tmp_path.iterdir()], made.read_bytes()) == ([made], b"half")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
 def test_a_private_file_is_private_while_it_is_made(tmp_path):
     with whole_file(tmp_path / "a", 0o600):

@@ -1,6 +1,7 @@
 """A process begins with the model that its command ran last; where it was another, all is well."""
 
 import json
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -74,6 +75,7 @@ def test_a_wrong_guess_is_not_used_and_is_the_last_one(cache, expected):
         {"key": "0" * 32, "settings": {}},
         {"key": "KEY", "settings": {"INFERENCE_NUM_THREADS": [1]}},
         {"key": "KEY", "settings": {"no such setting": "x"}},
+        {"key": "KEY", "settings": {"\ud800": "x"}},
         "a folder",
     ],
     ids=lambda content: str(content)[:60],
@@ -103,6 +105,16 @@ def test_a_command_that_fails_or_is_explained_does_so_as_ever(cache, monkeypatch
     monkeypatch.setenv("BERTCLI_CACHE", str(cache))
     monkeypatch.setattr(early_start, "_reading", None)  # would be a TypeError
     begin([*map(str, EMBED), "--help"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows removes no folder that is worked in")
+def test_a_working_folder_that_is_gone_is_told_as_ever(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    begin(["embed", "-m", "."])
+    assert call("embed", "a", "-m", ".").error == "the working folder no longer exists"
 
 
 def test_only_what_decides_the_model_is_compared(monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ from nested_models import inside_a_sentence_model
 from tokenizers_made import roberta, wordpiece_folder
 
 from bertcli.errors import BertcliError
+from bertcli.files.atomic import GOING, OLD
 from bertcli.files.side_files import making
 from bertcli.training.documents import Documents
 from bertcli.training.prepare import Shuffle
@@ -411,7 +412,7 @@ def test_folders_that_are_there(place, tmp_path):
 def test_what_killed_runs_left(place, tmp_path):
     """A corpus half read, a folder half removed, and one that was just to be replaced."""
     out = tmp_path / "a"
-    half, old, going = (making(out).with_suffix(end) for end in (".tmp", ".old", ".going"))
+    half, old, going = (making(out).with_suffix(end) for end in (".tmp", OLD, GOING))
     (half / "spool").mkdir(parents=True)
     (half / "spool" / "documents").write_bytes(b"half")
     going.mkdir()

@@ -159,3 +159,11 @@ def test_a_model_is_not_overwritten(tmp_path, made):
     done = vocab(tmp_path, "--overwrite")
     assert done.error == f"{tmp_path}: holds model.safetensors, which this command does not write"
     assert "already exists" in vocab(made).error
+
+
+def test_a_folder_with_the_longest_name_is_replaced(tmp_path):
+    target = tmp_path / ("a" * 255)
+    for text in ("one", "two", "ten"):
+        assert vocab(target, "--overwrite", stdin=text).code == 0
+        assert [*tmp_path.iterdir()] == [target]
+        assert {*text} <= {token[-1] for token in tokens_of(target)[104:]}
