@@ -2,22 +2,15 @@
 
 from typing import Annotated
 
-import typer
-
 from bertcli.cli.options.common import ConsoleOptions, ReportOutput
-from bertcli.cli.options.groups import OptionGroup, decimal, number
+from bertcli.cli.options.groups import OptionGroup, argument, decimal, number
 
 
 class PairOptions(OptionGroup):
     """The two files, and the tolerance."""
 
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="Vectors: .npy, .npz, .safetensors, .jsonl, .csv, .parquet."
-        ),
-    ]
-    b: Annotated[str, typer.Argument(metavar="B", help="Vectors of the same texts.")]
+    a: Annotated[str, argument("Vectors: .npy, .npz, .safetensors, .jsonl, .csv, .parquet.", "A")]
+    b: Annotated[str, argument("Vectors of the same texts.", "B")]
     tolerance: Annotated[
         float | None,
         decimal("Fail (exit code 1) if a value differs by more.", envvar="BERTCLI_TOLERANCE"),

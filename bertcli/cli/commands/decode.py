@@ -3,10 +3,8 @@
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, TextOutput
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, option
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, option
 from bertcli.cli.options.inputs import (
     Files,
     FilesFrom,
@@ -30,8 +28,7 @@ class IdOptions(OptionGroup):
     PANEL: ClassVar = INPUT
 
     ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ID...", help="Token ids (default: read --input or stdin)."),
+        list[str] | None, argument("Token ids (default: read --input or stdin).", "ID...")
     ] = None
     input: Files = None
     files_from: FilesFrom = None

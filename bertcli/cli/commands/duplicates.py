@@ -4,13 +4,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.commands.corpus_vectors import stored_vectors
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, option, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
 from bertcli.cli.options.inputs import FileFormat, IdField, MaxRecordBytes, TextField
 from bertcli.errors import UsageError, counted
 from bertcli.files.streams import LARGEST_RECORD
@@ -46,7 +44,7 @@ class FileOptions(OptionGroup):
 
     PANEL: ClassVar = INPUT
 
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files of texts.")]
+    files: Annotated[list[str], argument("Files of texts.", "FILE...")]
     vectors: Annotated[
         Path | None, option("Vectors of the texts: read if the file exists, else written.", "FILE")
     ] = None

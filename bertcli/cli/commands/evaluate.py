@@ -3,14 +3,12 @@
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, option, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, option, record
 from bertcli.cli.options.task import CutOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES, ModelFolder
@@ -27,10 +25,7 @@ class JudgedOptions(OptionGroup):
     PANEL: ClassVar = INPUT
 
     file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE", help="Examples, with the fields of train; or --queries and so on."
-        ),
+        str | None, argument("Examples, with the fields of train; or --queries and so on.", "FILE")
     ] = None
     queries: Annotated[str | None, option("Queries with _id and text (BEIR).", "FILE")] = None
     corpus: Annotated[str | None, option("Texts to search, with _id and text.", "FILE")] = None

@@ -6,12 +6,10 @@ from os.path import isdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, Offline, Revision, RowOutput
 from bertcli.cli.options.embed import ComputeType, LayerCombine, LayerList, PoolingMode, layers_in
-from bertcli.cli.options.groups import MODEL, OptionGroup, option
+from bertcli.cli.options.groups import MODEL, OptionGroup, argument, option
 from bertcli.errors import OutputError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
@@ -29,14 +27,13 @@ class StoreOptions(OptionGroup):
 
     action: Annotated[
         Literal["list", "prepare", "clean"],
-        typer.Argument(
-            help="list what is installed, cached or compiled; prepare: compile a model before its "
+        argument(
+            "list what is installed, cached or compiled; prepare: compile a model before its "
             "first use; clean: remove what was compiled."
         ),
     ] = "list"
     model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="The model to prepare: a folder, or a hub id."),
+        str | None, argument("The model to prepare: a folder, or a hub id.", "MODEL")
     ] = None
     revision: Revision = None
     offline: Offline = False

@@ -3,12 +3,19 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ConsoleOptions
-from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, decimal, number, option, record
+from bertcli.cli.options.groups import (
+    MODEL,
+    OUTPUT,
+    OptionGroup,
+    argument,
+    decimal,
+    number,
+    option,
+    record,
+)
 from bertcli.cli.options.training import (
     DeviceOptions,
     MaxGradNorm,
@@ -35,9 +42,7 @@ class JobOptions(OptionGroup):
 
     PANEL: ClassVar = OUTPUT
 
-    data: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Instances written by bertcli pretrain prepare.")
-    ]
+    data: Annotated[Path, argument("Instances written by bertcli pretrain prepare.", "DIR")]
     output: Annotated[Path, run_folder("CKPT")]
 
 

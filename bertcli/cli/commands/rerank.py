@@ -3,13 +3,11 @@
 from contextlib import nullcontext
 from typing import Annotated
 
-import typer
-
 from bertcli.cli.commands.task_run import open_labels, report
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import OptionGroup, number
+from bertcli.cli.options.groups import OptionGroup, argument, number
 from bertcli.cli.options.inputs import TextField, reader_of
 from bertcli.cli.options.task import CutOptions, TaskFileOptions
 from bertcli.files.tables import TableHeader
@@ -19,10 +17,9 @@ from bertcli.records.reader import Reader
 class RankedOptions(OptionGroup):
     """A query, and texts to sort."""
 
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Text to search for.")]
+    query: Annotated[str, argument("Text to search for.", "QUERY")]
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts to sort (default: read --input or stdin)."),
+        list[str] | None, argument("Texts to sort (default: read --input or stdin).", "TEXT...")
     ] = None
     top_k: Annotated[
         int | None, number("Only the N best texts (default: all).", "--top-k", "-k")

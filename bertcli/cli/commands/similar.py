@@ -4,14 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
-
 from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, number, option, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, number, option, record
 from bertcli.cli.options.inputs import (
     Files,
     IdField,
@@ -42,9 +40,9 @@ class QueryOptions(OptionGroup):
 
     queries: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="QUERY...",
-            help="Texts to search for (default: read --input or stdin; on a terminal, a prompt).",
+        argument(
+            "Texts to search for (default: read --input or stdin; on a terminal, a prompt).",
+            "QUERY...",
         ),
     ] = None
     input: Files = None

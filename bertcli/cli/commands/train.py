@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.commands.training_run import train_task
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import empty, truncated
@@ -15,6 +13,7 @@ from bertcli.cli.options.groups import (
     INPUT,
     LAYOUT,
     OptionGroup,
+    argument,
     decimal,
     flag,
     number,
@@ -51,9 +50,8 @@ class TrainJobOptions(OptionGroup):
 
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="Examples: jsonl, csv, tsv or parquet with fields such as text and label.",
+        argument(
+            "Examples: jsonl, csv, tsv or parquet with fields such as text and label.", "FILE"
         ),
     ]
     output: Annotated[Path, run_folder("DIR")]
@@ -90,12 +88,11 @@ class MethodOptions(OptionGroup):
     ] = 0.0
     max_length: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=3,
-            help="Truncate texts to N tokens (default: the model's limit).",
-            rich_help_panel=LAYOUT,
+        number(
+            "Truncate texts to N tokens (default: the model's limit).",
+            low=3,
             envvar="BERTCLI_MAX_LENGTH",
+            panel=LAYOUT,
         ),
     ] = None
 

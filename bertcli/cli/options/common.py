@@ -55,12 +55,13 @@ class ModelOptions(OptionGroup):
 
     model: Annotated[
         str,
-        typer.Option(
+        option(
+            "Folder, or hub id such as bert-base-uncased.",
+            None,
             "--model",
             "-m",
-            help="Folder, or hub id such as bert-base-uncased.",
             envvar="BERTCLI_MODEL",
-            autocompletion=complete_model,
+            complete=complete_model,
         ),
     ] = DEFAULT_MODEL
     revision: Revision = None
@@ -84,11 +85,12 @@ class ModelOptions(OptionGroup):
         return tokenizer
 
 
-_FORMAT = typer.Option(
+_FORMAT = option(
+    "Output format. auto: by the suffix of --output; without one, for people on a terminal, and "
+    "JSONL in a pipe.",
+    None,
     "--format",
     "-f",
-    help="Output format. auto: by the suffix of --output; without one, for people on a "
-    "terminal, and JSONL in a pipe.",
 )
 
 

@@ -2,7 +2,7 @@
 
     class CutOptions(OptionGroup):
         PANEL: ClassVar = LAYOUT         # the heading above these options in --help
-        max_length: Annotated[int | None, typer.Option(help="Tokens of a text.")] = None
+        max_length: Annotated[int | None, number("Tokens of a text.")] = None
 
     def tokenize(cut: CutOptions, messages: ConsoleOptions) -> None: ...
 
@@ -67,9 +67,11 @@ def number(
     high: float | None = None,
     metavar: str = "N",
     envvar: str | None = None,
+    panel: str | None = None,
 ) -> Any:
     """Return an option that takes a number from ``low`` to ``high``."""
-    return typer.Option(*names, metavar=metavar, min=low, max=high, help=about, envvar=envvar)
+    more: dict[str, Any] = {"min": low, "max": high, "rich_help_panel": panel}
+    return typer.Option(*names, metavar=metavar, help=about, envvar=envvar, **more)
 
 
 def decimal(about: str, *, high: float | None = None, envvar: str | None = None) -> Any:
@@ -83,9 +85,18 @@ def option(
     *names: str,
     envvar: str | None = None,
     complete: Callable[..., Any] | None = None,
+    panel: str | None = None,
 ) -> Any:
     """Return an option that takes what ``metavar`` stands for, or one of its choices."""
-    return typer.Option(*names, metavar=metavar, help=about, envvar=envvar, autocompletion=complete)
+    more: dict[str, Any] = {"autocompletion": complete, "rich_help_panel": panel}
+    return typer.Option(*names, metavar=metavar, help=about, envvar=envvar, **more)
+
+
+def argument(
+    about: str, metavar: str | None = None, complete: Callable[..., Any] | None = None
+) -> Any:
+    """Return an argument."""
+    return typer.Argument(metavar=metavar, help=about, autocompletion=complete)
 
 
 def flag(name: str, about: str, *names: str, envvar: str | None = None) -> Any:

@@ -4,11 +4,9 @@ import os
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.completion import complete_field
-from bertcli.cli.options.groups import INPUT, OptionGroup, flag, number, option, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, number, option, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.writers import TENSORS
@@ -25,10 +23,7 @@ def field_option(about: str, envvar: str | None = None) -> Any:
 
 
 # Options that several groups have.
-Texts = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="TEXT...", help="Texts (default: read --input or stdin)."),
-]
+Texts = Annotated[list[str] | None, argument("Texts (default: read --input or stdin).", "TEXT...")]
 FileFormat = Annotated[InputFormat, option("auto: by the suffix.")]
 TextField = Annotated[
     str | None, field_option("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import typer
-
 from bertcli.cli.options.common import ModelOptions
 from bertcli.cli.options.completion import complete_model
-from bertcli.cli.options.groups import OptionGroup, flag, option
+from bertcli.cli.options.groups import OptionGroup, argument, flag, option
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES
@@ -24,11 +22,11 @@ class TargetOptions(OptionGroup):
 
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[MODEL|FILE]",
-            help="Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv "
-            ".parquet (default: --model).",
-            autocompletion=complete_model,
+        argument(
+            "Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv .parquet "
+            "(default: --model).",
+            "[MODEL|FILE]",
+            complete=complete_model,
         ),
     ] = None
 

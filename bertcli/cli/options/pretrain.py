@@ -4,10 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import typer
-
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.groups import INPUT, OUTPUT, OptionGroup, flag, option, record
+from bertcli.cli.options.groups import INPUT, OUTPUT, OptionGroup, argument, flag, option, record
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -33,10 +31,10 @@ class PretrainCorpusOptions(OptionGroup):
 
     corpus: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="CORPUS...",
-            help="Files, folders or quoted globs (default, and -: stdin). .gz and .zst are "
+        argument(
+            "Files, folders or quoted globs (default, and -: stdin). .gz and .zst are "
             "decompressed.",
+            "CORPUS...",
         ),
     ] = None
     input_format: Annotated[

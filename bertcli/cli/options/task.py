@@ -3,11 +3,9 @@
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
-import typer
-
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ParseSpecial
-from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, number, option
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, argument, number, option
 from bertcli.cli.options.inputs import (
     Encoding,
     EncodingErrors,
@@ -104,13 +102,11 @@ class QuestionOptions(OptionGroup):
     ] = None
     context: Annotated[str | None, option("Context for every question.", "TEXT")] = None
     question_field: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Column or key of the question.", rich_help_panel=INPUT),
+        str, option("Column or key of the question.", "NAME", panel=INPUT)
     ] = "question"
-    context_field: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Column or key of the context.", rich_help_panel=INPUT),
-    ] = "context"
+    context_field: Annotated[str, option("Column or key of the context.", "NAME", panel=INPUT)] = (
+        "context"
+    )
 
     @property
     def both(self) -> bool:
@@ -149,10 +145,7 @@ class ChoiceOptions(OptionGroup):
 
     texts: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PROMPT CHOICE...",
-            help="A prompt and its choices (default: read --input or stdin).",
-        ),
+        argument("A prompt and its choices (default: read --input or stdin).", "PROMPT CHOICE..."),
     ] = None
     prompt_field: Annotated[str, option("Column or key of the prompt.", "NAME")] = "prompt"
     choices_field: Annotated[str, option("Column or key of the list of choices.", "NAME")] = (

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import typer
-
 from bertcli.cli.options.completion import complete_device
 from bertcli.cli.options.groups import COMPUTE, OUTPUT, OptionGroup, decimal, flag, number, option
 from bertcli.errors import UsageError
@@ -28,7 +26,7 @@ Seed = Annotated[
 def run_folder(metavar: str) -> Any:
     """Return the option of the folder of a run."""
     about = "Folder for the model, checkpoints and log."
-    return typer.Option("--output", "-o", metavar=metavar, help=about, rich_help_panel=OUTPUT)
+    return option(about, metavar, "--output", "-o", panel=OUTPUT)
 
 
 class SavingOptions(OptionGroup):
