@@ -54,6 +54,7 @@ RESULT = (  # files of a result, of whatever method
 )
 MODULE = re.compile(r"\d+_[A-Z]\w*")  # folders of a result
 MAKING, GOING = ".making-", ".going-"
+BEFORE = ".best-"  # and a step: the best weights that the last checkpoint speaks of
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,17 @@ class Checkpoints:
     def _of_a_run(self) -> bool:
         return (self.folder / LOG).exists() or bool(self.steps())
 
-    def sweep(self) -> None:
-        """Remove what a killed run left half written or half removed."""
+    def sweep(self, best: int | None) -> None:
+        """Remove what a killed run left half written or half removed.
+
+        ``best`` is the step of the best weights when the run was saved, which come back.
+        """
         restore(self.folder / f"{MAKING}{BEST}", self.best)
+        before = self.folder / f"{BEFORE}{best}"
+        if before.exists():
+            if self.best.exists():
+                self._remove(self.best)
+            move(before, self.best)
         for path in self.folder.glob(".*"):
             if path.name.startswith((MAKING, GOING, ".saving-")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -158,11 +167,16 @@ class Checkpoints:
         """The folder of the weights that are best so far."""
         return self.folder / BEST
 
-    def write_best(self, fill: Callable[[Path], None]) -> None:
-        """Replace the best weights by those that `fill` writes to a folder."""
-        making = self.folder / f"{MAKING}{BEST}"
+    def write_best(self, fill: Callable[[Path], None], last: int | None) -> None:
+        """Replace the best weights by those that `fill` writes to a folder.
+
+        Those of the step ``last``, which the last checkpoint speaks of, are kept until the next.
+        """
+        making, before = self.folder / f"{MAKING}{BEST}", self.folder / f"{BEFORE}{last}"
         with self.explained(f"{BEST} cannot be written"), scratch_folder(making):
             fill(making)
+            if last is not None and self.best.exists() and not before.exists():
+                move(self.best, before)
             put_folder(making, self.best)
 
     def clear(self) -> None:
@@ -190,6 +204,8 @@ class Checkpoints:
             put_files(making, self.folder, last="config.json")
 
     def _drop(self) -> None:
+        for path in self.folder.glob(f"{BEFORE}*"):
+            self._remove(path)
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 

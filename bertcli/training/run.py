@@ -162,7 +162,7 @@ class TrainingRun:
                 output.rmdir()
             raise
         with self.checkpoints.explained("cannot be written"):
-            self.checkpoints.sweep()
+            self.checkpoints.sweep(self.state.best.get("step"))
             if not self.state.step:
                 self.checkpoints.clear()
             self.task.keep(output)
@@ -226,7 +226,8 @@ class TrainingRun:
             return
         self.best, self.waited = {"step": step, **found}, 0
         if self.ranks.first:
-            self.checkpoints.write_best(lambda folder: self.task.put(folder, self.training.model))
+            put, model = self.task.put, self.training.model
+            self.checkpoints.write_best(lambda to: put(to, model), self.state.best.get("step"))
 
     def _save(self, step: int, log: Log | None, window: LogWindow) -> Event:
         target = self.checkpoints.path(step)
@@ -234,7 +235,7 @@ class TrainingRun:
             training = self.training
             with self.checkpoints.explained(f"{LOG} cannot be written"):
                 size = log.sync()
-            state = State(
+            self.state = State(
                 step=step,
                 updates=training.updates,
                 log_bytes=size,
@@ -245,7 +246,7 @@ class TrainingRun:
                 best=self.best,
                 waited=self.waited,
             )
-            self.checkpoints.write(state, self._fill)
+            self.checkpoints.write(self.state, self._fill)
         return Event("checkpoint", step, {"path": str(target)})
 
     def _fill(self, folder: Path) -> None:

@@ -77,7 +77,7 @@ def test_every_line_is_a_place_to_be_killed(tmp_path):
     assert len(states) > 6
     for state in states:
         found = Checkpoints(state, keep=2)
-        found.sweep()
+        found.sweep(None)
         assert not list(state.glob(".*"))
         assert found.steps()[-1] in (2, 3) and 2 in found.steps()
         for step in found.steps():

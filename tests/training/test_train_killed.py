@@ -12,6 +12,9 @@ from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
 from torchrun import two_processes
 
+from bertcli.training.label_objective import LabelObjective
+from bertcli.training.loop import Training
+
 TINY = PACKAGE / "samples" / "tiny-bert"
 STEPS = 6
 CLOCKS = ("log.jsonl", "training_state.json")
@@ -63,6 +66,34 @@ def test_best_weights_that_a_kill_left_under_another_name(tmp_path):
     (out / "model.safetensors").unlink()
     assert call(*argv(file, TINY, "--full", out)).code == 0
     assert result(out) == whole
+
+
+def test_the_best_weights_are_those_of_the_step_that_is_told(tmp_path, monkeypatch):
+    """Killed behind better ones, and resumed so that these are never found again."""
+    file, out = written(tmp_path / "reviews.jsonl", reviews(40)), tmp_path / "out"
+    losses, step = {2: 0.5, 4: 0.4, 6: 0.9}, Training.step
+    at = 0
+
+    def counted(self, number):
+        nonlocal at
+        at = number + 1
+        if at == killed:
+            raise KeyboardInterrupt
+        return step(self, number)
+
+    monkeypatch.setattr(Training, "step", counted)
+    monkeypatch.setattr(LabelObjective, "evaluate", lambda *given: {"eval_loss": losses[at]})
+    killed = 5
+    argument = argv(file, TINY, "--full", out, "--save-every", 3, "--keep", 9)
+    assert call(*argument).code == 130
+    killed = None
+    assert call(*argument, "--eval-every", 6).code == 0
+    assert json.loads((out / "manifest.json").read_text())["metrics"]["step"] == 2
+    every = argv(file, TINY, "--full", tmp_path / "every", "--keep", 9)
+    assert call(*every).code == 0
+    weights = (tmp_path / "every" / "checkpoint-2" / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == weights
+    assert not list(out.glob(".*"))
 
 
 @pytest.mark.parametrize("methods", [("--frozen", "--full"), ("--full", "--frozen")])
