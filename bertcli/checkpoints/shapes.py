@@ -125,7 +125,6 @@ def _layer(config: BertConfig, layer: int) -> Named:
 
 
 def _norms(config: BertConfig, layer: int) -> Iterator[str]:
-    """Yield the norms of a layer."""
     if not config.structure.norm_first:
         yield from ("attention.output.LayerNorm", "output.LayerNorm")
         return

@@ -53,7 +53,6 @@ class TensorReader:
         return tensor.T if transposed(stored.name) else tensor
 
     def _view(self, stored: StoredTensor) -> Tensor:
-        """Return a view of the mapped file."""
         dtype = DTYPES.get(stored.dtype)
         if dtype is None:
             raise ModelError(f"{stored.file}: {stored.name} has the unsupported {stored.dtype}")

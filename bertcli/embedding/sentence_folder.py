@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertcli.checkpoints.scan import SentenceModule, find_weights
-from bertcli.embedding.sentence_config import CONFIG, OURS
+from bertcli.checkpoints.scan import find_weights
+from bertcli.embedding.sentence_config import CONFIG, OURS, Sentence
 from bertcli.embedding.sentence_modules import Dense
 
 IDENTITY = "torch.nn.modules.linear.Identity"
@@ -26,10 +26,7 @@ class SentenceParts:
     normalize: bool
     max_length: int
     width: int  # of a state
-    lower_case: bool = False
-    include_prompt: bool = True
-    of_tokens: tuple[SentenceModule, ...] = ()  # those of another folder, which are copied
-    of_texts: tuple[SentenceModule, ...] = ()
+    sentence: Sentence  # of another folder, whose further modules are copied
 
 
 def write_sentence_parts(
@@ -39,8 +36,9 @@ def write_sentence_parts(
 
     Prompts and further modules are those of ``base``.
     """
-    kinds = [one.kind for one in parts.of_tokens] + ["Pooling"]
-    kinds += [one.kind for one in parts.of_texts] + ["Normalize"] * parts.normalize
+    sentence = parts.sentence
+    kinds = [one.kind for one in sentence.of_tokens] + ["Pooling"]
+    kinds += [one.kind for one in sentence.of_texts] + ["Normalize"] * parts.normalize
     kinds = ["Transformer", *kinds, *(["Dense"] if layer else [])]
     places = [f"{at}_{kind}" if at else "" for at, kind in enumerate(kinds)]
     modules = [
@@ -50,18 +48,18 @@ def write_sentence_parts(
     for place in places[1:]:
         (folder / place).mkdir()
     _put(folder / "modules.json", modules)
-    pooling = 1 + len(parts.of_tokens)
-    before = zip(parts.of_tokens, places[1:pooling], strict=True)
-    behind = zip(parts.of_texts, places[pooling + 1 :], strict=False)
+    pooling = 1 + len(sentence.of_tokens)
+    before = zip(sentence.of_tokens, places[1:pooling], strict=True)
+    behind = zip(sentence.of_texts, places[pooling + 1 :], strict=False)
     for module, place in (*before, *behind):
         _copy(base / module.path, folder / place)
     if parts.normalize:
-        _put(folder / places[pooling + len(parts.of_texts) + 1] / "config.json", {})
-    limits = {"max_seq_length": parts.max_length, "do_lower_case": parts.lower_case}
+        _put(folder / places[pooling + len(sentence.of_texts) + 1] / "config.json", {})
+    limits = {"max_seq_length": parts.max_length, "do_lower_case": sentence.lower_case}
     _put(folder / "sentence_bert_config.json", limits)
     pooled: dict[str, Any] = {"word_embedding_dimension": parts.width}
     pooled |= {key: mode in parts.modes for key, mode in OURS.items()}
-    pooled["include_prompt"] = parts.include_prompt
+    pooled["include_prompt"] = sentence.include_prompt
     _put(folder / places[pooling] / "config.json", pooled)
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)

@@ -104,10 +104,7 @@ DEBERTA_V2 = Family(
         ("encoder.rel_embeddings", "encoder.relative_attention_bias.table"),
         ("encoder.LayerNorm", "encoder.relative_attention_bias.LayerNorm"),
     ),
-    heads={
-        "BertForSequenceClassification": TEXT_HEAD,
-        "BertForMultipleChoice": TEXT_HEAD,
-    },
+    heads={"BertForSequenceClassification": TEXT_HEAD, "BertForMultipleChoice": TEXT_HEAD},
     older=(
         ("lm_predictions.lm_head.dense", "cls.predictions.transform.dense"),
         ("lm_predictions.lm_head.LayerNorm", "cls.predictions.transform.LayerNorm"),

@@ -75,7 +75,6 @@ def _measure(found: AttentionMaps) -> _Grid:
 
 
 def _width(text: str, size: float) -> float:
-    """Return the width of a text of this size."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 

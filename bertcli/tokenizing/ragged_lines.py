@@ -132,5 +132,4 @@ class RaggedLines:
 
 
 def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return rows as objects of JSON."""
     return to_lines(rows).encode().split(b"\n")[:-1]

@@ -143,16 +143,13 @@ class FrozenTask(FineTuningTask):
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
-        embedder, sentence = self.made.embedder, self.made.embedder.sentence
+        embedder = self.made.embedder
         parts = SentenceParts(
             embedder.options.modes,
             bool(embedder.options.normalize),
             embedder.max_length,
             embedder.state_width,
-            sentence.lower_case,
-            sentence.include_prompt,
-            sentence.of_tokens,
-            sentence.of_texts,
+            embedder.sentence,
         )
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)

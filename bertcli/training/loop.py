@@ -181,7 +181,6 @@ class Training:
             return self.objective.joined(self.model, StepParts(found, own), seeds, ranks)
 
     def _seed(self, number: int, part: int) -> int:
-        """Return the random seed of a part of a step."""
         mixed = self.options.seed
         for value in (number, self.ranks.index, part):
             mixed = (mixed * 6364136223846793005 + value + 1442695040888963407) % 2**63

@@ -194,8 +194,8 @@ class PairTask(FineTuningTask):
         refuse_unfit(bert, start.config, tokenizer)
         limit = token_limit(start.config, tokenizer, job.max_length, sentence.max_length)
         chosen = settled(EmbedOptions(), sentence)
-        width, said = start.config.hidden_size, (sentence.lower_case, sentence.include_prompt)
-        parts = SentenceParts(chosen.modes, bool(chosen.normalize), limit, width, *said)
+        width, normalize = start.config.hidden_size, bool(chosen.normalize)
+        parts = SentenceParts(chosen.modes, normalize, limit, width, sentence)
         data, numbers, tally = _tokenized(texts, tokenizer, sentence, limit)
         scores = None if texts.examples.form == CONTRAST else texts.targets
         objective = PairObjective(

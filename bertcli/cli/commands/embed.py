@@ -177,7 +177,6 @@ def _job(
     form: str,
     pool: Pool,
 ) -> ShardJob:
-    """Return the job of a worker."""
     from bertcli.ray.jobs import EmbedJob
 
     return record(
@@ -296,7 +295,6 @@ def _to_stream(
 
 
 def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:
-    """Report warnings and counts of the run."""
     if embedder.options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
         if not embedder.options.several:

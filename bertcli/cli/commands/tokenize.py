@@ -114,7 +114,6 @@ def _job(
     form: str,
     pool: Pool,
 ) -> ShardJob:
-    """Return the job of a worker."""
     from bertcli.ray.jobs import TokenizeJob
 
     if fields.ragged:
@@ -256,7 +255,6 @@ def _screen() -> Any:
 
 
 def _report(run: TokenizeRun, console: Console) -> None:
-    """Report warnings and counts of the run."""
     tally = run.tally
     if run.layout.truncation == "do_not_truncate":
         console.warn(too_long(tally, run.tokenizer.limit))
