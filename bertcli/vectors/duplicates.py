@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,8 +53,8 @@ class Duplicates:
 
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
-        with TemporaryDirectory() as folder:
-            found = put_aside(self._units(), Path(folder, "vectors"))
+        with TemporaryFile() as file:  # without a name: a kill leaves nothing
+            found = put_aside(self._units(), file)
             vectors = np.zeros((0, 1), np.float32) if found is None else found
             self.records = len(vectors)
             components = Components(vectors, self.threshold)

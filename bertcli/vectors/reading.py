@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,14 +70,14 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
             )
 
 
-def put_aside(blocks: Iterable[Array], place: Path) -> Array | None:
+def put_aside(blocks: Iterable[Array], file: IO[bytes]) -> Array | None:
     """Write vectors to a file, in float32, where they can be read in any order; None for none."""
     count, shape = 0, ()
-    with open(place, "wb") as file:
-        for block in blocks:
-            count, shape = count + len(block), block.shape[1:]
-            file.write(block.astype(np.float32, copy=False).tobytes())
-    return np.memmap(place, np.float32, "r", shape=(count, *shape)) if count else None
+    for block in blocks:
+        count, shape = count + len(block), block.shape[1:]
+        file.write(block.astype(np.float32, copy=False).tobytes())
+    file.flush()
+    return np.memmap(file, np.float32, "r", shape=(count, *shape)) if count else None
 
 
 def manifest_of(path: str) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 
 import numpy as np
 
@@ -54,10 +54,10 @@ class KnownVectors:
             known.without_digests = there and not (index.exists() and not index.stat().st_size)
             yield known
             return
-        with TemporaryDirectory() as folder:
+        with TemporaryFile() as file:  # without a name: a kill leaves nothing
             blocks = floats(str(files.output), nothing.shape[-1])
             fit = (block for block in blocks if block.shape[1:] == nothing.shape[1:])
-            vectors = put_aside(fit, Path(folder, "vectors"))
+            vectors = put_aside(fit, file)
             if vectors is None:  # of another width
                 yield cls({}, nothing, digests)
                 return

@@ -1,6 +1,8 @@
 """`embed --update`: only changes are embedded, and the bytes are those of a run from nothing."""
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,9 @@ from front import bad, call, good, left_in
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.models.config import BertConfig
+from bertcli.vectors.duplicates import Duplicates
 from bertcli.vectors.fingerprint import numbers_of
+from bertcli.vectors.update import KnownVectors
 
 TINY = str(Path(__file__).parents[2] / "samples" / "tiny-bert")
 OLD = ["one", "two", "The cat sat.", "", "one", "three " * 9]
@@ -48,6 +52,27 @@ def folders(tmp_path):
     for name in ("new", "old"):
         (tmp_path / name).mkdir()
     return tmp_path / "old", tmp_path / "new"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows gives every file a name")
+@pytest.mark.parametrize("command", ["embed", "duplicates"])
+def test_a_kill_leaves_no_vectors_among_temporary_files(tmp_path, monkeypatch, command):
+    (place := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    texts, out, seen = put(tmp_path / "in.jsonl", NEW), tmp_path / "v.npy", []
+    embed = (*SET, "-i", texts, "-o", out, "--update")
+    good(*embed)
+    put(texts, OLD)
+
+    def look(*given):
+        seen.append([path for path in place.rglob("*") if path.is_file()])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KnownVectors, "windows", look)
+    monkeypatch.setattr(Duplicates, "_group", look)
+    search = ("duplicates", "-q", "-m", TINY, put(tmp_path / "same.jsonl", ["one", "one"]))
+    found = call(*(embed if command == "embed" else (*search, "--vectors", tmp_path / "s.npy")))
+    assert (found.code, seen) == (130, [[]])
 
 
 @pytest.mark.parametrize("form", FORMS)
