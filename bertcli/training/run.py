@@ -21,6 +21,7 @@ from torch import nn
 
 from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
 from bertcli.files.lock import locked
+from bertcli.files.system_calls import sync_folder
 from bertcli.files.typed_json import as_json
 from bertcli.plots.drawing import require_matplotlib
 from bertcli.training.checkpoints import Checkpoints, State, put_moments, read_moments, read_state
@@ -155,6 +156,7 @@ class TrainingRun:
         output = self.checkpoints.folder
         with self.checkpoints.explained("cannot be written"):
             output.mkdir(exist_ok=True)
+            sync_folder(output.parent)
         try:
             stack.enter_context(locked(output / ".lock", output))
         except OutputError:

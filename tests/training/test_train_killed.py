@@ -49,6 +49,22 @@ def test_killed_at_random_instants(method, forked, tmp_path):
     forked.check(lambda out: argv(file, TINY, method, out), result, tmp_path, kills=20)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows syncs no folder")
+def test_all_names_are_on_the_disk_before_a_checkpoint_is_told_of(tmp_path, monkeypatch):
+    """For a power cut: those of the output folder, its modules and all files in them."""
+    file, out, synced = written(tmp_path / "r.jsonl", reviews(40)), tmp_path / "out", set()
+    fsync = os.fsync
+
+    def note(file):
+        fsync(file)
+        synced.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    assert call(*argv(file, TINY, "--frozen", out)).code == 0
+    left = [path for path in (tmp_path, out, *out.rglob("*")) if path.stat().st_ino not in synced]
+    assert not left
+
+
 def test_vectors_half_written(tmp_path):
     """A run that was killed while it wrote its vectors leaves nothing of them."""
     file, out = written(tmp_path / "reviews.jsonl", reviews(40)), tmp_path / "out"
