@@ -98,7 +98,10 @@ def leave(code: int) -> NoReturn:
     anyway; threads that are at work in a library meanwhile may end in its abort. What Python runs
     or waits for at its end, it still does.
     """
-    if sum(not thread.daemon for thread in threading.enumerate()) == 1:
+    waited = [
+        one for one in threading.enumerate() if not one.daemon and getattr(one, "needed", True)
+    ]
+    if len(waited) == 1:
         atexit._run_exitfuncs()
         with suppress(OSError, ValueError):  # then Python itself tells of a stdout that is full
             if sys.stdout is not None:

@@ -174,7 +174,8 @@ def _only_one(folder: Path | None) -> Iterator[None]:
     if folder:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-    with waiting(folder / "making.lock") if folder and folder.is_dir() else nullcontext():
+    there = folder and os.path.isdir(folder)  # False for what no system takes as a name
+    with waiting(folder / "making.lock") if folder and there else nullcontext():
         yield
 
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 MOST = 64  # command lines that are remembered, the last ones
 HELP = frozenset(("-h", "--help"))
 SHORT = {"-m": "--model"}
-DECIDING = (  # options that decide which compiled model is run
-    *("--model", "--revision", "--backend", "--device", "--dtype", "--threads", "--pooling"),
-    *("--token-vectors", "--word-vectors", "--sparse", "--layers", "--layer-combine"),
-)
-VARIABLES = ("BERTCLI_MODEL", "BERTCLI_REVISION")  # so do these
+SAID = ("model", "revision", "backend", "device", "dtype", "threads", "pooling")
+VARIABLES = {f"--{name}": f"BERTCLI_{name.upper()}" for name in SAID}
+FLAGS = frozenset(("--token-vectors", "--sparse"))
+# Options that decide which compiled model is run; the environment may give the first ones.
+DECIDING = (*VARIABLES, *FLAGS, "--word-vectors", "--layers", "--layer-combine")
 Settings = Mapping[str, str | int]
 
 
@@ -123,13 +123,14 @@ def deciding(argv: Sequence[str]) -> str:
     >>> deciding(["embed", "some text", "-m", "bert-base-uncased", "--dtype=int8", "-o", "x.npy"])
     'embed --dtype=int8 --model=bert-base-uncased'
     """
-    found = []
+    found = {name: os.environ.get(variable, "") for name, variable in VARIABLES.items()}
     for word, after in pairwise([*argv[1:], ""]):
         name, equals, value = word.partition("=")
         if word[:2] in SHORT and word[2:]:
             name, equals, value = word[:2], "=", word[2:]
         name, value = SHORT.get(name, name), value if equals else after
         if name in DECIDING:
-            found.append(f"{name}={os.path.abspath(value) if os.path.exists(value) else value}")
-    found += [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
-    return " ".join([argv[0], *sorted(found)])
+            found[name] = "yes" if name in FLAGS else value
+    if os.path.exists(found["--model"]):
+        found["--model"] = os.path.abspath(found["--model"])
+    return " ".join([argv[0], *sorted(f"{name}={value}" for name, value in found.items() if value)])

@@ -13,11 +13,14 @@ from bertcli.inference.openvino import core_for_cpu, openvino_core
 class ModelImport(Thread):
     """OpenVINO reads a compiled model, ``made``.
 
-    Raises OpenvinoError where OpenVINO is not installed, or cannot be imported.
+    Raises OpenvinoError where OpenVINO is not installed, or cannot be imported. It is no daemon:
+    where Python takes its threads apart below a library, that crashes.
     """
 
+    needed = False  # a process that ends at once does not wait for it
+
     def __init__(self, made: CompiledModel, given: Mapping[str, str | int]) -> None:
-        super().__init__(daemon=True)  # a process that needs it no more does not wait for it
+        super().__init__()
         self.made, self.given, self.library = made, given, openvino_core()
         self.failed: RuntimeError | MemoryError | TypeError | None = None
         self.start()

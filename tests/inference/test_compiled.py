@@ -384,6 +384,13 @@ def test_where_nothing_can_be_written_it_is_compiled_in_memory(tmp_path, cache):
         assert f"warning: the compiled model cannot be kept in {place}: Not a directory" in done.err
 
 
+def test_a_cache_whose_name_no_system_takes_is_a_warning(cache):
+    expected = good(*EMBED, BERTCLI_CACHE=cache)
+    done = call("embed", *EMBED[2:], BERTCLI_CACHE="a" * 300)
+    assert (done.code, done.stdout) == (0, expected.stdout)
+    assert "warning: the compiled model cannot be kept in aaa" in done.err
+
+
 def test_what_cannot_be_kept_is_not_prepared(tmp_path):
     (tmp_path / "file").write_text("")
     done = call("models", "prepare", TINY, BERTCLI_CACHE=str(tmp_path / "file"))

@@ -2,10 +2,12 @@
 
 import json
 import os
+import sys
 from importlib.util import find_spec
+from subprocess import run
 
 import pytest
-from front import PACKAGE, call, good, process
+from front import PACKAGE, call, environment, good, process
 
 from bertcli.inference import compiled, early_start
 from bertcli.inference.cache_folder import STARTS
@@ -29,14 +31,16 @@ def cache(tmp_path_factory):
 
 
 def test_what_is_prepared_is_what_its_command_begins_with(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERTCLI_CACHE", str(tmp_path))
+    env = {"BERTCLI_CACHE": str(tmp_path), "BERTCLI_BACKEND": "auto"}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
     for given in ([], ["--pooling", "cls", "--layers=-2"]):
-        assert call("models", "-q", "prepare", TINY, *given).code == 0
+        assert call("models", "-q", "prepare", TINY, *given, **env).code == 0
         argv = ["embed", "-q", "I love NLP!", "-m", str(TINY), *reversed(given[2:]), *given[:2]]
         begin(argv)
         with monkeypatch.context() as patch:
             patch.setattr(compiled, "cached", None)  # would be a TypeError: it is read already
-            good(*argv)
+            good(*argv, **env)
 
 
 @pytest.fixture
@@ -129,5 +133,23 @@ def test_only_what_decides_the_model_is_compared(monkeypatch, tmp_path):
     assert len({deciding(argv) for argv in same}) == 1
     others = [["similar", "-m", "model"], ["embed"], [*same[0], "--dtype", "int8"]]
     assert len({deciding(argv) for argv in [same[0], *others]}) == 4
-    monkeypatch.setenv("BERTCLI_MODEL", "model")
-    assert deciding(["embed"]) != deciding(["embed", "-m", "model"])
+    flags = [["embed", "--token-vectors", text, "-m", "model"] for text in "ab"]
+    assert deciding(flags[0]) == deciding(flags[1]) != deciding(same[0])
+
+
+def test_the_environment_decides_what_no_option_does(monkeypatch):
+    alone = deciding(["embed", "a"])
+    for name, value in (("model", "x"), ("backend", "torch"), ("device", "cpu"), ("threads", "1")):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"BERTCLI_{name.upper()}", value)
+            assert deciding(["embed", "a"]) == deciding(["embed", f"--{name}={value}"]) != alone
+            assert deciding(["embed", f"--{name}", "b"]) == f"embed --{name}=b"
+
+
+def test_python_ends_as_ever_while_a_model_is_read(cache):
+    argv = [*map(str, EMBED)]
+    code = f"from bertcli.inference import early_start; early_start.begin({argv}); "
+    code += "assert early_start._start.reading; raise SystemExit(3)"
+    env = environment({"BERTCLI_CACHE": str(cache)})
+    done = run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
