@@ -71,14 +71,16 @@ def run() -> NoReturn:
         from bertcli.inference.early_start import begin
 
         begin(sys.argv[1:])
+        if caught:  # in what it makes nothing of, where it cannot be had
+            raise KeyboardInterrupt
         from bertcli.cli.app import main
 
         code = main()
     except KeyboardInterrupt:
         pass
-    except (RuntimeError, SystemError, TypeError, ValueError):
+    except (AttributeError, ImportError, RuntimeError, SystemError, TypeError, ValueError):
         if not caught:
-            raise  # else it is what C code made of the interrupt, as torch's does
+            raise  # else it is what C code made of the interrupt, as torch's and NumPy's does
     undo()  # there is nothing left to tidy up
     try:
         sys.stderr.flush()

@@ -427,26 +427,36 @@ def test_a_run_that_succeeded_ends_at_once(code, daemon, said):
 
 TURNED = """
 import signal
-import bertcli.cli.app
+import bertcli.cli.app, bertcli.inference.early_start
 from bertcli.__main__ import run
 
-def main():
+def turned(*given):
     try:
         signal.raise_signal(signal.{name})
     except KeyboardInterrupt:
-        raise ValueError("could not determine the shape") from None
+        raise {kind}("could not determine the shape") from None
 
-bertcli.cli.app.main = main
+{place} = turned
 run()
 """
 
 
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
-def test_a_signal_that_c_code_makes_another_exception_of(name, code):
-    """As torch's does of an interrupt while it looks at what it was given."""
-    script = TURNED.format(name=name)
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        *(("bertcli.cli.app.main", kind) for kind in ("ValueError", "ImportError")),
+        ("bertcli.inference.early_start.expect", "ImportError"),
+    ],
+)
+def test_a_signal_that_c_code_makes_another_exception_of(name, code, place, kind):
+    """As torch's does of an interrupt while it looks at what it was given, and NumPy's import."""
+    script = TURNED.format(name=name, place=place, kind=kind)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, env=environment(), timeout=DEADLINE / 2
+        [sys.executable, "-c", script, "embed", "a"],
+        capture_output=True,
+        env=environment(),
+        timeout=DEADLINE / 2,
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
