@@ -52,7 +52,7 @@ RESULT = (  # files of a result, of whatever method
     *("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT),
     *(*TOKENIZER_FILES, PROMPTS),
 )
-MODULE = re.compile(r"\d+_[A-Z]\w*")  # folders of a result
+MODULE = re.compile(r"[1-9]\d?_[A-Z]\w*")  # folders of a result, and not a year of a user
 MAKING, GOING = ".making-", ".going-"
 BEFORE = ".best-"  # and a step: the best weights that the last checkpoint speaks of
 

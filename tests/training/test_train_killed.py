@@ -123,12 +123,14 @@ def test_overwriting_a_run_of_another_method(methods, tmp_path):
     assert call(*argv(file, TINY, methods[0], out)).code == 0
     (out / "spm.model").write_bytes(b"of another model")
     (out / "notes.txt").write_text("the user's")
+    (out / "2026_Reports").mkdir()
     over = [word for word in argv(file, TINY, methods[1], out, "--overwrite") if word != "--resume"]
     assert call(*over).code == 0
     assert call(*argv(file, TINY, methods[1], fresh)).code == 0
     found, (_, _, kept, _) = result(out), result(fresh)
     assert set(found[0]) == {*result(fresh)[0], "notes.txt"}
     assert found[2] == {**kept, "notes.txt": b"the user's"}
+    (out / "2026_Reports").rmdir()  # the user's too
     assert {path.name for path in out.iterdir() if path.is_dir()} == {
         path.name for path in fresh.iterdir() if path.is_dir()
     }
