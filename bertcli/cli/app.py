@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import pairwise
@@ -222,7 +221,7 @@ def explained(wrong: Any) -> tuple[str, str]:
         return f"no such option: {wrong.option_name}", _meant(near, path, "options")
     if named := COMMAND.match(text):
         commands = getattr(wrong.ctx.command, "commands", ())
-        near = get_close_matches(named[1], commands)
+        near = _near(named[1], commands)
         return f"no such command: {named[1]}", _meant(near, path, "commands")
     param = getattr(wrong, "param", None)
     choices = getattr(getattr(param, "type", None), "choices", ())
@@ -238,9 +237,16 @@ def explained(wrong: Any) -> tuple[str, str]:
     return text[:1].lower() + text[1:].rstrip("."), f"see {path} --help"
 
 
+def _near(word: str, names: Sequence[str]) -> list[str]:
+    """Return the names that are most like a word, the best first."""
+    from difflib import get_close_matches  # only what is wrong needs it
+
+    return get_close_matches(word, names)
+
+
 def _alike(wrong: str, name: str) -> bool:
     """Tell whether two options are alike without their dashes, which all of them share."""
-    return bool(get_close_matches(wrong.lstrip("-"), [name.lstrip("-")]))
+    return bool(_near(wrong.lstrip("-"), [name.lstrip("-")]))
 
 
 def _name(param: Any) -> str:
@@ -253,7 +259,7 @@ def _name(param: Any) -> str:
 def _no_choice(value: str, param: Any, choices: Sequence[str]) -> tuple[str, str]:
     if param.name == "format":
         return f"this command cannot write {value}", f"--format can be: {', '.join(choices)}"
-    near = get_close_matches(value, choices, 1)
+    near = _near(value, choices)
     meant = f"did you mean {near[0]}? " if near else ""
     return f"invalid value for {_name(param)}: {value}", f"{meant}choices: {', '.join(choices)}"
 

@@ -17,10 +17,8 @@ import re
 
 REPLACEMENT = "\ufffd"
 # Unicode Technical Standard 51, ED-14a: a black flag, the tags of a region, the end of the tags.
-_FLAG = re.compile("(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)")
-_HIDES = re.compile(
-    "[\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"  # of the format characters
-)
+_FLAG = "(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)"
+_HIDES = "[\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"  # format characters
 _NO_TEXT = ("Cc", "Cn", "Cs", "Zl", "Zp")  # general categories
 _PICTURES = range(0x1F000, 0x1FC00)  # blocks of symbols and pictographs; none is a noncharacter
 
@@ -29,7 +27,7 @@ def printable(text: str) -> str:
     """Return a text without what would steer a terminal or deceive a reader."""
     if text.isprintable():
         return text
-    parts = _FLAG.split(text)
+    parts = re.split(_FLAG, text)
     return "".join(part if at % 2 else _filtered(part) for at, part in enumerate(parts))
 
 
@@ -40,4 +38,4 @@ def _filtered(text: str) -> str:
         REPLACEMENT if category(one) in _NO_TEXT and ord(one) not in _PICTURES else one
         for one in text
     )
-    return _HIDES.sub(REPLACEMENT, "".join(shown))
+    return re.sub(_HIDES, REPLACEMENT, "".join(shown))

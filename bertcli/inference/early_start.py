@@ -16,7 +16,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,14 +38,15 @@ DECIDING = (*VARIABLES, *FLAGS, "--word-vectors", "--layers", "--layer-combine")
 Settings = Mapping[str, str | int]
 
 
-@dataclass
 class EarlyStart:
-    """What the process of a command began, and what it tells the next one."""
+    """What the process of a command began, and what it tells the next one.
 
-    said: str  # what of the command line decides the model
-    file: Path
-    known: dict[str, Any]  # what command lines ran last
-    reading: ModelImport | None = None
+    ``said`` is what of the command line decides the model, ``known`` what such lines ran last.
+    """
+
+    def __init__(self, said: str, file: Path, known: dict[str, Any]) -> None:
+        self.said, self.file, self.known = said, file, known
+        self.reading: ModelImport | None = None
 
     def remember(self, ran: Mapping[str, Any]) -> None:
         """Remember what this command line ran; where nothing can be written, nothing is."""
