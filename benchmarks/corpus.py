@@ -44,7 +44,7 @@ class Corpus:
     def counted(self, name: str, texts: Sequence[str]) -> TextSet:
         """Return texts as a set, without empty ones and repetitions."""
         distinct = tuple(dict.fromkeys(text for text in texts if text.strip()))
-        encoded = self.tokenizer.encode([Record(text) for text in distinct], self.layout)
+        encoded = self.tokenizer.encode_records([Record(text) for text in distinct], self.layout)
         return TextSet(name, distinct, tuple(item.length for item in encoded))
 
     def read(self, path: Path) -> TextSet:

@@ -74,7 +74,7 @@ def engines(folder: Path, count: int, repeats: int, threads: int) -> dict[str, f
 
 def stages(path: Path, threads: int) -> dict[str, float]:
     """Return the seconds a text takes in each stage, and the bytes that come and go."""
-    from bertcli.embedding.embedded_block import EmbeddedBlock
+    from bertcli.embedding.embedded import EmbeddedBlock
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
     from bertcli.inference.devices import use_threads

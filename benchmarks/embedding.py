@@ -1,6 +1,6 @@
 """Times `bertcli embed` against its peers, with the machine's ceiling, and writes a report.
 
-    pip install -c constraints.txt ".[offline]" -r benchmarks/requirements.txt
+    pip install -c constraints.txt ".[torch]" -r benchmarks/requirements.txt
     python benchmarks/embedding.py [--texts FILE ...] [--only embed,start] [--repeats 3]
 
 Whoever is installed takes part: bertcli in each number format, sentence-transformers, ONNX Runtime,

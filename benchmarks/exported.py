@@ -108,11 +108,11 @@ def _openvino(model: Path, path: Path, quantized: bool) -> None:
     from transformers import AutoTokenizer
 
     import bertcli
-    from bertcli.inference.openvino import converted, nncf, openvino
+    from bertcli.inference.openvino import nncf, openvino
 
     ids = torch.randint(1000, 2000, (3, 17))
     with torch.inference_mode():
-        graph = converted(_pooled(model), (ids, torch.ones_like(ids)))
+        graph = openvino().convert_model(_pooled(model), example_input=(ids, torch.ones_like(ids)))
     if quantized:
         sample = Path(bertcli.__file__).with_name("inference") / "calibration.txt"
         tokenizer, library = AutoTokenizer.from_pretrained(model), nncf()

@@ -28,10 +28,9 @@ from bertcli.inference.devices import devices
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise
 from bertcli.training import configuration
-from bertcli.training.loop import Training
+from bertcli.training.loop import Ranks, Training
 from bertcli.training.options import TrainingOptions
 from bertcli.training.pretraining import PretrainingObjective
-from bertcli.training.ranks import Ranks
 from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, Instances
 
 LENGTH, PREDICTIONS, VOCABULARY, ROWS = 128, 20, 30522, 4096

@@ -3,6 +3,8 @@
     Tokenizer.load("bert-base-uncased")('I love NLP!')["input_ids"]
     Embedder.load("sentence-transformers/all-MiniLM-L6-v2").encode(["a", "b"])  # float32 [2, 384]
     model, report = load("folder")  # BertModel, or the head that the checkpoint has
+    Classifier.load("sentiment")(["A wonderful film."])  # rows of `bertcli classify`
+    train("reviews.jsonl", "sentiment", epochs=3)  # options of `bertcli train`
 
 The names below are imported when they are first used, so that `import bertcli` costs nothing.
 """
@@ -13,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.load import save
+    from bertcli.cli.calls import evaluate, train
     from bertcli.errors import BertcliError
     from bertcli.files.versions import __version__
     from bertcli.hub import find_model
     from bertcli.inference.named_models import load
+    from bertcli.models.attention import Recording
     from bertcli.models.bert import BertModel
     from bertcli.models.config import BertConfig
     from bertcli.models.heads import (
@@ -33,11 +37,21 @@ if TYPE_CHECKING:
     from bertcli.records.reader import Reader
     from bertcli.records.records import Record
     from bertcli.records.source import Source
+    from bertcli.tasks.from_python import (
+        Answerer,
+        Chooser,
+        Classifier,
+        MaskFiller,
+        NextSentencePredictor,
+        Reranker,
+        Tagger,
+    )
     from bertcli.tokenizing.columns import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.text_embedder import TextEmbedder as Embedder
 
 _NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
+_TASKS = "Answerer Chooser Classifier MaskFiller NextSentencePredictor Reranker Tagger"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
 BertForQuestionAnswering BertForReplacedTokens BertForSequenceClassification
@@ -53,14 +67,19 @@ _PLACES = {
     "Layout": "bertcli.tokenizing.columns",
     "Reader": "bertcli.records.reader",
     "Record": "bertcli.records.records",
+    "Recording": "bertcli.models.attention",
     "Source": "bertcli.records.source",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
     "find_model": "bertcli.hub",
     "load": "bertcli.inference.named_models",
     "save": "bertcli.checkpoints.load",
+    "evaluate": "bertcli.cli.calls",
+    "train": "bertcli.cli.calls",
     **dict.fromkeys(_HEADS.split(), "bertcli.models.heads"),
+    **dict.fromkeys(_TASKS.split(), "bertcli.tasks.from_python"),
 }
 __all__ = [
+    "Answerer",
     "BertConfig",
     "BertForMaskedLM",
     "BertForMultipleChoice",
@@ -73,17 +92,26 @@ __all__ = [
     "BertLMHeadModel",
     "BertModel",
     "BertcliError",
+    "Chooser",
+    "Classifier",
     "Embedder",
     "Encoded",
     "Layout",
+    "MaskFiller",
+    "NextSentencePredictor",
     "Reader",
     "Record",
+    "Recording",
+    "Reranker",
     "Source",
+    "Tagger",
     "Tokenizer",
     "__version__",
+    "evaluate",
     "find_model",
     "load",
     "save",
+    "train",
 ]
 
 
@@ -92,6 +120,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'bertcli' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in ("BertModel", "load", "save", *_HEADS.split()):
+        from bertcli.files.versions import require_torch
+
+        require_torch(f"bertcli.{name}")
     return getattr(import_module(_PLACES[name]), _NAMED.get(name, name))
 
 

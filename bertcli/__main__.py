@@ -68,11 +68,6 @@ def run() -> NoReturn:
     gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms
     code = 130
     try:
-        from bertcli.inference.early_start import begin
-
-        begin(sys.argv[1:])
-        if caught:  # in what it makes nothing of, where it cannot be had
-            raise KeyboardInterrupt
         from bertcli.cli.app import main
 
         code = main()
@@ -100,10 +95,7 @@ def leave(code: int) -> NoReturn:
     anyway; threads that are at work in a library meanwhile may end in its abort. What Python runs
     or waits for at its end, it still does.
     """
-    waited = [
-        one for one in threading.enumerate() if not one.daemon and getattr(one, "needed", True)
-    ]
-    if len(waited) == 1:
+    if sum(not thread.daemon for thread in threading.enumerate()) == 1:
         atexit._run_exitfuncs()
         with suppress(OSError, ValueError):  # then Python itself tells of a stdout that is full
             if sys.stdout is not None:

@@ -13,7 +13,10 @@ Every message is one line that says what and where; the hint says what to do.
 
 from __future__ import annotations
 
-SKIP = "correct or remove that record; commands with --on-error can skip such ones"
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SKIP = "correct or remove that record; most commands can skip it with --on-error skip"
 
 
 def counted(number: int, one: str, several: str = "") -> str:
@@ -32,11 +35,35 @@ class BertcliError(Exception):
         self.hint = " ".join((hint or self.usual_hint).split())
 
 
+@contextmanager
+def called_from_python() -> Iterator[None]:
+    """Let errors name keywords, where they name options of the command line."""
+    try:
+        yield
+    except BertcliError as error:
+        error.args = (_keywords(str(error)),)
+        error.hint = _keywords(error.hint)
+        raise
+
+
+def _keywords(text: str) -> str:
+    """Return "dim=9" for "--dim 9", "offline" for "--offline"; whole commands stay as they are."""
+    import re  # only what is wrong needs it
+
+    def keyword(option: re.Match[str]) -> str:
+        command, off, name, value = option.groups()
+        if command:
+            return option[0]
+        return name.replace("-", "_") + ("=False" if off else "=" if value else "")
+
+    return re.sub(r"(bertcli [\w-]+ )?--(no-)?([a-z][\w-]*)( (?=[\d'-]))?", keyword, text)
+
+
 class UsageError(BertcliError):
     """The command was called in a way that has no meaning."""
 
     exit_code = 2
-    usual_hint = "--help says what goes together"
+    usual_hint = "see --help"
 
 
 class InputError(BertcliError):
@@ -61,18 +88,31 @@ class PrecisionError(BertcliError):
     """The vectors, as they are, cannot be written in the precision that was asked for."""
 
 
-NO_ROOM = (  # in messages of torch on a CPU, of OpenVINO and of what it calls
+NO_ROOM = (  # in messages of libraries, of Python's threads and of the system's loader
     "can't allocate memory",
+    "annot allocate",
     "bad_alloc",
     "Failed to allocate",
+    "failed to map segment",
+    "can't start new thread",
 )
 
 
-def out_of_memory(failed: BaseException) -> bool:
-    """Tell whether this is what Python, NumPy or torch raise when there is no room for more."""
+def out_of_memory(failed: BaseException | None) -> bool:
+    """Return whether an exception, or one that it came of, says that there is no room for more."""
+    if failed is None:
+        return False
     if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
         return True
-    return isinstance(failed, RuntimeError) and any(one in str(failed) for one in NO_ROOM)
+    of_libraries = isinstance(failed, (RuntimeError, ImportError, OSError))
+    if of_libraries and any(phrase in str(failed) for phrase in NO_ROOM):
+        return True
+    return out_of_memory(failed.__cause__ or failed.__context__)
+
+
+def panicked(failed: BaseException) -> bool:
+    """Return whether a library in Rust failed, as tokenizers does by a regex without an end."""
+    return type(failed).__name__ == "PanicException"  # no Exception, nor one to be imported
 
 
 class PipeClosed(BertcliError):

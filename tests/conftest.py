@@ -9,8 +9,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
+
+try:
+    import torch
+except ImportError:  # an extra, which the tests marked `light` do without
+    torch = None
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -32,13 +36,27 @@ settings.register_profile("same", derandomize=True, database=None, **_CLOCKLESS)
 settings.register_profile("explore", max_examples=400, print_blob=True, **_CLOCKLESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
-THREADS = torch.get_num_threads()
+THREADS = torch and torch.get_num_threads()
 
 
 @pytest.fixture(autouse=True)
 def threads():
     """Give a test the threads that a fresh process has, whatever ran in this one before."""
-    torch.set_num_threads(THREADS)
+    if torch:
+        torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(params=["torch", "openvino"])
+def engine(request, monkeypatch):
+    """Run the commands of a test by each engine."""
+    monkeypatch.setattr("front.BACKEND", request.param)
+    return request.param
+
+
+@pytest.fixture
+def usual_engine(monkeypatch):
+    """Run commands as users do, by the engine whose vectors have the same bits in any batch."""
+    monkeypatch.setattr("front.BACKEND", "auto")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import pytest
 from fuzz.pool import Pool, cases
 
-CASES = {"folder": 200, "input": 160, "learning": 60}
+CASES = {"folder": 200, "input": 160, "learning": 60, "state": 100}
 
 
 @pytest.mark.slow

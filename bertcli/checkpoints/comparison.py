@@ -31,20 +31,20 @@ class Comparison:
 
 
 def compare(
-    wanted: Mapping[str, Shape], found: Mapping[str, StoredTensor], tied: bool
+    needed: Mapping[str, Shape], stored: Mapping[str, StoredTensor], tied: bool
 ) -> Comparison:
     """Compare an architecture with a checkpoint, whose words are ``tied`` to its predictions."""
-    sources = {name: partner(name, found, tied) for name in wanted}
+    sources = {name: partner(name, stored, tied) for name in needed}
     shapes_of = {
-        source: (found[source].model_shape, wanted[name])
+        source: (stored[source].model_shape, needed[name])
         for name, source in sources.items()
-        if source in found
+        if source in stored
     }
     return Comparison(
-        used={name: found[source] for name, source in sources.items() if source in found},
-        missing=tuple(name for name, source in sources.items() if source not in found),
+        used={name: stored[source] for name, source in sources.items() if source in stored},
+        missing=tuple(name for name, source in sources.items() if source not in stored),
         misshapen={name: both for name, both in shapes_of.items() if both[0] != both[1]},
-        spare=tuple(name for name in found if name not in wanted),
+        spare=tuple(name for name in stored if name not in needed),
     )
 
 
@@ -55,37 +55,37 @@ def by_canonical_name(
 
     ``kind`` is the class that is read.
     """
-    found: dict[str, StoredTensor] = {}
+    stored: dict[str, StoredTensor] = {}
     twice = {}
     for tensor in tensors:
         keys = names.canonical(tensor.name, family, kind)
         for place, key in enumerate(keys):
-            one = tensor._replace(part=(place, len(keys)))
-            if (other := found.setdefault(key, one)) is not one:
-                twice[key] = other, one
-    return found, twice
+            part = tensor._replace(part=(place, len(keys)))
+            if (other := stored.setdefault(key, part)) is not part:
+                twice[key] = other, part
+    return stored, twice
 
 
-def partner(name: str, found: Collection[str], tied: bool) -> str:
+def partner(name: str, available: Collection[str], tied: bool) -> str:
     """Return the canonical name to read a tensor from: its own, or that of its tied partner.
 
     The two biases of a decoder are one even where the two matrices are not.
     """
     other = PARTNERS.get(name, name)
-    one = other in found and (tied or name.endswith(".bias"))
-    return other if one and (name not in found or (tied and name in names.TIED)) else name
+    same = other in available and (tied or name.endswith(".bias"))
+    return other if same and (name not in available or (tied and name in names.TIED)) else name
 
 
-def ties(config: BertConfig, found: Mapping[str, StoredTensor]) -> bool:
+def ties(config: BertConfig, stored: Mapping[str, StoredTensor]) -> bool:
     """Tell whether the config ties tensors that, as far as a file has both, are of one shape."""
     return config.tie_word_embeddings and all(
-        found[a].model_shape == found[b].model_shape for a, b in tied_pairs(found)
+        stored[a].model_shape == stored[b].model_shape for a, b in tied_pairs(stored)
     )
 
 
-def tied_pairs(found: Collection[str]) -> list[tuple[str, str]]:
+def tied_pairs(available: Collection[str]) -> list[tuple[str, str]]:
     """Return the two names of each weight that a file has under both."""
-    return [(a, b) for a, b in names.TIED.items() if a in found and b in found]
+    return [(a, b) for a, b in names.TIED.items() if a in available and b in available]
 
 
 @dataclass(frozen=True)
@@ -108,27 +108,27 @@ def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
     BertModel needs no pooler when the file has none.
     """
     everything, twice = by_canonical_name(tensors, config.family, name)
-    found = {key: one for key, one in everything.items() if not names.ignored(key)}
-    pooler = name != "BertModel" or "pooler" in names.heads_in(found)
-    compared = compare(expected(config, name, pooler), found, ties(config, found))
+    stored = {key: tensor for key, tensor in everything.items() if not names.ignored(key)}
+    pooler = name != "BertModel" or "pooler" in names.heads_in(stored)
+    compared = compare(expected(config, name, pooler), stored, ties(config, stored))
     dtypes: dict[str, int] = {}
-    for tensor in found.values():
+    for tensor in stored.values():
         dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.numbers
-    shared = {key for key in found if names.TIED.get(key) in found and config.tie_word_embeddings}
+    shared = {key for key in stored if names.TIED.get(key) in stored and config.tie_word_embeddings}
     renamed = {  # those that would be saved under another name today
-        one.name
-        for key, one in everything.items()
-        if one.name not in {config.family.theirs(key, kind) for kind in (name, "BertModel", "")}
+        tensor.name
+        for key, tensor in everything.items()
+        if tensor.name not in {config.family.theirs(key, kind) for kind in (name, "BertModel", "")}
     }
     return Fit(
         missing=compared.missing,
         unused=compared.spare,
         misshapen=compared.misshapen,
-        twice=tuple(key for key in twice if key in found),
-        heads=tuple(names.heads_in(found)),
+        twice=tuple(key for key in twice if key in stored),
+        heads=tuple(names.heads_in(stored)),
         renamed=len(renamed),
         dtypes=dtypes,
-        in_file=sum(one.numbers for key, one in found.items() if key not in shared),
+        in_file=sum(tensor.numbers for key, tensor in stored.items() if key not in shared),
     )
 
 
@@ -142,12 +142,12 @@ def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
     """Return part of the model -> its parameters; a tied tensor belongs to the embeddings."""
     second = shapes.tied(config, name)
     named = {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}
-    found = {"embeddings": 0, "layers": 0, "pooler": 0, "head": 0}
+    counts = {"embeddings": 0, "layers": 0, "pooler": 0, "head": 0}
     for key, shape in expected(config, name, pooler).items():
         if key not in second:
             kind = key.removeprefix(BASE).partition(".")[0]
-            found[named.get(kind, "head")] += prod(shape)
-    return {part: numbers for part, numbers in found.items() if numbers}
+            counts[named.get(kind, "head")] += prod(shape)
+    return {part: numbers for part, numbers in counts.items() if numbers}
 
 
 def grouped(keys: Iterable[str]) -> str:

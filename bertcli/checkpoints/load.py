@@ -11,32 +11,29 @@ comparison.py compares the weights with a class, and load_report.py says what is
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import TypeVar  # torch needs it as well
 
-from bertcli.checkpoints.comparison import Shape, by_canonical_name, partner, tied_pairs, ties
-from bertcli.checkpoints.load_report import LoadReport, report_on
-from bertcli.checkpoints.names import heads_in
-from bertcli.checkpoints.scan import bert_folder, find_config, read_config, require_weights
-from bertcli.checkpoints.stored_tensor import StoredTensor
-from bertcli.checkpoints.tensor_reader import TensorReader
+from bertcli.checkpoints.comparison import Shape
+from bertcli.checkpoints.load_report import LoadReport
+from bertcli.checkpoints.scan import WeightFiles, find_config
+from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
+from bertcli.checkpoints.weights import Plan, array_of, plan
 from bertcli.errors import ModelError, OutputError
 from bertcli.families.family import BASE
 from bertcli.files.atomic import own_folder, put_files
+from bertcli.files.safetensors import write_arrays
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
-from bertcli.models.heads import BertWithHead, architecture
+from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.surgery import initialise_weight
 
 Model: TypeAlias = BertModel | BertWithHead
@@ -67,71 +64,21 @@ def load(
     A `fresh` head is for training: tensors of the head that the folder lacks, or has for another
     number of `labels`, are drawn at random; `report.fresh` names them.
     """
-    reader = TensorReader()
-    model, found, report = _plan(Path(folder), cls, pooler, reader, labels)
-    report = report.with_fresh_head() if fresh else report
-    report.refuse()
+    planned = plan(Path(folder), None if cls is None else cls.__name__, pooler, labels)
+    report = planned.report.with_fresh_head() if fresh else planned.report
+    report.refuse()  # before sizes that no file has are built
+    model = _model(planned, cls)
     target = getattr(torch, report.dtype) if dtype is None else dtype
-    _fill(model, found, reader, torch.device(device), target, report.fresh)
+    _fill(model, planned, torch.device(device), target, report.fresh)
     return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
 
 
-def examine(folder: Path, cls: type[Model] | None = None) -> LoadReport:
-    """Report what `load` would find, missing tensors included, without reading any numbers.
-
-    ModelError when the files cannot be read at all.
-    """
-    return _plan(Path(folder), cls, None, TensorReader())[2]
-
-
-def _plan(
-    folder: Path,
-    cls: type[Any] | None,
-    pooler: bool | None,
-    reader: TensorReader,
-    labels: Sequence[str] = (),
-) -> tuple[Any, dict[str, StoredTensor], LoadReport]:
-    folder = bert_folder(folder)
-    config = read_config(folder)
-    if labels:
-        config = config.with_labels(labels)
-    made = architecture(config) if cls is None else cls
-    if pooler is not None and not issubclass(made, BertModel):
-        raise ValueError(f"{made.__name__} has a fixed choice of pooler")
-    if pooler and not config.structure.pooler:
-        title = config.family.title
-        raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
-    tensors = read_tensors(require_weights(folder))
-    found, twice = by_canonical_name(tensors, config.family, made.__name__)
-    if twice:
-        one, other = next(iter(twice.values()))
-        both = f"{one.name} and {other.name}"
-        raise ModelError(f"{other.file}: {both} are the same tensor of the model")
-    if issubclass(made, BertWithHead) and not _tied(config, found, reader):
-        config = replace(config, tie_word_embeddings=False)
-    has_pooler = "pooler" in heads_in(found) if pooler is None else pooler
+def _model(planned: Plan, cls: type[Any] | None) -> Any:
+    """Build the model of a plan, without numbers."""
     try:
-        model = _empty(made, config, has_pooler)
+        return _empty(cls or ARCHITECTURES[planned.kind], planned.config, planned.pooler)
     except ModelError as bad:  # which knows of no files
-        raise ModelError(f"{find_config(folder)}: {bad}", bad.hint) from None
-    return model, found, report_on(folder, config, made.__name__, _wanted(model), found)
-
-
-def _tied(config: BertConfig, found: Mapping[str, StoredTensor], reader: TensorReader) -> bool:
-    """Tell whether names for one weight hold the same numbers, as far as the files have both.
-
-    transformers looks as well: where the numbers differ, the config is wrong about the tie.
-    """
-    return ties(config, found) and all(
-        _same(reader.read_for_model(found[one]), reader.read_for_model(found[other]))
-        for one, other in tied_pairs(found)
-    )
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.dtype != other.dtype:
-        return False
-    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
+        raise ModelError(f"{find_config(planned.report.folder)}: {bad}", bad.hint) from None
 
 
 class _SkipInitialisation(TorchFunctionMode):
@@ -154,36 +101,46 @@ def _empty(cls: type[M], config: BertConfig, pooler: bool) -> M:
         return make(config, pooler) if issubclass(cls, BertModel) else make(config)
 
 
-def _wanted(model: Model) -> dict[str, Shape]:
+def _shapes(model: Model) -> dict[str, Shape]:
     """Return canonical name -> shape of a model's tensors."""
     base = "" if isinstance(model, BertWithHead) else BASE
     return {base + name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
 def _fill(
-    model: Model,
-    found: Mapping[str, StoredTensor],
-    reader: TensorReader,
-    device: torch.device,
-    dtype: torch.dtype,
-    fresh: Collection[str],
+    model: Model, planned: Plan, device: torch.device, dtype: torch.dtype, fresh: Collection[str]
 ) -> None:
-    @functools.cache  # a tensor with two names is read once
-    def read(name: str) -> Tensor:
-        return reader.read_for_model(found[name]).to(device=device, dtype=dtype)
+    files = MappedFiles()
 
-    tied = model.config.tie_word_embeddings
+    @functools.cache  # a tensor with two names is read once
+    def read(stored: StoredTensor) -> Tensor:
+        return _tensor(stored, files).to(device, dtype)
+
     state = {}
-    for name, wanted in zip(model.state_dict(), _wanted(model), strict=True):
+    for name, canonical in zip(model.state_dict(), _shapes(model), strict=True):
         if name in fresh:
             state[name] = _drawn(model, name).to(device=device, dtype=dtype)
             continue
-        source = partner(wanted, found, tied)
-        own = tied or source == wanted
+        source = planned.source(canonical)
+        own = model.config.tie_word_embeddings or source is planned.stored.get(canonical)
         state[name] = read(source) if own else read(source).clone()  # two parameters, not one
     model.load_state_dict(state, strict=True, assign=True)
     if isinstance(model, BertWithHead):
         model.tie()  # assign=True gave each name a parameter of its own
+
+
+def _tensor(stored: StoredTensor, files: MappedFiles) -> Tensor:
+    array = array_of(stored, files)
+    if stored.dtype == "BF16":
+        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file. ModelError when it is broken."""
+    files = MappedFiles()
+    stored = read_tensors(WeightFiles("safetensors", (path,)))
+    return {tensor.name: _tensor(tensor, files).clone() for tensor in stored}
 
 
 def _drawn(model: Model, name: str) -> Tensor:
@@ -207,19 +164,20 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     folder = Path(folder)
     weights = _as_saved(model)
     pooler = isinstance(model, BertModel) and not isinstance(model.pooler, Absent)
-    if _wanted(_empty(type(model), config, pooler)) != _wanted(model):
+    if _shapes(_empty(type(model), config, pooler)) != _shapes(model):
         raise ValueError("the config does not describe the tensors of this model")
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
     names = (type(model).__name__,)
-    said = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
+    described = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with own_folder(folder / "saving") as made:
-            _write(made, {name: one.contiguous() for name, one in weights.items()}, said)
-            put_files(made, folder, last="config.json")
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
+        with own_folder(folder / "saving") as scratch:
+            (scratch / "config.json").write_text(described, encoding="utf-8")
+            save_tensors(scratch / "model.safetensors", weights)
+            put_files(scratch, folder, last="config.json")
+    except OSError as error:
+        reason = error.strerror or error
         raise OutputError(f"{folder}: the model cannot be written: {reason}") from error
 
 
@@ -231,13 +189,19 @@ def _as_saved(model: Model) -> dict[str, Tensor]:
     parts: dict[str, list[str]] = {}
     for name in weights:
         parts.setdefault(family.theirs(name, kind), []).append(name)
-    stacked = {name: family.ours(name, kind) for name, some in parts.items() if some[1:]}
-    whole = {name: weights[some[0]] for name, some in parts.items()}
-    return whole | {name: torch.cat([weights[one] for one in stacked[name]]) for name in stacked}
+    stacked = {name: family.ours(name, kind) for name, sources in parts.items() if sources[1:]}
+    whole = {name: weights[sources[0]] for name, sources in parts.items()}
+    return whole | {
+        name: torch.cat([weights[source] for source in stacked[name]]) for name in stacked
+    }
 
 
-def _write(folder: Path, weights: dict[str, Tensor], config: str) -> None:
-    (folder / "config.json").write_text(config, encoding="utf-8")
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    # safetensors makes files that only their owner may read.
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as a safetensors file."""
+    bits = [name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16]
+    arrays = {}
+    for name, tensor in tensors.items():
+        here = tensor.detach().cpu()
+        arrays[name] = (here.view(torch.int16) if name in bits else here).numpy()
+    with path.open("wb") as file:
+        write_arrays(file, arrays, bits)

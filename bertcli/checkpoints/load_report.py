@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import torch
 
 from bertcli.checkpoints.comparison import Shape, compare
 from bertcli.checkpoints.names import HEADS, TIED, classes_in, heads_in, ignored, name_in
@@ -36,6 +33,7 @@ class LoadReport:
     files: tuple[Path, ...]
     heads: tuple[str, ...]  # in the files
     unused: tuple[str, ...] = ()  # heads in the files that the class does not have
+    unused_weights: tuple[str, ...] = ()  # the tensors of those heads, and unexpected ones
     missing: tuple[str, ...] = ()
     mismatched: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict)  # file's, model's
     misplaced: tuple[str, ...] = ()  # of BERT or of a head in use, but not of this config
@@ -76,24 +74,24 @@ class LoadReport:
 
     def faults(self) -> list[str]:
         """List why the files do not hold this model, one phrase each."""
-        said = []
+        faults = []
         inside, described = self.layers
         if inside != described:
-            said.append(f"{counted(inside, 'layer')} in the weights, {described} by the config")
+            faults.append(f"{counted(inside, 'layer')} in the weights, {described} by the config")
         if self.missing:
             heads = ", ".join(self.heads) or "none"
             needed = _some([*map(self._in_files, self.missing)])
             named = self.family.their_class(self.model)
-            said.append(f"{named} needs {needed}; available heads: {heads}")
+            faults.append(f"{named} needs {needed}; available heads: {heads}")
         if self.mismatched:
             shapes = self.mismatched.items()
-            said.append(_some([_shapes(self._in_files(name), *both) for name, both in shapes]))
+            faults.append(_some([_shapes(self._in_files(name), *both) for name, both in shapes]))
         if self.misplaced:
-            said.append(f"not part of this config: {_some(self.misplaced)}")
+            faults.append(f"not part of this config: {_some(self.misplaced)}")
         if self.unreadable:
             types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
-            said.append(f"not floating-point numbers: {_some(types)}")
-        return said
+            faults.append(f"not floating-point numbers: {_some(types)}")
+        return faults
 
     def _in_files(self, name: str) -> str:
         """Return how the files of this class call a tensor of the model."""
@@ -113,8 +111,8 @@ class LoadReport:
 
 
 def _some(names: Collection[str]) -> str:
-    rest = len(names) - 3
-    return ", ".join([*names][:3]) + (f" and {rest} more" if rest > 0 else "")
+    others = len(names) - 3
+    return ", ".join([*names][:3]) + (f" and {others} more" if others > 0 else "")
 
 
 def _shapes(name: str, inside: Shape, described: Shape) -> str:
@@ -128,48 +126,55 @@ def report_on(
     folder: Path,
     config: BertConfig,
     model: str,
-    wanted: Mapping[str, Shape],
-    found: Mapping[str, StoredTensor],
+    needed: Mapping[str, Shape],
+    stored: Mapping[str, StoredTensor],
 ) -> LoadReport:
     """Report on canonical names and shapes of a model's tensors and of those in the files."""
-    headed = not all(name.startswith(BASE) for name in wanted)
+    headed = not all(name.startswith(BASE) for name in needed)
     tied = config.tie_word_embeddings
-    compared = compare(wanted, found, tied)
-    types = {one.name: one.dtype for one in compared.used.values()}
-    heads = heads_in(wanted)
+    compared = compare(needed, stored, tied)
+    types = {tensor.name: tensor.dtype for tensor in compared.used.values()}
+    heads = heads_in(needed)
     unused = tuple(head for head in heads_in(compared.spare) if head not in heads)
     foreign, kin = tuple(HEADS[head] for head in unused), (BASE, *(HEADS[head] for head in heads))
     odd = [name for name in compared.spare if not (name.startswith(foreign) or ignored(name))]
-    classes = (one for one in classes_in(found, config) if one != CHOICE or _scores_one(found))
+    classes = classes_in(stored, config)
+    if not _scores_one(stored):
+        classes = [name for name in classes if name != CHOICE]
     return LoadReport(
         folder=folder,
         model=model,
         dtype=_widest(types.values()),
-        files=tuple(sorted({one.file for one in found.values()})),
-        heads=tuple(heads_in(found)),
+        files=tuple(sorted({tensor.file for tensor in stored.values()})),
+        heads=tuple(heads_in(stored)),
         unused=unused,
+        unused_weights=tuple(stored[name].name for name in compared.spare if not ignored(name)),
         missing=tuple(name_in(headed, name) for name in compared.missing),
         mismatched={name_in(headed, name): both for name, both in compared.misshapen.items()},
-        misplaced=tuple(found[name].name for name in odd if name.startswith(kin)),
-        unexpected=tuple(found[name].name for name in odd if not name.startswith(kin)),
+        misplaced=tuple(stored[name].name for name in odd if name.startswith(kin)),
+        unexpected=tuple(stored[name].name for name in odd if not name.startswith(kin)),
         unreadable={name: kind for name, kind in types.items() if kind not in FLOATS},
-        ignored=tuple(one.name for name, one in found.items() if ignored(name)),
-        tied=tuple(name for name in TIED if tied and name in wanted),
-        layers=(_layers(found), config.distinct_layers),
+        ignored=tuple(tensor.name for name, tensor in stored.items() if ignored(name)),
+        tied=tuple(name for name in TIED if tied and name in needed),
+        layers=(_layers(stored), config.distinct_layers),
         classes=tuple(map(config.family.their_class, classes)),
         family=config.family,
     )
 
 
 def _widest(types: Collection[str]) -> str:
-    known = [getattr(torch, FLOATS[kind]) for kind in types if kind in FLOATS]
-    widest = functools.reduce(torch.promote_types, known) if known else torch.float32
-    return str(widest).removeprefix("torch.")
+    """Return the narrowest type that holds the numbers of all, as torch promotes them."""
+    halves = {kind for kind in types if kind in ("F16", "BF16")}
+    if "F64" in types:
+        return "float64"
+    if len(halves) != 1 or "F32" in types:
+        return "float32"
+    return FLOATS[halves.pop()]
 
 
-def _scores_one(found: Mapping[str, StoredTensor]) -> bool:
+def _scores_one(stored: Mapping[str, StoredTensor]) -> bool:
     """Tell whether the classifier has one output, as only that of multiple choice has."""
-    weight = found.get("classifier.weight")
+    weight = stored.get("classifier.weight")
     return weight is not None and weight.model_shape[:1] == (1,)
 
 

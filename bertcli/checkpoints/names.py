@@ -107,14 +107,14 @@ def canonical(name: str, family: Family, kind: str) -> tuple[str, ...]:
     Several where it holds several, stacked. Two names may map to one, as in a file that holds a
     tensor twice: the caller must look. ``kind`` is the class that is read.
     """
-    found = name.replace("/", ".")
+    renamed = name.replace("/", ".")
     for pattern, new in TENSORFLOW:
-        found = re.sub(pattern, new, found)
-    while found.startswith(WRAPPERS):
-        found = found.partition(".")[2]
+        renamed = re.sub(pattern, new, renamed)
+    while renamed.startswith(WRAPPERS):
+        renamed = renamed.partition(".")[2]
     for old, new in RENAMED.items():
-        found = found.replace(old, new)
-    return family.ours(found, kind)
+        renamed = renamed.replace(old, new)
+    return family.ours(renamed, kind)
 
 
 def ignored(name: str) -> bool:
@@ -154,5 +154,5 @@ def classes_in(names: Iterable[str], config: BertConfig) -> list[str]:
 
     A `classifier` fits several classes: its shape and the config's `architectures` tell more.
     """
-    heads, known = set(heads_in(names)), config.family.classes.values()
-    return [name for name in CLASSES if name in known and heads >= heads_needed(config, name)]
+    heads, classes = set(heads_in(names)), config.family.classes.values()
+    return [name for name in CLASSES if name in classes and heads >= heads_needed(config, name)]

@@ -40,6 +40,10 @@ WEIGHTS = (  # best first; an index names its shards
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+GRAPHS = {  # of OpenVINO, made by `export` or others: they count where there are no weights
+    "float32": "openvino/openvino_model.xml",
+    "int8": "openvino/openvino_model_qint8_quantized.xml",
+}
 SHARDS = {  # index -> what transformers calls the files that it names
     "model.safetensors.index.json": "model-*-of-*.safetensors",
     "pytorch_model.bin.index.json": "pytorch_model-*-of-*.bin",
@@ -104,7 +108,7 @@ class UnsupportedModel(ModelError):
 class WeightFiles(NamedTuple):
     """The files that hold the weights of a folder."""
 
-    format: str  # safetensors, pytorch, tensorflow or none
+    format: str  # safetensors, pytorch, tensorflow, openvino (a graph) or none
     files: tuple[Path, ...] = ()  # with the tensors; the index of TensorFlow is one of them
     index_file: Path | None = None  # that names the files
     shards: Mapping[str, str] = {}
@@ -166,13 +170,15 @@ def find_weights(folder: Path) -> WeightFiles:
         files = tuple(folder / shard for shard in sorted(set(shards.values())))
         return WeightFiles(kind, files, folder / name, shards)
     indexes = sorted(folder.glob(TENSORFLOW))
-    found = [path for path in indexes if isfile(path)]
-    if len(found) > 1:
-        names = ", ".join(path.stem for path in found)
+    checkpoints = [path for path in indexes if isfile(path)]
+    if len(checkpoints) > 1:
+        names = ", ".join(path.stem for path in checkpoints)
         raise ModelError(f"{folder}: several checkpoints: {names}", "keep one in the folder")
-    if found:
-        data = sorted(folder.glob(f"{escape(found[0].stem)}.data-*-of-*"))
-        return WeightFiles("tensorflow", (found[0], *data))
+    if checkpoints:
+        data = sorted(folder.glob(f"{escape(checkpoints[0].stem)}.data-*-of-*"))
+        return WeightFiles("tensorflow", (checkpoints[0], *data))
+    if graph := next((folder / name for name in GRAPHS.values() if isfile(folder / name)), None):
+        return WeightFiles("openvino", (graph, graph.with_suffix(".bin")))
     for path in (*(folder / name for name in WEIGHTS), *indexes):
         is_regular(path, hint=AGAIN, most=inf)
     return WeightFiles("none")
@@ -215,12 +221,12 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 def model_files(folder: Path) -> list[Path]:
     """Return the files that the model of a folder is read from, whatever lies beside them."""
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for place in {folder, bert_folder(folder)}:
-        found.update(path for name in MODEL_FILES for path in place.glob(name))
+        paths.update(path for name in MODEL_FILES for path in place.glob(name))
         with suppress(ModelError):  # an index that is broken names no files
-            found.update(find_weights(place).all)
-    return sorted(found)
+            paths.update(find_weights(place).all)
+    return sorted(paths)
 
 
 def refuse_placeholder(path: Path) -> None:
@@ -274,7 +280,7 @@ def read_routes(folder: Path) -> dict[str, list[SentenceModule]]:
 
 def transformer_path(modules: Sequence[SentenceModule]) -> str:
     """Return where the BERT lies, or a table of token vectors: "" for the folder itself."""
-    return next((one.path for one in modules if one.kind in (*TRANSFORMERS, STATIC)), "")
+    return next((module.path for module in modules if module.kind in (*TRANSFORMERS, STATIC)), "")
 
 
 def is_static(folder: Path) -> bool:
@@ -299,7 +305,7 @@ def bert_folder(folder: Path) -> Path:
     if modules and modules[0].kind == "Router":
         modules = read_routes(folder).get("document") or modules
     first = modules[0].kind if modules else ""
-    if first in OTHER_MODELS and not any(one.kind in TRANSFORMERS for one in modules):
+    if first in OTHER_MODELS and not any(module.kind in TRANSFORMERS for module in modules):
         kinds = ", ".join(module.kind for module in modules)
         raise UnsupportedModel(
             f"{folder / MODULES}: unsupported module {first} (of {kinds})",

@@ -65,6 +65,11 @@ def _bert(config: BertConfig, pooler: bool) -> Named:
     yield from _shared_table(config)
     for layer in range(config.distinct_layers):
         yield from _layer(config, layer)
+    if beside := config.structure.convolution:
+        width = config.hidden_size
+        yield "encoder.conv.conv.weight", (width, width // beside.groups, beside.size)
+        yield "encoder.conv.conv.bias", (width,)
+        yield from _norm("encoder.conv.LayerNorm", width)
     if config.structure.norm_first:
         yield from _norm("encoder.LayerNorm", config.hidden_size, bias=config.structure.norm_bias)
     if pooler:
@@ -93,10 +98,10 @@ def _embeddings(config: BertConfig) -> Named:
 
 
 def _shared_table(config: BertConfig) -> Named:
-    name, said = "encoder.relative_attention_bias", config.structure.disentangled
-    if said:
-        yield f"{name}.table.weight", (2 * said.span, config.hidden_size)
-        if said.norm:
+    name, disentangled = "encoder.relative_attention_bias", config.structure.disentangled
+    if disentangled:
+        yield f"{name}.table.weight", (2 * disentangled.span, config.hidden_size)
+        if disentangled.norm:
             yield from _norm(f"{name}.LayerNorm", config.hidden_size)
     elif buckets := config.structure.buckets:
         yield f"{name}.weight", (buckets, config.num_attention_heads)
@@ -118,9 +123,9 @@ def _layer(config: BertConfig, layer: int) -> Named:
     yield from _linear(f"{name}.output.dense", inner, width, bias=narrow)
     for norm in _norms(config, layer):
         yield from _norm(f"{name}.{norm}", width, bias=structure.norm_bias)
-    if said := structure.disentangled:
-        there = {"key": said.word_to_distance, "query": said.distance_to_word}
-        for part in (part for part, used in there.items() if used and not said.shared):
+    if disentangled := structure.disentangled:
+        parts = {"key": disentangled.word_to_distance, "query": disentangled.distance_to_word}
+        for part in (part for part, used in parts.items() if used and not disentangled.shared):
             yield from _linear(f"{name}.attention.self.distance_embedding.{part}", width, width)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertcli.checkpoints.names import transposed
 from bertcli.errors import ModelError
@@ -42,6 +43,18 @@ class StoredTensor(NamedTuple):
         return (self.shape[0] // self.part[1], *self.shape[1:])
 
 
+class MappedFiles(dict[Path, "np.ndarray"]):
+    """The bytes of files, each mapped when it is first asked for; changes stay in this process."""
+
+    def __missing__(self, path: Path) -> np.ndarray:
+        import numpy as np
+
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self[path] = np.frombuffer(mapped, np.uint8)
+        return self[path]
+
+
 def mapped(stored: StoredTensor) -> np.ndarray:
     """Return the numbers of a tensor, read where they are used. bfloat16 becomes float32.
 
@@ -49,28 +62,27 @@ def mapped(stored: StoredTensor) -> np.ndarray:
     """
     import numpy as np
 
-    kind = NUMPY_OF.get(stored.dtype)
-    if kind is None:
-        raise ModelError(f"{stored.file}: {stored.name} has the unsupported {stored.dtype}")
-    if not stored.numbers:
-        return np.zeros(stored.shape, kind)
-    try:
-        array = _view(stored, np.dtype(kind))
-    except (OSError, ValueError) as failed:
-        raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None
+    array = bits(stored, MappedFiles())
     if stored.dtype != "BF16":
         return array
     wide: np.ndarray = (array.astype(np.uint32) << 16).view(np.float32)
     return wide
 
 
-def _view(stored: StoredTensor, kind: np.dtype[Any]) -> np.ndarray:
+def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
+    """Return the same as `mapped` does, but of bfloat16 its bits."""
     import numpy as np
 
-    if stored.strides is None:
-        return np.memmap(stored.file, kind, "r", stored.start, stored.shape)
-    steps = zip(stored.shape, stored.strides, strict=True)
-    reach = 1 + sum((count - 1) * step for count, step in steps)
-    flat = np.memmap(stored.file, kind, "r", stored.start, (reach,))
-    strides = [step * kind.itemsize for step in stored.strides]
-    return np.lib.stride_tricks.as_strided(flat, stored.shape, strides, writeable=False)
+    code = NUMPY_OF.get(stored.dtype)
+    if code is None:
+        raise ModelError(f"{stored.file}: {stored.name} has the unsupported {stored.dtype}")
+    kind = np.dtype(code)
+    if not prod(stored.shape):
+        return np.zeros(stored.shape, kind)
+    steps = None
+    if stored.strides is not None:
+        steps = [step * kind.itemsize for step in stored.strides]
+    try:
+        return np.ndarray(stored.shape, kind, files[stored.file], stored.start, steps)
+    except (OSError, ValueError, TypeError) as failed:  # TypeError: the file is too small
+        raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None

@@ -17,7 +17,7 @@ from bertcli.checkpoints.scan import refuse_placeholder
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.files.protobuf import Fields, fields, messages, number, varint
-from bertcli.files.torch_save import BYTES
+from bertcli.files.safetensors import BITS
 from bertcli.files.typed_json import AGAIN
 
 FOOTER = 48  # bytes: two handles, padding, MAGIC
@@ -36,7 +36,7 @@ def read_index(index: Path) -> list[StoredTensor]:
         shards = number(header, 1)
         if number(header, 2):
             raise ModelError(f"{index}: big-endian numbers are not supported")
-        found = [
+        variables = [
             _variable(index, shards, name.decode(), fields(entry))
             for name, entry in entries.items()
         ]
@@ -48,8 +48,8 @@ def read_index(index: Path) -> list[StoredTensor]:
         raise ModelError(
             f"{index}: not a complete index of a TensorFlow checkpoint", CONVERT
         ) from error
-    _refuse_short_files(found)
-    return found
+    _refuse_short_files(variables)
+    return variables
 
 
 class Compressed(Exception):
@@ -57,7 +57,7 @@ class Compressed(Exception):
 
 
 def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTensor:
-    sizes = [fields(size) for some in messages(entry, 2) for size in messages(fields(some), 2)]
+    sizes = [fields(size) for shape in messages(entry, 2) for size in messages(fields(shape), 2)]
     shape = tuple(number(size, 1) for size in sizes)
     shard, offset, nbytes = (number(entry, key) for key in (3, 4, 5))
     file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shards:05}")
@@ -65,15 +65,15 @@ def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTenso
     dtype = DTYPES.get(kind)
     if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
         return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
-    if math.prod(shape) * BYTES[dtype] != nbytes:
+    if math.prod(shape) * BITS[dtype] // 8 != nbytes:
         raise ValueError("the size is not that of the shape")
     return StoredTensor(name, dtype, shape, nbytes, file, offset)
 
 
-def _refuse_short_files(found: list[StoredTensor]) -> None:
+def _refuse_short_files(variables: list[StoredTensor]) -> None:
     ends: dict[Path, int] = {}
-    for one in found:
-        ends[one.file] = max(ends.get(one.file, 0), one.start + one.nbytes)
+    for variable in variables:
+        ends[variable.file] = max(ends.get(variable.file, 0), variable.start + variable.nbytes)
     for file, end in ends.items():
         refuse_placeholder(file)
         if (size := file.stat().st_size) < end:

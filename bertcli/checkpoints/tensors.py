@@ -4,13 +4,12 @@
         print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
 
 Only headers, indexes and the descriptions in pickles are read, and nothing in a pickle is run;
-`tensor_reader` reads the numbers. A file that is truncated, or contradicts itself, is a ModelError.
+`stored_tensor` maps the numbers. A file that is truncated, or contradicts itself, is a ModelError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import inf, prod
+from math import inf
 from pathlib import Path
 
 from bertcli.checkpoints.names import NESTED
@@ -18,9 +17,8 @@ from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensorflow import read_index
 from bertcli.errors import ModelError
-from bertcli.files.pickles import Tensor
 from bertcli.files.safetensors import read_header
-from bertcli.files.torch_save import BYTES, read_torch
+from bertcli.files.torch_save import read_torch
 from bertcli.files.typed_json import AGAIN, is_regular
 
 
@@ -30,59 +28,36 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
     Every tensor of an index must be in the file that it names; tensors that it leaves out are read
     as well, as in transformers.
     """
+    if weights.format == "openvino":
+        raise ModelError(
+            f"{weights.files[0].parent.parent}: a graph of OpenVINO without the model's weights",
+            "use the model that it was exported from",
+        )
     if weights.format == "tensorflow":
         refuse_placeholder(weights.files[0])
         return read_index(weights.files[0])
-    read = _read_safetensors if weights.format == "safetensors" else _read_pickled
     if weights.index_file is None:
-        return [tensor for path in weights.files for tensor in read(path)]
-    return _read_shards(weights.index_file, weights, read)
-
-
-def _read_shards(
-    index: Path, weights: WeightFiles, read: Callable[[Path], list[StoredTensor]]
-) -> list[StoredTensor]:
-    found: dict[str, StoredTensor] = {}
+        return [tensor for path in weights.files for tensor in _read_file(path)]
+    tensors: dict[str, StoredTensor] = {}
     for path in weights.files:
         if not is_regular(path, hint=AGAIN, most=inf):
-            raise ModelError(f"{path}: missing, but {index.name} lists it", AGAIN)
-        found |= {
+            raise ModelError(f"{path}: missing, but {weights.index_file.name} lists it", AGAIN)
+        tensors |= {
             tensor.name: tensor
-            for tensor in read(path)
+            for tensor in _read_file(path)
             if weights.shards.get(tensor.name, path.name) == path.name
         }
     for name, shard in weights.shards.items():
-        if name not in found:
-            raise ModelError(f"{index}: {name} is not in {shard}", AGAIN)
-    return [*found.values()]
+        if name not in tensors:
+            raise ModelError(f"{weights.index_file}: {name} is not in {shard}", AGAIN)
+    return [*tensors.values()]
 
 
-def _read_safetensors(path: Path) -> list[StoredTensor]:
+def _read_file(path: Path) -> list[StoredTensor]:
+    """Return the tensors of a model.safetensors or a pytorch_model.bin."""
     refuse_placeholder(path)
+    pickled = path.suffix != ".safetensors"
     return [
-        StoredTensor(one.name, one.dtype, one.shape, one.nbytes, path, one.start)
-        for one in read_header(path)
+        StoredTensor(info.name, info.dtype, info.shape, info.nbytes, path, info.start, info.strides)
+        for info in (read_torch(path, NESTED) if pickled else read_header(path))
     ]
-
-
-def _read_pickled(path: Path) -> list[StoredTensor]:
-    """Return the tensors of a pytorch_model.bin, new or old."""
-    refuse_placeholder(path)
-    saved = read_torch(path)
-    found = []
-    for name, one in saved.tensors(NESTED).items():
-        storage = saved.place(name, one)
-        assert isinstance(one, Tensor)  # `place` refuses anything else
-        width = BYTES[one.storage.dtype]
-        found.append(
-            StoredTensor(
-                name=name,
-                dtype=one.storage.dtype,
-                shape=one.shape,
-                nbytes=prod(one.shape) * width,
-                file=path,
-                start=storage + one.offset * width,
-                strides=one.strides,
-            )
-        )
-    return found

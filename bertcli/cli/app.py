@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import pairwise
@@ -17,7 +17,7 @@ from bertcli.cli.display.console import say
 from bertcli.cli.display.help import GROUP_HELP
 from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
-from bertcli.errors import BertcliError, InputError, UsageError, out_of_memory
+from bertcli.errors import BertcliError, InputError, UsageError, out_of_memory, panicked
 
 # A command is the function of its own name in the module of its own name: "pretrain vocab" is
 # bertcli.cli.commands.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
@@ -38,6 +38,7 @@ COMMANDS = (
     "answer",
     "choose",
     "models",
+    "export",
     "train",
     "evaluate",
     "pretrain vocab",
@@ -88,16 +89,16 @@ def bertcli(version: VersionOptions) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong usage or 130 interrupted."""
-    given = with_values(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["help"]:
-        given = [*given[1:], "-h"]
-    asked = [name for name in COMMANDS if name.split()[:1] == given[:1]]
+    words = with_values(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "-h"]
+    asked = [name for name in COMMANDS if name.split()[:1] == words[:1]]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # of an ASCII terminal: no character is an error
             stream.reconfigure(errors="backslashreplace")
     try:
-        bare = given in ([], *([group] for group in GROUPS))  # which shows the help
-        args = [*given, "-h"] if bare else given
+        bare = words in ([], *([group] for group in GROUPS))  # which shows the help
+        args = [*words, "-h"] if bare else words
         refuse_empty(args)
         refuse_no_folder()
         code = build(asked or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
@@ -109,14 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(*explained(wrong), 2)
     except typer.Abort:
         return _failed("unexpected end of input", "", 1)
-    except OSError as failed:  # one that nothing explained where it arose
-        if os.environ.get("BERTCLI_DEBUG"):
-            raise
-        return _failed(*_of_the_system(failed), 1)
-    except (MemoryError, RuntimeError) as failed:
-        if os.environ.get("BERTCLI_DEBUG") or not out_of_memory(failed):
-            raise
-        return _failed("out of memory", "give less text at a time, or use a smaller model", 1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
@@ -124,12 +117,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_stdout()
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException as failed:  # one that nothing explained where it arose
+        if os.environ.get("BERTCLI_DEBUG") or not (message := _of_libraries(failed)):
+            raise
+        return _failed(*message, 1)
     return 2 if bare else code or 0
+
+
+def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
+    """Return a message and a hint for what the system and libraries raise; None is our own bug."""
+    if out_of_memory(failed):
+        return "out of memory", "give less text at a time, or use a smaller model"
+    if panicked(failed):
+        return f"the tokenizer failed: {failed}", "correct the model's tokenizer.json"
+    return _of_the_system(failed) if isinstance(failed, OSError) else None
 
 
 def _of_the_system(failed: OSError) -> tuple[str, str]:
     """Return a message and a hint: the files that it is about, or stdout where that is at fault."""
-    said = failed.strerror or str(failed) or type(failed).__name__
+    reason = failed.strerror or str(failed) or type(failed).__name__
     names = (failed.filename, failed.filename2)  # of type int: an open file
     files = [
         f"file {name}" if isinstance(name, int) else os.fsdecode(name)
@@ -137,14 +143,14 @@ def _of_the_system(failed: OSError) -> tuple[str, str]:
         if name is not None
     ]
     if files:
-        return f"{' to '.join(files)}: {said}", ""
+        return f"{' to '.join(files)}: {reason}", ""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()  # of help and versions: what could not be written is still there
     except OSError:
         _drop_stdout()
-        return f"stdout cannot be written: {said}", ""
-    return f"system error: {said}", "set BERTCLI_DEBUG=1 for the traceback"
+        return f"stdout cannot be written: {reason}", ""
+    return f"system error: {reason}", "set BERTCLI_DEBUG=1 for the traceback"
 
 
 def _drop_stdout() -> None:
@@ -164,8 +170,11 @@ def _failed(message: str, hint: str, code: int) -> int:
 
 def refuse_empty(argv: Sequence[str]) -> None:
     """Raise UsageError for the name of a file that is empty."""
-    given = argv[: argv.index("--")] if "--" in argv else argv
-    for option, value in pairwise(given):
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    joined = [
+        (option, value) for option, sign, value in (word.partition("=") for word in words) if sign
+    ]
+    for option, value in (*pairwise(words), *joined):
         if option in FILES and not value:
             raise UsageError(
                 f"{option} is given an empty name", "is a variable of the shell unset?"
@@ -189,26 +198,85 @@ def with_values(argv: Sequence[str]) -> list[str]:
 
     What other tools call json is jsonl here.
     """
-    found: list[str] = []
+    words: list[str] = []
     for at, argument in enumerate(argv):
         if argument == "--":
-            return [*found, *argv[at:]]
+            return [*words, *argv[at:]]
         argument = JSON.get(argument, argument)
-        if argument == "json" and found and found[-1] in ("-f", "--format"):
+        if argument == "json" and words and words[-1] in ("-f", "--format"):
             argument = "jsonl"
-        found.append(argument)
+        words.append(argument)
         following = argv[at + 1] if at + 1 < len(argv) else "-"
         if argument in BARE and following.startswith("-"):
-            found.append(BARE[argument])
-    return found
+            words.append(BARE[argument])
+    return words
 
 
 USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typer refuses
+
+# What users of other tools type, and what it is called here: commands, then options, of which the
+# first that the command has is named, or an argument.
+COMMANDS_ELSEWHERE = {
+    "similar": "search query find retrieve nearest semantic-search mine",
+    "embed": "encode vectorize vectorise embedding embeddings vectors",
+    "tokenize --count": "count wc count-tokens",
+    "tokenize --stats": "stats statistics",
+    "tokenize": "tokens",
+    "decode": "detokenize untokenize",
+    "chunk": "split split-text",
+    "duplicates": "dedup dedupe deduplicate unique cluster",
+    "train": "finetune fine-tune fit learn",
+    "classify": "predict sentiment score cross-encode",
+    "evaluate": "eval test benchmark",
+    "tag": "ner entities",
+    "answer": "qa question-answering",
+    "fill-mask": "mask fill mlm",
+    "inspect": "info show summary describe attention",
+    "compare": "diff",
+    "models": "list ls download cache",
+    "--version": "version",
+}
+OPTIONS_ELSEWHERE = {
+    "TEXT": "text sentence sentences",
+    "--text-field": "text text-column column field",
+    "QUERY": "query q",
+    "--id-field": "id-column",
+    "--label-field": "label label-column",
+    "--pair-field": "pair-column",
+    "--model": "model-name model-id model-path model-name-or-path checkpoint",
+    "--input": "input-file file files data dataset train-file path",
+    "--output": "output-file output-path output-dir out outfile save-to",
+    "--corpus": "docs documents index database input",
+    "--batch-tokens": "batch-size batch bs",
+    "--batch-size": "batch bs train-batch-size per-device-train-batch-size",
+    "--max-length": "max-len max-tokens max-seq-length max-seq-len chunk-size",
+    "--overlap": "chunk-overlap",
+    "--top-k": "n k limit num-results top topk",
+    "--threshold": "min-score min-similarity cutoff",
+    "--device cuda": "gpu cuda use-gpu",
+    "--dtype float16": "fp16 half",
+    "--dtype bfloat16": "bf16",
+    "--dtype int8": "int8 quantize",
+    "--learning-rate": "lr",
+    "--epochs": "num-epochs num-train-epochs",
+    "--eval": "eval-file validation validation-file dev test",
+    "--format": "output-format",
+    "--format jsonl": "json",
+    "--format csv": "csv",
+    "--json": "format f",
+    "--normalize": "normalize-embeddings",
+    "--overwrite": "force yes",
+    "--quiet": "silent no-progress",
+    "--threads": "jobs num-workers num-threads workers j",
+    "--delimiter": "sep separator",
+    "--offline": "local-files-only",
+}
 
 KINDS = {"int range": "whole number", "float range": "number", "int": "whole number"}
 COMMAND = re.compile(r"No such command '(.*?)'")
 NOT_ONE = re.compile(r"'(.*)' is not one of")
 NO_SWITCH = " is not a valid boolean. Recognized values: , "  # the empty one can be no help
+RANGE = re.compile(r" is not in the range (?:(\S+)<=)?x(?:([<>])=(\S+?))?\.?$")
 NO_KIND = re.compile(r" is not a valid (int range|float range|int|float)\.?$")
 
 
@@ -217,11 +285,17 @@ def explained(wrong: Any) -> tuple[str, str]:
     path = wrong.ctx.command_path if wrong.ctx else "bertcli"
     text = " ".join(wrong.format_message().split())
     if hasattr(wrong, "possibilities"):
-        near = [name for name in wrong.possibilities or () if _alike(wrong.option_name, name)]
+        params = wrong.ctx.command.params
+        names = {name for param in params for name in (*param.opts, _name(param).rstrip("."))}
+        word = wrong.option_name.lstrip("-").replace("_", "-")
+        meant = _elsewhere(word, OPTIONS_ELSEWHERE)
+        near = [name for name in meant if name.split()[0] in names][:1]
+        near = near or [name for name in wrong.possibilities or () if _alike(word, name)]
         return f"no such option: {wrong.option_name}", _meant(near, path, "options")
     if named := COMMAND.match(text):
         commands = getattr(wrong.ctx.command, "commands", ())
-        near = _near(named[1], commands)
+        near = _elsewhere(named[1], COMMANDS_ELSEWHERE) if "embed" in commands else []
+        near = near or _near(named[1], commands)
         return f"no such command: {named[1]}", _meant(near, path, "commands")
     param = getattr(wrong, "param", None)
     choices = getattr(getattr(param, "type", None), "choices", ())
@@ -231,10 +305,23 @@ def explained(wrong: Any) -> tuple[str, str]:
         name = _name(param)
         if not wrong.message:
             return f"missing {param.param_type_name} {name}", f"{path} -h shows how it is used"
-        said = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", wrong.message)
-        said = said.replace(NO_SWITCH, " is not one of ")
-        return f"invalid value for {name}: {said.rstrip('.')}", f"see {path} --help"
+        reason = RANGE.sub(_limits, wrong.message).replace(NO_SWITCH, " is not one of ")
+        reason = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", reason)
+        return f"invalid value for {name}: {reason.rstrip('.')}", f"see {path} --help"
     return text[:1].lower() + text[1:].rstrip("."), f"see {path} --help"
+
+
+def _elsewhere(word: str, table: Mapping[str, str]) -> list[str]:
+    """Return what a word of other tools is called here."""
+    return [name for name, words in table.items() if word in words.split()]
+
+
+def _limits(range_: re.Match[str]) -> str:
+    """Return the range of a number in words."""
+    low, sign, high = range_.groups()
+    if low:
+        return f" (must be {low} to {high})"
+    return f" (must be at {'least' if sign == '>' else 'most'} {high})"
 
 
 def _near(word: str, names: Sequence[str]) -> list[str]:
@@ -245,8 +332,8 @@ def _near(word: str, names: Sequence[str]) -> list[str]:
 
 
 def _alike(wrong: str, name: str) -> bool:
-    """Tell whether two options are alike without their dashes, which all of them share."""
-    return bool(_near(wrong.lstrip("-"), [name.lstrip("-")]))
+    """Return whether two options are alike without their dashes, which all of them share."""
+    return bool(_near(wrong, [name.lstrip("-")]))
 
 
 def _name(param: Any) -> str:
@@ -266,6 +353,8 @@ def _no_choice(value: str, param: Any, choices: Sequence[str]) -> tuple[str, str
 
 def _meant(near: Sequence[str] | None, path: str, what: str) -> str:
     """Return a hint that names what is near, or else where to look."""
+    if near and near[0].isupper():
+        return f"{near[0]} is an argument, without an option"
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"{path} -h lists the {what}" if what == "commands" else f"see {path} --help"

@@ -1,11 +1,10 @@
 """Texts to vectors: what a vector is made of, and making it.
 
 `options` holds what a user may choose and `sentence_config` what a folder of sentence-transformers
-says (both without torch; `sentence_folder` writes one); `pooling`, `word_pooling` and
-`token_vectors` are what becomes of hidden states, `sentence_modules` what else a folder makes of
-vectors (with their `activations`); `term_weights` are those of words instead
+says (both without torch; `sentence_folder` writes one); `pooling` is what becomes of hidden states,
+`sentence_modules` what else a folder makes of vectors; `term_weights` are those of words instead
 (SPLADE; `sparse_config` says which), `late_interaction` how tokens are matched (ColBERT);
 `record_vectors` are those of records in memory, `character_limit` is model2vec's; `embedder` puts
-it together, `embedded_block` is what comes of it, `refusals` what cannot be. Imports `inference`
-and what is below. Begin with `embedder`.
+it together, `embedded` is what comes of it: vectors of texts, tokens and words; `refusals` what
+cannot be. Imports `inference` and what is below. Begin with `embedder`.
 """

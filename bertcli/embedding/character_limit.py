@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bertcli.records.records import Record, Text
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import Record, Text, TextBlock
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -53,7 +52,7 @@ class CharacterLimit:
         layout = replace(layout, truncation="do_not_truncate", overflowing=False)
         found = list(batch) if not isinstance(batch, RaggedBatch) else []
         for at, item in zip(
-            long, tokenizer.encode([whole[at] for at in long], layout), strict=True
+            long, tokenizer.encode_records([whole[at] for at in long], layout), strict=True
         ):
             if isinstance(batch, RaggedBatch):
                 known, left = int(batch.tokens.cut[at]), int(batch.tokens.lengths[at])

@@ -21,7 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
-from bertcli.embedding.embedded_block import COLUMNS, EmbeddedBlock, EmbedWindow
+from bertcli.embedding.embedded import (
+    COLUMNS,
+    PLACES,
+    TOKEN_COLUMNS,
+    EmbeddedBlock,
+    EmbedWindow,
+    TokenVectors,
+    joined,
+    pool_words,
+    portions,
+    windows_of,
+    words_of,
+)
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
 from bertcli.embedding.refusals import (
@@ -39,19 +51,10 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.embedding.token_vectors import (
-    PLACES,
-    TOKEN_COLUMNS,
-    TokenVectors,
-    joined,
-    portions,
-    windows_of,
-)
-from bertcli.embedding.word_pooling import pool_words, words_of
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
-from bertcli.inference.progress import Ran
+from bertcli.inference.progress import SILENCE, Ran, Tell
 from bertcli.inference.runner import Finish, Reading, Tokens, Work, result_of
 from bertcli.inference.runtime import (
     UNLIMITED,
@@ -62,11 +65,11 @@ from bertcli.inference.runtime import (
     token_limit,
     tokenizer_loader,
 )
-from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
-from bertcli.records.text_block import TextBlock
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.records.records import Record, TextBlock
+from bertcli.records.source import ORIGIN
+from bertcli.records.windows import CHARACTERS
+from bertcli.tokenizing.columns import PLACE, Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
 
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
 
 TRIED = (2, 17, 19)  # tokens of the texts that `same_bits` compares, of which two are of one row
 BEGUN = 3  # windows for each device that are begun before the first is written
+COMMITTED = 1 << 18  # characters of a window: a CPU needs less than a minute until it is committed
 HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
 
 
@@ -127,26 +131,39 @@ class Embedder:
         late = None if sentence.static else late_of(folder.path, options, tokenizer)
         if late:
             options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
-        options = settled(options, sentence)
+        asked, options = options.dim, settled(options, sentence)
         terms = sparse.maker(folder.path, tokenizer()) if sparse else None
         refuse_changed_words(spec, options, late)
         layers, combine = _layers(place, options, of_tokens)
         first, idle = reads_first(options, sentence), late.idle if late else None
-        reading = Reading(layers, combine, first, idle=idle)
+        scored = terms.scored if terms else None
+        reading = Reading(layers, combine, first, terms=scored, idle=idle)
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
         spec = replace(spec, compute=options, reading=reading, pooler=pooler)
         runtime = open_runtime(spec, tokenizer, tell)
         embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
-        return embedder._checked()
+        return embedder._or_closed(asked)
 
-    def _checked(self) -> Self:
-        """Return this; UsageError, and the model is closed, for more dimensions than there are."""
+    def _or_closed(self, asked: int | None) -> Self:
+        """Return this `with_dim`; where that is an error, the model is closed."""
         try:
-            check_dim(self.options.dim or self.width, self.width)
+            return self.with_dim(asked)
         except BertcliError:
             self.runtime.close()
             raise
-        return self
+
+    def with_dim(self, asked: int | None) -> Self:
+        """Return this with no more dimensions than its vectors have.
+
+        UsageError where more are ``asked`` for; what the folder names is clipped.
+        """
+        width, dim = self.width, self.options.dim
+        check_dim(asked or width, width)
+        return (
+            self
+            if dim is None
+            else replace(self, options=replace(self.options, dim=min(dim, width)))
+        )
 
     @cached_property
     def extra(self) -> ExtraColumns:
@@ -199,29 +216,10 @@ class Embedder:
         meant = (self.late and self.late.role.length) or self.sentence.max_length
         return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant, instead)
 
-    @cached_property
+    @property
     def same_bits(self) -> bool:
-        """Whether a vector depends on its text alone, to the last bit, with the kernels used here.
-
-        Some kernels add up in another order by the number of rows or threads. Texts are tried:
-        each alone and on one thread, and all together.
-        """
-        if self.runtime.same_bits is not None:
-            return self.runtime.same_bits
-        config = self.runtime.config
-        lengths = [min(length, config.most_tokens) for length in TRIED]
-        ids = [[7919 * at % config.vocab_size for at in range(length)] for length in lengths]
-        budget = len(TRIED) * max(TRIED)
-        together = result_of(self._run(self._plain(ids), budget))
-        with self.runtime.one_thread():
-            alone = [result_of(self._run(self._plain([some]), budget))[0] for some in ids]
-        return all(map(np.array_equal, together, alone))
-
-    def _plain(self, ids: Sequence[Sequence[int]]) -> Tokens:
-        """Return texts without a word of their own: their extra ids are 0."""
-        texts = Tokens.listed(ids)
-        extra = {name: np.zeros(len(texts.ids), np.int64) for name in self.extra.fields}
-        return replace(texts, extra=extra)
+        """Whether a vector depends on its text alone, to the last bit, whatever the batch."""
+        return self.runtime.same_bits
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -264,6 +262,10 @@ class Embedder:
 
         return ChunkReader(reader, self.chunker())
 
+    def places(self, reader: Reader) -> tuple[str, ...]:
+        """Return the fields of records that say where they come from, beside their ids."""
+        return (*(PLACE if self.chunks else ()), *(ORIGIN if reader.source.placed else ()))
+
     @property
     def layout(self) -> Layout:
         """How texts become tokens."""
@@ -297,6 +299,7 @@ class Embedder:
             self.layout,
             self.options.window,
             full=full,
+            characters=COMMITTED if full and self.runtime.devices[0] == "cpu" else CHARACTERS,
             prepare=self.prepare,
             blocks=blocks,
             start=start,
@@ -440,9 +443,19 @@ class Embedder:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
         return self.runtime.runner.run(texts, self._pooling, budget)
 
+    def vectors_of(self, texts: Tokens) -> np.ndarray:
+        """Return the vectors of texts that are tokens already, [n, D]."""
+        return self._finished(np.asarray(result_of(self._run(texts)), np.float32))
+
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
         vectors = applied(self.of_texts, vectors)
-        return finish(vectors, dim=self.options.dim, normalize=bool(self.options.normalize))
+        options = self.options
+        return finish(
+            vectors,
+            dim=options.dim,
+            normalize=bool(options.normalize),
+            dim_last=options.dim_last,
+        )
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
@@ -461,6 +474,7 @@ class Embedder:
             "normalize": options.normalize,
             **({"modules": described(self.modules)} if self.modules else {}),
             "dim": options.dim,
+            **({"dim_last": True} if options.dim_last and options.normalize else {}),
             "max_length": self.max_length,
             "on_truncate": options.on_truncate,
             "stride": options.stride,
@@ -520,7 +534,7 @@ class Embedder:
         """The tokens of [CLS] and the prompt, as sentence-transformers counts them."""
         prompt = Record(self.options.prompt or "")
         layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
-        length = self.runtime.tokenizer.encode([prompt], layout)[0].length
+        length = self.runtime.tokenizer.encode_records([prompt], layout)[0].length
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
 
 

@@ -93,12 +93,12 @@ class LateInteraction:
     def matched(self, item: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
         """Return the tokens of a text that are matched, and their vectors."""
         ids = item.columns["input_ids"]
-        kept = [at for at, one in enumerate(ids) if one not in self.role.skipped]
-        kept = kept if self.first else [at for at in kept if at]
+        places = [at for at, index in enumerate(ids) if index not in self.role.skipped]
+        places = places if self.first else [at for at in places if at]
         columns: dict[str, Column] = {
-            name: [column[at] for at in kept] for name, column in item.columns.items()
+            name: [column[at] for at in places] for name, column in item.columns.items()
         }
-        return item._replace(columns=columns), vectors[kept]
+        return item._replace(columns=columns), vectors[places]
 
     def settled(self, options: EmbedOptions) -> EmbedOptions:
         """Return the options with what the model does by itself. UsageError for what it cannot."""
@@ -173,8 +173,8 @@ def read_late(folder: Path, tokenizer: Tokenizer) -> LateInteraction | None:
     if files.filled and index is None:
         raise ModelError(f"{folder}: the vocabulary has no token {name!r} to fill queries up with")
     unknown = tokenizer.core.token_to_id(tokenizer.roles.get("unk_token") or "")
-    found = {tokenizer.core.token_to_id(word) for word in files.skipped} - {None, unknown}
-    skipped = frozenset(one for one in found if one is not None)
+    ids = {tokenizer.core.token_to_id(word) for word in files.skipped} - {None, unknown}
+    skipped = frozenset(index for index in ids if index is not None)
     query, document = (_role(files, role, tokenizer, skipped) for role in (QUERY, DOCUMENT))
     filler = (name, index) if files.filled and index is not None else None
     return LateInteraction(
@@ -281,24 +281,25 @@ def _of_multi_vector(folder: Path) -> LateFiles:
 
 def _words(raw: JsonObject, name: str) -> list[str] | None:
     """Return a list of words, or one alone."""
-    found = raw.checked(name, _is_words, "a list of words")
-    return [found] if isinstance(found, str) else found
 
+    def holds(value: Any) -> bool:
+        return is_text(value) or (isinstance(value, list) and all(map(is_text, value)))
 
-def _is_words(value: Any) -> bool:
-    return is_text(value) or (isinstance(value, list) and all(map(is_text, value)))
+    words = raw.checked(name, holds, "a list of words")
+    return [words] if isinstance(words, str) else words
 
 
 def _projections(folder: Path) -> tuple[VectorModule, ...]:
     """Return the Dense layers of a folder, all of tokens."""
-    found, known = [], ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
+    layers = []
+    others = ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
     for module in read_modules(folder):
         kind = module.kind.rpartition(".")[2]
         if kind == "Dense":
-            found.append(module._replace(kind=kind))
-        elif kind not in known:
+            layers.append(module._replace(kind=kind))
+        elif kind not in others:
             raise ModelError(f"{folder / 'modules.json'}: unsupported module {module.kind}")
-    return read_chain(folder, found)
+    return read_chain(folder, layers)
 
 
 def linear(path: Path) -> Dense:
@@ -308,9 +309,9 @@ def linear(path: Path) -> Dense:
 
 def linear_of(tensors: Iterable[Any], where: Path, before: str = "") -> Dense:
     """Return the linear layer of this name among tensors. ModelError where there is none."""
-    found = {one.name.removeprefix(before): one for one in tensors if one.name.startswith(before)}
+    named = {row.name.removeprefix(before): row for row in tensors if row.name.startswith(before)}
     weight, bias = (
-        np.array(mapped(found[name]), np.float32) if name in found else None
+        np.array(mapped(named[name]), np.float32) if name in named else None
         for name in ("weight", "bias")
     )
     if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):

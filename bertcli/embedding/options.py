@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bertcli.embedding.sentence_config import MODES, Sentence
-from bertcli.embedding.word_pooling import WORD_POOLINGS
 from bertcli.errors import UsageError
 from bertcli.files.typed_json import whole_number
 from bertcli.inference.options import Compute
-from bertcli.records.records import Record, Text
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import Record, Text, TextBlock
 
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
 POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
+WORD_POOLINGS = ("first", "last", "mean", "max")  # of the tokens of a word
 
 
 LEAST = {  # of what is a whole number
@@ -43,6 +42,7 @@ class EmbedOptions(Compute):
     combine: str = "mean"
     normalize: bool | None = None
     dim: int | None = None
+    dim_last: bool = False  # whether dim is the folder's, which cuts vectors of length 1
     max_length: int | None = None
     on_truncate: str = "warn"
     stride: int = 0
@@ -190,6 +190,7 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
         pooling=pooling,
         normalize=sentence.normalize if options.normalize is None else options.normalize,
         dim=options.dim or sentence.dim,
+        dim_last=options.dim is None and sentence.dim is not None and not options.normalize,
         prompt=prompt,
     )
 

@@ -160,14 +160,16 @@ def _average(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return averaged
 
 
-def finish(vectors: np.ndarray, *, dim: int | None = None, normalize: bool = False) -> np.ndarray:
-    """Cut vectors [..., D] to their first ``dim`` dimensions, and then to length 1.
+def finish(
+    vectors: np.ndarray, *, dim: int | None = None, normalize: bool = False, dim_last: bool = False
+) -> np.ndarray:
+    """Truncate vectors [..., D] to ``dim`` dimensions, and then to length 1, or ``dim_last``.
 
-    A vector of zeros stays one. Raises UsageError when there are not so many dimensions.
+    A vector of zeros stays one.
     """
-    if dim is not None:
-        check_dim(dim, vectors.shape[-1])
-        vectors = vectors[..., :dim]
+    if dim_last:
+        return finish(vectors, normalize=normalize)[..., :dim]
+    vectors = vectors[..., :dim]
     if not normalize:
         return vectors
     lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))

@@ -33,8 +33,8 @@ class RecordVectors:
             for part in window.parts:
                 if isinstance(part, Ran):
                     yield part
+                    done += part.texts
+                    yield Advance(done, "texts", done / len(self.records))
                 else:
                     found.append(np.asarray(part.vectors))
-                    done += len(part)
-                    yield Advance(done, "texts", done / len(self.records))
         self.vectors = np.concatenate(found)

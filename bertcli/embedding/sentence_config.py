@@ -81,9 +81,9 @@ class Sentence:
         if name is None:
             return ""
         if name not in self.prompts:
-            there = ", ".join(self.prompts) or "none"
+            names = ", ".join(self.prompts) or "none"
             raise UsageError(
-                f"this model has no prompt {name!r} (--prompt-name)", f"its prompts: {there}"
+                f"this model has no prompt {name!r} (--prompt-name)", f"its prompts: {names}"
             )
         return self.prompts[name]
 
@@ -267,7 +267,7 @@ def _refuse(untaught: list[str], modules: list[SentenceModule], folder: Path) ->
 def option_for(folder: Path) -> str:
     """Return the option that a model is for, where it makes no vectors of texts; "" else."""
     routes = read_routes(folder).values()
-    kinds = {one.kind for modules in (read_modules(folder), *routes) for one in modules}
+    kinds = {module.kind for modules in (read_modules(folder), *routes) for module in modules}
     if kinds & {"SpladePooling", TERM_TABLE}:
         return "--sparse"
     named = read_object(folder / "config.json").get("architectures") if not kinds else None
@@ -300,15 +300,21 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def default_prompt(folder: Path) -> str:
+    """Return the prompt before each text of a cross-encoder; "" where its folder names none."""
+    prompts, name = _prompts(read_object(folder / CONFIG))
+    return prompts[name] if name else ""
+
+
 def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
     """Return the prompts by name, and the name of the default one."""
     prompts = raw.object("prompts")
     prompts.check_keys(is_text, "names as keys")
-    found = {name: prompts.text(name) or "" for name in prompts}
+    texts = {name: prompts.text(name) or "" for name in prompts}
     default = raw.text("default_prompt_name")
-    if default is not None and default not in found:
+    if default is not None and default not in texts:
         raise ModelError(
             f"{raw.source}: default_prompt_name is {default!r}, which is none of the prompts",
-            f"available: {', '.join(found) or 'none'}",
+            f"available: {', '.join(texts) or 'none'}",
         )
-    return found, default
+    return texts, default

@@ -14,6 +14,8 @@ from typing import Any
 from bertcli.checkpoints.scan import find_weights
 from bertcli.embedding.sentence_config import CONFIG, OURS, Sentence
 from bertcli.embedding.sentence_modules import Dense
+from bertcli.files.safetensors import write_arrays
+from bertcli.files.typed_json import read_object
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 
@@ -64,13 +66,14 @@ def write_sentence_parts(
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)
     if layer:
+        if sentence.dim:  # of vectors, and not of what the layer makes of them
+            config = read_object(folder / CONFIG)
+            _put(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
         _write_dense(folder / places[-1], layer)
 
 
 def _write_dense(folder: Path, layer: Dense) -> None:
     """Write a layer without an activation that sentence-transformers reads as well."""
-    from safetensors.numpy import save_file
-
     config = {
         "in_features": layer.takes,
         "out_features": layer.width,
@@ -78,12 +81,11 @@ def _write_dense(folder: Path, layer: Dense) -> None:
         "activation_function": IDENTITY,
     }
     _put(folder / "config.json", config)
-    weights = folder / "model.safetensors"
     tensors = {"linear.weight": layer.weight}
     if layer.bias is not None:
         tensors["linear.bias"] = layer.bias
-    save_file(tensors, weights)
-    shutil.copymode(folder / "config.json", weights)  # safetensors' are for their owner alone
+    with (folder / "model.safetensors").open("wb") as file:
+        write_arrays(file, tensors)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -2,28 +2,95 @@
 
 Each module takes vectors [..., D] of tokens or of texts, one at a time: the bits of one do not
 depend on the others. Which modules a folder has is read in `sentence_config`. Source:
-sentence-transformers 6.2, Dense, Normalize, LayerNorm, WeightedLayerPooling.
+sentence-transformers 6.2, Dense, Normalize, LayerNorm, WeightedLayerPooling; activations are those
+of torch.nn with their defaults.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from bertcli.checkpoints.scan import SentenceModule, require_weights
-from bertcli.embedding.activations import ACTIVATIONS
 from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import AGAIN, JsonObject, read_object
+from bertcli.files.typed_json import AGAIN, read_object
 
 CONFIG = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
+PRELU = "PReLU"  # an activation with a number of its own
+
+Activation: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+_SELU, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al. 2017
+_RRELU = (1 / 8 + 1 / 3) / 2  # outside of training, the mean of its bounds
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        scores: np.ndarray = 1 / (1 + np.exp(-x))
+    return scores
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def _hardsigmoid(x: np.ndarray) -> np.ndarray:
+    clipped: np.ndarray = np.clip(x + 3, 0, 6) / 6
+    return clipped
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Return scores [..., D] that add up to 1."""
+    raised = np.exp(x - x.max(-1, keepdims=True))
+    scores: np.ndarray = raised / raised.sum(-1, keepdims=True)
+    return scores
+
+
+def _leaky(slope: float) -> Activation:
+    """Return the activation that multiplies what is below 0 by the slope."""
+    return lambda x: np.where(x > 0, x, slope * x)
+
+
+# The name of a class in torch.nn -> [..., D] -> [..., D].
+ACTIVATIONS: Mapping[str, Activation] = {
+    "Identity": lambda x: x,
+    "Tanh": np.tanh,
+    "ReLU": lambda x: np.maximum(x, 0),
+    "Sigmoid": _sigmoid,
+    "CELU": _elu,
+    "ELU": _elu,
+    "GELU": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "Hardshrink": lambda x: np.where(np.abs(x) > 0.5, x, 0),
+    "Hardsigmoid": _hardsigmoid,
+    "Hardswish": lambda x: x * _hardsigmoid(x),
+    "Hardtanh": lambda x: np.clip(x, -1, 1),
+    "LeakyReLU": _leaky(0.01),
+    "LogSigmoid": lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+    "Mish": lambda x: x * np.tanh(_softplus(x)),
+    "RReLU": _leaky(_RRELU),
+    "ReLU6": lambda x: np.clip(x, 0, 6),
+    "SELU": lambda x: _SELU * np.where(x > 0, x, _SELU_ALPHA * np.expm1(np.minimum(x, 0))),
+    "SiLU": lambda x: x * _sigmoid(x),
+    "Softmax": softmax,  # of the numbers of one vector
+    "Softplus": _softplus,
+    "Softshrink": lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Tanhshrink": lambda x: x - np.tanh(x),
+}
 
 
 class VectorModule(ABC):
@@ -44,7 +111,7 @@ class VectorModule(ABC):
     @property
     def numbers(self) -> list[np.ndarray]:
         """What it was trained to be."""
-        return [one for one in vars(self).values() if isinstance(one, np.ndarray)]
+        return [array for array in vars(self).values() if isinstance(array, np.ndarray)]
 
     @abstractmethod
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
@@ -62,6 +129,7 @@ class Dense(VectorModule):
     bias: np.ndarray | None = None  # [out]
     activation: str = "Identity"
     residual: np.ndarray | None = None  # [out, in], added behind the activation
+    slope: np.ndarray | None = None  # [1], of PReLU below 0
     kind = "Dense"
 
     @property
@@ -76,17 +144,20 @@ class Dense(VectorModule):
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors that it makes of these."""
-        made = _product(vectors, self.weight)
-        made = ACTIVATIONS[self.activation](made if self.bias is None else made + self.bias)
+        linear = _product(vectors, self.weight)
+        linear = linear if self.bias is None else linear + self.bias
+        slope = self.slope
+        activation = ACTIVATIONS[self.activation] if slope is None else _leaky(float(slope[0]))
+        result = activation(linear)
         if self.residual is not None:
-            made = made + _product(vectors, self.residual)
-        return np.asarray(made, np.float32)
+            result = result + _product(vectors, self.residual)
+        return np.asarray(result, np.float32)
 
 
 def _product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return [..., out] of [..., in]. A product of matrices would depend on the number of rows."""
-    found: np.ndarray = np.einsum("...i,oi->...o", np.ascontiguousarray(vectors), weight)
-    return found
+    product: np.ndarray = np.einsum("...i,oi->...o", np.ascontiguousarray(vectors), weight)
+    return product
 
 
 @dataclass(frozen=True)
@@ -169,14 +240,13 @@ def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
 
 def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
     """Return the kinds of modules and the sha256 of their numbers, for manifests."""
-    return [{"kind": one.kind, "sha256": _digest(one)} for one in chain]
-
-
-def _digest(module: VectorModule) -> str:
-    known = hashlib.sha256(getattr(module, "activation", "").encode())
-    for array in module.numbers:
-        known.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
-    return known.hexdigest()
+    rows = []
+    for module in chain:
+        digest = hashlib.sha256(getattr(module, "activation", "").encode())
+        for array in module.numbers:
+            digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
+        rows.append({"kind": module.kind, "sha256": digest.hexdigest()})
+    return rows
 
 
 # --- reading ---
@@ -184,7 +254,14 @@ def _digest(module: VectorModule) -> str:
 
 def _dense(folder: Path) -> Dense:
     config = read_object(folder / CONFIG)
-    name, tensors = _activation(config), _numbers(folder)
+    # sentence-transformers takes Tanh where none is named.
+    named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
+    name, tensors = named.rpartition(".")[2], _numbers(folder)
+    by_token = name == "Softmax" and config.text("module_input_name") == "token_embeddings"
+    if name not in (*ACTIVATIONS, PRELU) or not named.startswith("torch.nn.") or by_token:
+        supported = ", ".join((*ACTIVATIONS, PRELU))
+        problem = f"{config.source}: unsupported activation {named}"
+        raise ModelError(problem, f"bertcli has {supported}")
     weight = _shaped(tensors, "linear.weight", folder, 2)
     bias = residual = None
     if "linear.bias" in tensors:
@@ -193,29 +270,20 @@ def _dense(folder: Path) -> Dense:
         if weight.shape[0] == weight.shape[1]:
             tensors.setdefault("residual.weight", np.eye(len(weight), dtype=np.float32))
         residual = _shaped(tensors, "residual.weight", folder, weight.shape)
-    return Dense(weight, bias, name, residual)
+    slope = _shaped(tensors, "activation_function.weight", folder, (1,)) if name == PRELU else None
+    return Dense(weight, bias, name, residual, slope)
 
 
 def _shaped(
     tensors: Mapping[str, np.ndarray], name: str, folder: Path, shape: int | tuple[int, ...]
 ) -> np.ndarray:
     """Return a tensor of this shape, or with so many axes."""
-    found = tensors.get(name)
-    if found is None:
+    tensor = tensors.get(name)
+    if tensor is None:
         raise ModelError(f"{folder}: {name} is missing in its weights", AGAIN)
-    if shape not in (found.ndim, found.shape) or not found.size:
-        raise ModelError(f"{folder}: {name} has the unexpected shape {list(found.shape)}", AGAIN)
-    return found
-
-
-def _activation(config: JsonObject) -> str:
-    """Return the class of an activation; sentence-transformers takes Tanh where none is named."""
-    named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
-    name = named.rpartition(".")[2]
-    if name not in ACTIVATIONS or not named.startswith("torch.nn."):
-        known = ", ".join(ACTIVATIONS)
-        raise ModelError(f"{config.source}: unsupported activation {named}", f"bertcli has {known}")
-    return name
+    if shape not in (tensor.ndim, tensor.shape) or not tensor.size:
+        raise ModelError(f"{folder}: {name} has the unexpected shape {list(tensor.shape)}", AGAIN)
+    return tensor
 
 
 def _vector_norm(folder: Path) -> VectorNorm:

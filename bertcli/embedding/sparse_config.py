@@ -70,7 +70,7 @@ class SparseModel:
     def maker(self, folder: Path, tokenizer: Tokenizer) -> TermMaker:
         """Return what makes terms of this tokenizer's tokens. ModelError when it cannot."""
         if self.terms is None:
-            return TableTerms(_table(folder / self.place, tokenizer))
+            return TableTerms(term_table(folder / self.place, tokenizer))
         if isinstance(self.terms, OwnTerms):
             names = (tokenizer.roles.get(role) for role in SPECIAL)
             ids = {tokenizer.core.token_to_id(name) for name in names if name}
@@ -126,10 +126,10 @@ def _weighing(path: Path) -> Dense:
     return layer
 
 
-def _table(folder: Path, tokenizer: Tokenizer) -> np.ndarray:
+def term_table(folder: Path, tokenizer: Tokenizer) -> np.ndarray:
     """Return the weight of each token, [V]: of a module's tensor, or of a file by their names."""
     named = read_object(folder / "config.json").text("path")
-    size = tokenizer.vocabulary_size
+    size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):
         tensors = read_tensors(require_weights(folder))
         found = next((np.array(mapped(one), np.float32) for one in tensors), np.zeros(0))

@@ -20,7 +20,7 @@ import numpy as np
 from bertcli.checkpoints.scan import TERM_TABLE
 from bertcli.embedding.pooling import Pooling, library_of, widened
 from bertcli.embedding.sentence_modules import Dense, described
-from bertcli.inference.runner import Finish
+from bertcli.inference.runner import Finish, Terms
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 # Tokens whose scores [ROWS, V] are there at a time: few, as V is large; and always as many, as the
@@ -44,6 +44,11 @@ class TermPooling:
         return self
 
     @property
+    def scored(self) -> Terms:
+        """What an engine may do with the scores of words."""
+        return Terms(self.how, self.logarithms)
+
+    @property
     def described(self) -> dict[str, Any]:
         """What decides the weights, for manifests."""
         return {"logarithms": self.logarithms}
@@ -61,6 +66,10 @@ class TermPooling:
 
     def _dense(self, model: Any, states: Any, lengths: Sequence[int]) -> Iterator[Any]:
         """Yield the weights of all words, [V], for each text."""
+        if hasattr(model, "term_scores"):  # the graph has done it
+            for row in model.term_scores(states):
+                yield self._activated(row) if self.how == "max" else row
+            return
         scored, rows = _scores(model, states), states[:0]
         for length in lengths:
             held, left = None, length
@@ -98,6 +107,7 @@ class OwnTerms:
 
     layer: Dense  # [1, D]
     left_out: frozenset[int] = frozenset()  # ids of special tokens
+    scored = None
     how = "max"
     kind = "BertModel"
 
@@ -130,6 +140,7 @@ class TableTerms:
     """
 
     weights: np.ndarray  # [V]
+    scored = None
     how = "max"
     kind = TERM_TABLE
     layers: ClassVar[tuple[Dense, ...]] = ()

@@ -1,47 +1,53 @@
-"""What a model says of examples, as numbers that can be compared with the truth."""
+"""The predictions of a model for examples, as numbers that can be compared with the truth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
 from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.errors import ModelError
-from bertcli.evaluation.answers import AnswerPredictions
-from bertcli.evaluation.classes import ClassPredictions, LabelPredictions, per_class
-from bertcli.evaluation.entities import TagPredictions
-from bertcli.evaluation.scores import ScorePredictions
+from bertcli.evaluation.metrics import (
+    AnswerPredictions,
+    ClassPredictions,
+    LabelPredictions,
+    Rows,
+    ScorePredictions,
+    TagPredictions,
+    label_numbers,
+)
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import Ran
-from bertcli.inference.tell import Tell
+from bertcli.inference.progress import Ran, Tell
 from bertcli.records.example_forms import CONTRAST
 from bertcli.records.examples import Example, Examples
 from bertcli.records.records import Record
-from bertcli.tasks.answer import AnswerTask
+from bertcli.tasks.answer import AnswerTask, Choosing
 from bertcli.tasks.classify import LIKELY, ClassifyTask
-from bertcli.tasks.head import Head, Settings, is_pooled_head
-from bertcli.tasks.pooled_head import CLASSIFIER, open_classifier
+from bertcli.tasks.head import CLASSIFIER, Head, Settings, is_pooled_head, open_classifier
 from bertcli.tasks.tag import TagTask
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.nearest import unit
+from bertcli.vectors.search import prompted
 
 
 class ModelPredictions(Protocol):
     """Predictions of n examples beside the truth."""
 
-    def metrics(self, rows: np.ndarray | slice = slice(None)) -> Mapping[str, float]:
+    def metrics(self, rows: Rows = ...) -> Mapping[str, float]:
         """Return the metrics of some rows, or of all."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The predictions of a model, and what else is to be said of them."""
+    """The predictions of a model, with further numbers and warnings for the report."""
 
     task: str
     predictions: ModelPredictions
@@ -51,11 +57,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judge:
-    """A model that says something of examples: opened once for one task."""
+    """A model whose predictions are compared with examples: opened once for one task."""
 
     folder: ModelFolder
     settings: Settings
-    embedder: Callable[[ModelFolder], Embedder]  # how it is opened for vectors
+    options: EmbedOptions  # of a model for vectors
     tell: Tell
     tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
 
@@ -67,56 +73,63 @@ class Judge:
         return read_config(bert_folder(self.folder.path)).fields_of_extra.values()
 
     def judge(self, examples: Examples) -> Judged:
-        """Return what the model says of examples; ModelError when it cannot."""
-        task, every = examples.form.task, list(examples.examples)
+        """Return the predictions for examples; ModelError when there can be none."""
+        task, rows = examples.form.task, list(examples.examples)
         match task:
             case "classify" | "multilabel":
-                return self._labels(task, every)
+                return self._labels(task, rows)
             case "regress":
-                return self._scores(every)
+                return self._scores(rows)
             case "tag":
-                return self._tags(every)
+                return self._tags(rows)
             case "answer":
-                return self._answers(every)
+                return self._answers(rows)
             case _:
                 if examples.form == CONTRAST:
                     raise ModelError(
                         "anchors and positives have no score to compare with",
                         "give text, pair and score, or --queries, --corpus and --qrels",
                     )
-                return self._cosines(every)
+                return self._cosines(rows)
 
-    def _classifier(self) -> ClassifyTask:
-        return ClassifyTask(open_classifier(self.folder, self.settings, self.tell, "evaluate"))
+    def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
+        """Return the scores of all labels of each text, [n, k], and the labels."""
+        classifier = open_classifier(self.folder, self.settings, self.tell, "evaluate")
+        task = ClassifyTask(classifier)
+        scores = self._predicted(classifier, task.scores, examples, classifier.layout())
+        return np.stack(scores), classifier.labels
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
-        model = self._classifier()
-        scores = np.stack(self._of_texts(model.head, model.scores, examples, model.head.layout()))
-        number = {name: at for at, name in enumerate(model.head.labels)}
-        targets = [one.target if task == "multilabel" else [one.target] for one in examples]
-        unknown = sum(not number.keys() >= {*labels} for labels in targets)
-        said = f"{unknown:,} of {len(examples):,} examples have a label that the model lacks"
-        warnings = [said] if unknown else []
-        if task == "classify" and len({*map(tuple, targets)}) == 1:
+        scores, names = self._class_scores(examples)
+        several = task == "multilabel"
+        targets = [example.target if several else [example.target] for example in examples]
+        labels = {label for target in targets for label in target}
+        numbers = label_numbers(names, labels)
+        _refuse_other_labels(labels, numbers)
+        unknown = sum(not numbers.keys() >= {*target} for target in targets)
+        warning = f"{unknown:,} of {len(examples):,} examples have a label that the model lacks"
+        warnings = [warning] if unknown else []
+        if not several and len(labels) == 1:
             warnings.append(f"all examples have the label {targets[0][0]!r}: macro F1 says little")
-        if task == "multilabel":
-            truth = np.zeros(scores.shape, bool)
-            for row, labels in enumerate(targets):
-                truth[row, [number[name] for name in labels if name in number]] = True
-            return Judged(task, LabelPredictions(truth, scores >= LIKELY), {}, warnings)
-        classes = np.array([number.get(labels[0], -1) for labels in targets])
-        found = ClassPredictions(classes, scores)
-        return Judged(task, found, _of_classes(found, model.head.labels), warnings)
+        lacking = sorted(labels - numbers.keys())
+        numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
+        if not several:
+            classes = np.array([numbers[label] for (label,) in targets])
+            predictions = ClassPredictions(classes, scores)
+            return Judged(task, predictions, predictions.details([*names, *lacking]), warnings)
+        truth = np.zeros((len(targets), len(numbers)), bool)
+        for row, target in enumerate(targets):
+            truth[row, [numbers[label] for label in target]] = True
+        predicted = np.zeros_like(truth)
+        predicted[:, : len(names)] = scores >= LIKELY
+        return Judged(task, LabelPredictions(truth, predicted), {}, warnings)
 
     def _scores(self, examples: Sequence[Example]) -> Judged:
         """Return scores of pairs: of a head with one label, or cosines of an embedding model."""
         if not _scores_one(self.folder):
             return self._cosines(examples)
-        model = self._classifier()
-        said = np.stack(self._of_texts(model.head, model.scores, examples, model.head.layout()))[
-            :, 0
-        ]
-        return Judged("regress", ScorePredictions(_numbers(examples), said))
+        scores, _ = self._class_scores(examples)
+        return Judged("regress", ScorePredictions(_numbers(examples), scores[:, 0]))
 
     def _cosines(self, examples: Sequence[Example]) -> Judged:
         for example in examples:
@@ -128,49 +141,71 @@ class Judge:
         records = [example.record for example in examples]
         texts = [record._replace(pair=None) for record in records]
         pairs = [record._replace(text=record.pair or "", pair=None) for record in records]
-        one, other = np.split(unit(self.vectors([*texts, *pairs])), 2)
-        return Judged("embed", ScorePredictions(_numbers(examples), (one * other).sum(1)))
+        left, right = np.split(unit(self.vectors([*texts, *pairs])), 2)
+        return Judged("embed", ScorePredictions(_numbers(examples), (left * right).sum(1)))
 
-    def vectors(self, records: Sequence[Record]) -> np.ndarray:
-        """Return the vectors of texts, [n, D]."""
-        found = RecordVectors(self.embedder(self.folder), records)
-        for step in found:
+    @cached_property
+    def _embedder(self) -> Embedder:
+        return Embedder.open(self.folder, self.options, self.tell)
+
+    def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
+        """Return the vectors of texts, [n, D].
+
+        ``prompts`` are names, of which the first that the model has is used unless one was given.
+        """
+        embedder = self._embedder
+        if self.options.prompt is None and self.options.prompt_name is None:
+            embedder = prompted(embedder, prompts)
+        run = RecordVectors(embedder, records)
+        for step in run:
             if isinstance(step, Ran) and step.warning:
                 self.tell.warn(step.warning)
-        self.tally.merge(found.tally)
-        return found.vectors.astype(np.float64)
+        self.tally.merge(run.tally)
+        return run.vectors
 
     def _head(self, kind: str) -> Head:
         return Head.open(self.folder, kind, self.settings, self.tell)
 
     def _tags(self, examples: Sequence[Example]) -> Judged:
-        model = TagTask(self._head("BertForTokenClassification"))
-        said = self._of_texts(model.head, model.word_labels, examples, model.word_layout)
+        task = TagTask(self._head("BertForTokenClassification"))
         truth = [example.target for example in examples]
-        return Judged("tag", TagPredictions(truth, said))
+        _refuse_other_labels({tag for tags in truth for tag in tags}, task.head.labels)
+        tags = self._predicted(task.head, task.word_labels, examples, task.word_layout)
+        return Judged("tag", TagPredictions(truth, tags))
 
     def _answers(self, examples: Sequence[Example]) -> Judged:
-        model = AnswerTask(self._head("BertForQuestionAnswering"))
-        found = self._of_texts(model.head, model.judge, examples, model.layout)
-        said = [str(result.fields["answer"]) for result in found]
-        return Judged("answer", AnswerPredictions([one.target.text for one in examples], said))
+        truth = [example.target.text for example in examples]
+        choosing = Choosing(no_answer="" in truth)
+        task = AnswerTask(self._head("BertForQuestionAnswering"), choosing)
+        results = self._predicted(task.head, task.judge, examples, task.layout)
+        answers = [str(result.fields["answer"]) for result in results]
+        return Judged("answer", AnswerPredictions(truth, answers))
 
-    def _of_texts(
+    def _predicted(
         self,
         head: Any,
-        judge: Callable[[list[Encoded]], Sequence[Any]],
+        predict: Callable[[list[Encoded]], Sequence[Any]],
         examples: Sequence[Example],
         layout: Layout,
     ) -> list[Any]:
-        """Return what is said of each example, window by window."""
-        found: list[Any] = []
+        """Return the prediction for each example, computed window by window."""
+        predictions: list[Any] = []
         size = head.settings.window
         for start in range(0, len(examples), size):
-            records = [head.prepare(one.record) for one in examples[start : start + size]]
-            items = head.tokenizer.encode(records, layout)
+            records = head.prepare([row.record for row in examples[start : start + size]])
+            items = head.tokenizer.encode_records(records, layout)
             self.tally.add(items, head.tokenizer.limit)
-            found += judge(items)
-        return found
+            predictions += predict(items)
+        return predictions
+
+
+def _refuse_other_labels(labels: Collection[str], names: Collection[str]) -> None:
+    """Raise ModelError when no label of the examples is one of the model's."""
+    if labels and not {*names} & {*labels}:
+        theirs, ours = (", ".join(sorted(group)[:10]) for group in (names, labels))
+        raise ModelError(
+            f"no label of the examples is one of the model's: {ours}", f"the model has: {theirs}"
+        )
 
 
 def _numbers(examples: Sequence[Example]) -> np.ndarray:
@@ -178,24 +213,9 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
 
 
 def _scores_one(folder: ModelFolder) -> bool:
-    """Tell whether a model has a head with one score."""
+    """Return whether a model has a head with one score."""
     if is_static(folder.path):
         return False
     config = read_config(bert_folder(folder.path))
     headed = is_pooled_head(folder.path) or CLASSIFIER in config.architectures
     return headed and config.num_labels == 1
-
-
-def _of_classes(found: ClassPredictions, names: Sequence[str]) -> dict[str, Any]:
-    """Return the confusion, the numbers of each class, and the calibration."""
-    confusion = found.confusion()
-    each = per_class(confusion)
-    return {
-        "labels": list(names),
-        "confusion": confusion[: len(names)].tolist(),
-        "per_class": {
-            name: {metric: values[at].item() for metric, values in each.items()}
-            for at, name in enumerate(names)
-        },
-        "calibration": found.calibration(),
-    }

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.evaluation.predictions import Judged, ModelPredictions
+from bertcli.evaluation.predictions import Judged
 
 DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
 LEAST = 200  # samples all the same
@@ -32,8 +32,9 @@ def samples(count: int) -> Iterator[np.ndarray]:
 def intervals(drawn: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     """Return the 95 % interval of each metric, from those of samples."""
     edge = (1 - SHARE) / 2
-    values = {name: [one[name] for one in drawn] for name in drawn[0]}
-    return {name: np.quantile(some, (edge, 1 - edge)).tolist() for name, some in values.items()}
+    edges = edge, 1 - edge
+    values = {name: [metrics[name] for metrics in drawn] for name in drawn[0]}
+    return {name: np.quantile(numbers, edges).tolist() for name, numbers in values.items()}
 
 
 @dataclass(frozen=True)
@@ -53,27 +54,23 @@ class EvaluationReport:
             yield f"fewer than {FEW} {counted} ({self.n}): the intervals are too narrow"
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        found = self.judged
-        metrics = found.predictions.metrics()
-        said = {
-            "task": found.task,
+        """Return it as JSON values; of two models also the other's, and how much better it is."""
+        judged, ours = self.judged, self.judged.predictions.metrics
+        fields = {
+            "task": judged.task,
             "n": self.n,
-            **metrics,
-            "intervals": intervals([found.predictions.metrics(rows) for rows in samples(self.n)]),
-            **found.details,
+            **ours(),
+            "intervals": intervals([ours(rows) for rows in samples(self.n)]),
+            **judged.details,
         }
-        if self.other is None:
-            return said
-        return said | {"compare": differences(found.predictions, self.other.predictions, self.n)}
+        if self.other is not None:
+            theirs = self.other.predictions.metrics
+            drawn = [_minus(theirs(rows), ours(rows)) for rows in samples(self.n)]
+            differences = _minus(theirs(), ours())
+            other = {**theirs(), "differences": differences, "intervals": intervals(drawn)}
+            fields["compare"] = other
+        return fields
 
 
-def differences(one: ModelPredictions, other: ModelPredictions, count: int) -> dict[str, Any]:
-    """Return the metrics of the other model, and how much better it is: paired, with intervals."""
-    theirs, ours = other.metrics(), one.metrics()
-    drawn = [_minus(other.metrics(rows), one.metrics(rows)) for rows in samples(count)]
-    return {**theirs, "differences": _minus(theirs, ours), "intervals": intervals(drawn)}
-
-
-def _minus(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {name: one[name] - other[name] for name in other}
+def _minus(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
+    return {name: left[name] - right[name] for name in left}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf, isfinite
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from bertcli.files.streams import open_bytes
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.vectors.nearest import Nearest
+from bertcli.vectors.search import DOCUMENT, QUERY
 
 DEPTH, DEEP = 10, 100  # results that count for nDCG and MRR, and for recall
 BLOCK = 1 << 16  # documents at a time
@@ -28,35 +30,31 @@ BLOCK = 1 << 16  # documents at a time
 class SearchPredictions:
     """The documents found for each query, best first, and those that are relevant."""
 
-    found: Sequence[Sequence[str]]
+    documents: Sequence[Sequence[str]]
     relevant: Sequence[Mapping[str, float]]  # document -> gain above 0
 
     @cached_property
     def values(self) -> np.ndarray:
         """nDCG, recall and reciprocal rank of each query, [n, 3]."""
-        pairs = zip(self.found, self.relevant, strict=True)
-        return np.array([judged(found, gains) for found, gains in pairs]).reshape(-1, 3)
+        return np.array([*map(judged, self.documents, self.relevant)]).reshape(-1, 3)
 
     def metrics(self, rows: np.ndarray | slice = slice(None)) -> dict[str, float]:
         """Return the means over queries."""
-        ndcg, recall, rank = self.values[rows].mean(0)
-        return {
-            f"ndcg@{DEPTH}": float(ndcg),
-            f"recall@{DEEP}": float(recall),
-            f"mrr@{DEPTH}": float(rank),
-        }
+        names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
+        return dict(zip(names, self.values[rows].mean(0).tolist(), strict=True))
 
 
-def judged(found: Sequence[str], gains: Mapping[str, float]) -> tuple[float, float, float]:
+def judged(documents: Sequence[str], gains: Mapping[str, float]) -> tuple[float, float, float]:
     """Return nDCG@10, recall@100 and the reciprocal rank among the first 10 of one query."""
     discount = 1 / np.log2(np.arange(2, DEPTH + 2))
-    got = [gains.get(document, 0.0) for document in found[:DEPTH]]
+    reached = [gains.get(document, 0.0) for document in documents[:DEPTH]]
     ideal = sorted(gains.values(), reverse=True)[:DEPTH]
-    best = float((np.array(ideal) * discount[: len(ideal)]).sum())
-    ndcg = float((np.array(got) * discount[: len(got)]).sum()) / best if best else 0.0
-    recall = sum(document in gains for document in found[:DEEP]) / max(len(gains), 1)
-    first = next((at for at, gain in enumerate(got, 1) if gain > 0), 0)
-    return ndcg, recall, 1 / first if first else 0.0
+    dcg, best = (
+        float((np.array(ranked) * discount[: len(ranked)]).sum()) for ranked in (reached, ideal)
+    )
+    recall = sum(document in gains for document in documents[:DEEP]) / max(len(gains), 1)
+    first = next((rank for rank, gain in enumerate(reached, 1) if gain > 0), inf)
+    return dcg / best if best else 0.0, recall, 1 / first
 
 
 def nearest(
@@ -69,7 +67,7 @@ def nearest(
         search.add(corpus[start : start + BLOCK])
     for query, best in zip(query_ids, search.matches(), strict=True):
         named = [document_ids[match.row] for match in best]
-        yield [one for one in named if one != query][:DEEP]
+        yield [document for document in named if document != query][:DEEP]
 
 
 def read_documents(reader: Reader) -> dict[str, Record]:
@@ -77,20 +75,20 @@ def read_documents(reader: Reader) -> dict[str, Record]:
 
     Raises InputError for a text without an id, or an id that two have.
     """
-    found: dict[str, Record] = {}
+    documents: dict[str, Record] = {}
     for record in reader:
         extra = record.extra or {}
         key = extra.get("_id", record.id)
         if key is None:
             raise InputError(f"{record.where}: no id", "give each text a field _id or id")
-        if str(key) in found:
+        if str(key) in documents:
             raise InputError(f"{record.where}: the id {key!r} occurs twice")
         title = extra.get("title")
         text = f"{title} {record.text}" if isinstance(title, str) else str(record.text)
-        found[str(key)] = record._replace(text=text.strip(), extra=None)
-    if not found:
+        documents[str(key)] = record._replace(text=text.strip(), extra=None)
+    if not documents:
         raise InputError(f"{', '.join(reader.source.paths)}: no texts found")
-    return found
+    return documents
 
 
 def read_qrels(path: str) -> dict[str, dict[str, float]]:
@@ -98,27 +96,27 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
 
     Raises InputError for a line that is neither BEIR's nor TREC's.
     """
-    found: dict[str, dict[str, float]] = {}
+    relevant: dict[str, dict[str, float]] = {}
     with open_bytes(path) as file:
         for number, line in enumerate(file, 1):
             cells = line.decode("utf-8", "replace").split()
             if not cells or (number == 1 and cells[0].lower() in ("query-id", "qid", "query_id")):
                 continue
             try:
-                if len(cells) not in (3, 4):
-                    raise ValueError
                 gain = float(cells[-1])
             except ValueError:
+                gain = inf
+            if len(cells) not in (3, 4) or not isfinite(gain):
                 raise InputError(
                     f"{path}:{number}: not a judgement",
                     "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain "
                     "(TREC)",
-                ) from None
+                )
             if gain > 0:
-                found.setdefault(cells[0], {})[cells[-2]] = gain
-    if not found:
+                relevant.setdefault(cells[0], {})[cells[-2]] = gain
+    if not relevant:
         raise InputError(f"{path}: no relevant documents found", "qrels hold a gain above 0")
-    return found
+    return relevant
 
 
 @dataclass(frozen=True)
@@ -137,19 +135,20 @@ class SearchTest:
         judged = {key: record for key, record in asked.items() if key in relevant}
         if not judged:
             raise InputError(f"{qrels}: none of its queries is in the file of queries")
-        if unknown := {one for key in judged for one in relevant[key]} - texts.keys():
+        if unknown := {text for query in judged for text in relevant[query]} - texts.keys():
             raise InputError(
                 f"{qrels}: document {min(unknown)!r} is not in the corpus",
                 f"{len(unknown):,} of the relevant documents are missing",
             )
-        rest = len(asked) - len(judged)
-        note = f"{rest:,} of {len(asked):,} queries have no relevant documents and do not count"
-        return cls(judged, texts, relevant, note if rest else "")
+        unjudged = len(asked) - len(judged)
+        note = f"{unjudged:,} of {len(asked):,} queries have no relevant documents and do not count"
+        return cls(judged, texts, relevant, note if unjudged else "")
 
     def judge(self, judge: Judge) -> Judged:
         """Return what a model finds."""
-        records = [*self.queries.values(), *self.corpus.values()]
-        vectors, count = judge.vectors(records), len(self.queries)
+        queries = judge.vectors([*self.queries.values()], QUERY)
+        corpus = judge.vectors([*self.corpus.values()], DOCUMENT)
         ids = [*self.queries], [*self.corpus]
-        found = list(nearest(vectors[:count], vectors[count:], ids))
-        return Judged("retrieval", SearchPredictions(found, [self.relevant[key] for key in ids[0]]))
+        documents = list(nearest(queries, corpus, ids))
+        relevant = [self.relevant[query] for query in ids[0]]
+        return Judged("retrieval", SearchPredictions(documents, relevant))

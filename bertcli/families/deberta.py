@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.families.family import Family, classes
-from bertcli.families.structure import Disentangled, Structure, TextHead
-from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject
+from bertcli.families.family import Family, classes, unsupported
+from bertcli.families.structure import Convolution, Disentangled, Structure, TextHead
+from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject, whole_number
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
@@ -20,16 +20,15 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where DeBERTa differs from BERT. ModelError for what only the largest of v2 have."""
+    """Return where DeBERTa differs from BERT. ModelError for sizes that differ in one model."""
     hidden, heads = values["hidden_size"], values["num_attention_heads"]
     for key, allowed in (
-        ("conv_kernel_size", 0),
         ("embedding_size", hidden),
         ("pooler_hidden_size", hidden),
         ("attention_head_size", hidden // heads),
     ):
         if values.get(key, allowed) != allowed:
-            raise ModelError(f"{values.source}: {key} {values[key]} is not supported")
+            raise unsupported(values, key, str(allowed))
     if values.get("pos_att_type") and not values.switch("relative_attention"):
         raise ModelError(f"{values.source}: pos_att_type needs relative_attention")
     last = values.checked("cls_dropout", *PROBABILITY)
@@ -43,10 +42,26 @@ def structure(values: JsonObject) -> Structure:
         absolute_positions=bool(values.switch("position_biased_input")),
         token_types=values["type_vocab_size"] > 0,
         pooler=False,
+        blank_padding=True,
+        convolution=_convolution(values),
         disentangled=_disentangled(values) if values.switch("relative_attention") else None,
         text_head=text,
         choice_head=text,
     )
+
+
+def _convolution(values: JsonObject) -> Convolution | None:
+    size = values.checked("conv_kernel_size", *whole_number()) or 0
+    if size <= 0:
+        return None
+    if size % 2 == 0:
+        raise unsupported(values, "conv_kernel_size", "an odd number of tokens")
+    if values["num_hidden_layers"] < 2:  # whose first layer may be read for first tokens alone
+        raise unsupported(values, "num_hidden_layers", "2 or more beside a convolution")
+    groups = values.checked("conv_groups", *whole_number(1)) or 1
+    if values["hidden_size"] % groups:
+        raise values.bad("conv_groups", "a divisor of hidden_size")
+    return Convolution(size, groups, values.text("conv_act") or "tanh")
 
 
 def _disentangled(values: JsonObject) -> Disentangled:

@@ -7,19 +7,18 @@ transformers.
 
 from __future__ import annotations
 
-from bertcli.errors import ModelError
-from bertcli.families.family import TEXT_HEAD, Family, classes
+from bertcli.families.family import TEXT_HEAD, Family, classes, unsupported
 from bertcli.families.structure import Structure, TextHead, WordHead
-from bertcli.files.typed_json import JsonObject, whole_number
+from bertcli.files.typed_json import PROBABILITY, JsonObject, whole_number
 
 
 def structure(values: JsonObject) -> Structure:
     """Return where ELECTRA differs from BERT. ModelError for a summary other than usual."""
     width: int = values.needed("embedding_size", *whole_number(1))
-    if values.text("summary_type") != "first" or not values.switch("summary_use_proj"):
-        raise ModelError(
-            f"{values.source}: summary_type and summary_use_proj are supported as first and true"
-        )
+    if values.text("summary_type") != "first":
+        raise unsupported(values, "summary_type", "first")
+    if not values.switch("summary_use_proj"):
+        raise unsupported(values, "summary_use_proj", "true")
     return Structure(
         embedding_size=width if width != values["hidden_size"] else None,
         pooler=False,
@@ -28,7 +27,7 @@ def structure(values: JsonObject) -> Structure:
         choice_head=TextHead(
             pooler=False,
             activation=values.text("summary_activation") or "linear",
-            dropout=values.number("summary_last_dropout"),
+            dropout=values.checked("summary_last_dropout", *PROBABILITY),
         ),
     )
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
+from bertcli.errors import ModelError
+from bertcli.families.config_checks import CHECKS, SIZES
 from bertcli.families.structure import BERT, Structure
 from bertcli.files.typed_json import JsonObject
 
@@ -58,6 +60,14 @@ def like_bert(values: JsonObject) -> Structure:
     return BERT
 
 
+def unsupported(values: JsonObject, key: str, supported: str) -> ModelError:
+    """Return the error for a model of a family that bertcli knows, with a part that it lacks."""
+    return ModelError(
+        f"{values.source}: {values.path}{key} {values[key]!r} is not supported, only {supported}",
+        "the folder is not broken: bertcli lacks this variant; give another --model",
+    )
+
+
 class Family(NamedTuple):
     """A page: all of a family that can be said without building its model."""
 
@@ -83,10 +93,18 @@ class Family(NamedTuple):
     def filled(self, raw: JsonObject) -> JsonObject:
         """Return config.json's content with the defaults of what it does not say.
 
-        null is the default as well, except for ``pad_token_id``, whose null has a meaning.
+        null is the default as well, except for sizes, and for ``pad_token_id``, whose null has a
+        meaning. ModelError for a value of the wrong type.
         """
-        said = {key: it for key, it in raw.items() if it is not None or key == "pad_token_id"}
-        return JsonObject({**self.defaults, **said}, raw.source)
+        for name, check in CHECKS.items():
+            key = self.key(name)
+            present = raw.get(key) is not None or (key in raw and name in SIZES)
+            if present and name not in self.lacks:
+                raw.needed(key, *check)
+        values = {key: value for key, value in raw.items() if value is not None}
+        if "pad_token_id" in raw:
+            values["pad_token_id"] = raw["pad_token_id"]
+        return JsonObject({**self.defaults, **values}, raw.source)
 
     def our_class(self, name: str) -> str:
         """Return our class for one of transformers; what is unknown stays as it is."""

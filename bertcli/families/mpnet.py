@@ -6,8 +6,7 @@ Pre-training for Language Understanding; the classes of this name in transformer
 
 from __future__ import annotations
 
-from bertcli.errors import ModelError
-from bertcli.families.family import TEXT_HEAD, WORD_HEAD, Family, classes
+from bertcli.families.family import TEXT_HEAD, WORD_HEAD, Family, classes, unsupported
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject, whole_number
 
@@ -19,7 +18,7 @@ def structure(values: JsonObject) -> Structure:
     """Return where MPNet differs from BERT. ModelError for a table with too few rows."""
     buckets: int = values.needed("relative_attention_num_buckets", *whole_number())
     if buckets < BUCKETS:
-        raise ModelError(f"relative_attention_num_buckets is {buckets}: MPNet needs {BUCKETS}")
+        raise unsupported(values, "relative_attention_num_buckets", f"{BUCKETS} or more")
     return Structure(
         first_position=PADDING + 1,
         skips_padding=True,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bertcli.errors import ModelError
-from bertcli.families.family import QKV
+from bertcli.families.family import QKV, unsupported
 from bertcli.families.structure import Rotary
 from bertcli.files.typed_json import POSITIVE, JsonObject
 
@@ -45,12 +44,10 @@ def scaled(said: JsonObject, theta: float) -> Rotary:
     """Return the rotary positions of one object. ModelError for a kind that is unknown."""
     kind = said.text("rope_type") or said.text("type") or "default"
     if kind not in KNOWN:
-        raise ModelError(
-            f"{said.source}: rotary positions of the type {kind!r} are not supported",
-            f"known: {', '.join(KNOWN)}",
-        )
+        key = "rope_type" if said.text("rope_type") else "type"
+        raise unsupported(said, key, " and ".join(KNOWN))
     if said.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise ModelError(f"{said.source}: rotary positions of a part of heads are not supported")
+        raise unsupported(said, "partial_rotary_factor", "1")
     base: float = said.checked("rope_theta", *POSITIVE) or theta
     scaling: float = said.needed("factor", *POSITIVE) if kind == "linear" else 1.0
     return Rotary(base, scaling)

@@ -33,6 +33,14 @@ class Disentangled(NamedTuple):
     norm: bool  # vectors are normalised before
 
 
+class Convolution(NamedTuple):
+    """What neighbours say of a token is added to what the first layer makes of it (DeBERTa v2)."""
+
+    size: int  # odd: so many tokens, the middle one included
+    groups: int
+    activation: str
+
+
 class Dropouts(NamedTuple):
     """What is dropped where, in training; None is the config's `hidden_dropout_prob`."""
 
@@ -78,7 +86,9 @@ class Structure(NamedTuple):
     skips_padding: bool = False  # padding ids in a text have the position before, and do not count
     token_types: bool = True  # a table of token types is added to the words
     pooler: bool = True  # the model itself may have a pooler
+    blank_padding: bool = False  # what no token attends to is 0, and attends to nothing (DeBERTa)
     # --- layers ---
+    convolution: Convolution | None = None  # beside the first layer
     layer_groups: tuple[int, ...] | None = None  # of each layer, whose weights it has (ALBERT)
     norm_first: bool = False  # norms before each part but the first, and behind the last layer
     norm_bias: bool = True

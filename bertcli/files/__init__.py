@@ -1,8 +1,8 @@
 """Bytes and formats, which know nothing of BERT. Imports only `errors`.
 
 - In: `streams` opens files, stdin, gz and zst and cuts them into lines; `typed_json` is the only
-  reader of JSON, `pickles` and `torch_save` read what is never run, `protobuf` messages
-  without their schema.
+  reader of JSON, `torch_save` reads pickles of tensors, of which nothing is run, `protobuf`
+  messages without their schema.
 - Out: `writers` has a writer for each format; `atomic` makes files and folders that are there whole
   or not at all, `lock` keeps other runs away, `system_calls` has what not every system has.
 - Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),

@@ -20,8 +20,8 @@ def public(text: str) -> str:
     """Return a text whose addresses have no names, no passwords and no values of a query."""
     if "://" not in text:
         return text
-    return ADDRESS.sub(lambda found: QUERY.sub(rf"\1{HIDDEN}", _without_user(found[0])), text)
 
+    def hidden(address: re.Match[str]) -> str:
+        return QUERY.sub(rf"\1{HIDDEN}", USER.sub(f"{HIDDEN}@", address[0], count=1))
 
-def _without_user(address: str) -> str:
-    return USER.sub(f"{HIDDEN}@", address, count=1)
+    return ADDRESS.sub(hidden, text)

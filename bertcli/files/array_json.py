@@ -27,7 +27,7 @@ def json_of(arrays: Sequence[np.ndarray] | np.ndarray) -> Iterator[str]:
     import numpy as np
 
     if isinstance(arrays, Sequence):
-        yield from (text for one in arrays for text in json_of(one[None]))
+        yield from (text for array in arrays for text in json_of(array[None]))
         return
     if arrays.dtype == np.float16:
         yield from map(_of_halves, arrays)
@@ -42,9 +42,9 @@ def json_of(arrays: Sequence[np.ndarray] | np.ndarray) -> Iterator[str]:
     size = np.abs(arrays)
     odd = ~(((size >= LEAST) & (size < MOST)) | (size == 0))
     plain = np.where(odd, np.float32(np.nan), arrays)  # which orjson writes as null
-    first, *rest = _written(plain).split("null")
+    first, *others = _written(plain).split("null")
     strange = arrays[odd].astype("U32").tolist()
-    yield from _each(first + "".join(map(str.__add__, strange, rest)), arrays.ndim)
+    yield from _each(first + "".join(map(str.__add__, strange, others)), arrays.ndim)
 
 
 def _each(text: str, axes: int) -> Iterator[str]:
@@ -70,5 +70,5 @@ def _halves() -> list[str]:
     """Return the text of every float16, by its bits."""
     import numpy as np
 
-    found: list[str] = np.arange(1 << 16, dtype="u2").view("f2").astype("U32").tolist()
-    return found
+    texts: list[str] = np.arange(1 << 16, dtype="u2").view("f2").astype("U32").tolist()
+    return texts

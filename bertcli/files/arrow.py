@@ -102,19 +102,26 @@ def values(array: Any, errors: str = "strict") -> list[Any]:
     kind = array.type
     if isinstance(kind, pyarrow.BaseExtensionType):
         name = getattr(kind, "extension_name", "")
-        return _uuids(array.storage) if name == "arrow.uuid" else values(array.storage, errors)
+        if name != "arrow.uuid":
+            return values(array.storage, errors)
+        from uuid import UUID
+
+        stored = array.storage.to_pylist()
+        return [None if raw is None else str(UUID(bytes=raw)) for raw in stored]
     if types.is_dictionary(kind):
         return values(array.dictionary_decode(), errors)
     if any(check(kind) for check in STRINGS):
         return _texts(array, errors)
     if types.is_floating(kind):
-        return [None if one is None or math.isnan(one) else one for one in array.to_pylist()]
+        return [
+            None if value is None or math.isnan(value) else value for value in array.to_pylist()
+        ]
     if types.is_nested(kind):
         return _nested(array, errors)
     if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
-        found: list[Any] = array.to_pylist()
-        return found
-    return [None if one is None else _text(one, kind) for one in _raw(array)]
+        plain: list[Any] = array.to_pylist()
+        return plain
+    return [None if value is None else _text(value, kind) for value in _raw(array)]
 
 
 def _raw(array: Any) -> list[Any]:
@@ -123,8 +130,8 @@ def _raw(array: Any) -> list[Any]:
     whole = {64: pyarrow.int64(), 32: pyarrow.int32()}
     if types.is_temporal(kind) and not types.is_interval(kind):
         array = array.view(whole[kind.bit_width])
-    found: list[Any] = array.to_pylist()
-    return found
+    counts: list[Any] = array.to_pylist()
+    return counts
 
 
 def _text(value: Any, kind: Any) -> str:
@@ -137,13 +144,13 @@ def _text(value: Any, kind: Any) -> str:
     if types.is_date(kind):
         return moment(value if types.is_date32(kind) else value // 86_400_000, "days", None)
     if types.is_time(kind):
-        seconds, rest = divmod(value, 10 ** DIGITS[kind.unit])
+        seconds, parts = divmod(value, 10 ** DIGITS[kind.unit])
         return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}" + _fraction(
-            rest, kind.unit
+            parts, kind.unit
         )
     if types.is_duration(kind):
-        seconds, rest = divmod(abs(value), 10 ** DIGITS[kind.unit])
-        return f"{'-' if value < 0 else ''}PT{seconds}{_fraction(rest, kind.unit).rstrip('0.')}S"
+        seconds, parts = divmod(abs(value), 10 ** DIGITS[kind.unit])
+        return f"{'-' if value < 0 else ''}PT{seconds}{_fraction(parts, kind.unit).rstrip('0.')}S"
     return str(value)
 
 
@@ -152,16 +159,16 @@ def moment(count: int, unit: str, zone: tzinfo | None) -> str:
     try:
         if unit == "days":
             return (date(1970, 1, 1) + timedelta(count)).isoformat()
-        seconds, rest = divmod(count, 10 ** DIGITS[unit])
+        seconds, parts = divmod(count, 10 ** DIGITS[unit])
         when = (EPOCH + timedelta(seconds=seconds)).astimezone(zone or timezone.utc)
-        text = when.replace(tzinfo=None).isoformat() + _fraction(rest, unit)
+        text = when.replace(tzinfo=None).isoformat() + _fraction(parts, unit)
         return text + (when.isoformat()[19:] if zone else "")
     except OverflowError:
         return f"{count} {unit} since 1970-01-01"
 
 
-def _fraction(rest: int, unit: str) -> str:
-    return f".{rest:0{DIGITS[unit]}}" if DIGITS[unit] else ""
+def _fraction(parts: int, unit: str) -> str:
+    return f".{parts:0{DIGITS[unit]}}" if DIGITS[unit] else ""
 
 
 def _zone(name: str | None) -> tzinfo | None:
@@ -182,12 +189,12 @@ def _zone(name: str | None) -> tzinfo | None:
 
 def _texts(array: Any, errors: str) -> list[Any]:
     try:
-        found: list[Any] = array.to_pylist()
+        texts: list[Any] = array.to_pylist()
     except UnicodeDecodeError:
         large = pyarrow.types.is_large_string(array.type)
         raw = array.view(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()
-        return [None if one is None else _decoded(one, errors) for one in raw]
-    return found
+        return [None if value is None else _decoded(value, errors) for value in raw]
+    return texts
 
 
 def _decoded(raw: bytes, errors: str) -> str | bytes:
@@ -197,33 +204,27 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
         return raw
 
 
-def _uuids(array: Any) -> list[str | None]:
-    from uuid import UUID
-
-    return [None if one is None else str(UUID(bytes=one)) for one in array.to_pylist()]
-
-
 def _nested(array: Any, errors: str) -> list[Any]:
     """Return lists, objects, and of maps lists of pairs."""
-    kind, there = array.type, array.is_valid().to_pylist()
+    kind, valid = array.type, array.is_valid().to_pylist()
     if types.is_struct(kind):
         names = [kind.field(at).name for at in range(kind.num_fields)]
         if len({*names}) < len(names):
             raise ValueError(f"an object has two fields of one name: {', '.join(names)}")
         columns = [values(column, errors) for column in array.flatten()]
         rows = zip(*columns, strict=True) if columns else [()] * len(array)
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [row if is_there else None for row, is_there in zip(found, there, strict=True)]
+        objects = [dict(zip(names, row, strict=True)) for row in rows]
+        return [row if is_valid else None for row, is_valid in zip(objects, valid, strict=True)]
     if types.is_map(kind):
         return [
-            [list(pair.values()) for pair in values(row.values, errors)] if is_there else None
-            for row, is_there in zip(array, there, strict=True)
+            [list(pair.values()) for pair in values(row.values, errors)] if is_valid else None
+            for row, is_valid in zip(array, valid, strict=True)
         ]
     inner, at = values(array.flatten(), errors), 0
     lists: list[Any] = []
-    for is_there, size in zip(there, _lengths(array), strict=True):
-        lists.append(inner[at : at + size] if is_there else None)
-        at += size if is_there else 0
+    for is_valid, size in zip(valid, _lengths(array), strict=True):
+        lists.append(inner[at : at + size] if is_valid else None)
+        at += size if is_valid else 0
     return lists
 
 
@@ -232,8 +233,8 @@ def _lengths(array: Any) -> list[int]:
 
     if types.is_fixed_size_list(array.type):
         return [array.type.list_size] * len(array)
-    found: list[int] = compute.list_value_length(array).fill_null(0).to_pylist()
-    return found
+    lengths: list[int] = compute.list_value_length(array).fill_null(0).to_pylist()
+    return lengths
 
 
 # --- lists of numbers as NumPy has them, and back ---
@@ -270,8 +271,8 @@ def array(column: Any, name: str) -> Array:
         if nulls or (before and len(column) % before):
             raise ValueError(f"column {name!r} has rows of several lengths, or empty ones")
         shape.append(len(column) // before if before else 0)
-    found: Array = column.to_numpy(zero_copy_only=False)
-    return found.reshape(shape)
+    numbers: Array = column.to_numpy(zero_copy_only=False)
+    return numbers.reshape(shape)
 
 
 def no_rows(kind: Any) -> Iterator[Array]:
@@ -286,20 +287,20 @@ def no_rows(kind: Any) -> Iterator[Array]:
         yield numpy.zeros(shape, kind.to_pandas_dtype())
 
 
-def column_of(found: Array) -> Any:
+def column_of(numbers: Array) -> Any:
     """Return an array [n, D...] as a column of lists of fixed size."""
-    column = array_of(found.reshape(-1))
-    for size in reversed(found.shape[1:]):
+    column = array_of(numbers.reshape(-1))
+    for size in reversed(numbers.shape[1:]):
         column = pyarrow.FixedSizeListArray.from_arrays(column, size)
     return column
 
 
-def column_of_many(found: Sequence[Array]) -> Any:
+def column_of_many(arrays: Sequence[Array]) -> Any:
     """Return arrays [k, D...] as a column with a list of so many for each."""
     import numpy
 
-    ends = numpy.cumsum([0, *map(len, found)], dtype=numpy.int32)
-    inner = column_of(numpy.concatenate([*found]))
+    ends = numpy.cumsum([0, *map(len, arrays)], dtype=numpy.int32)
+    inner = column_of(numpy.concatenate([*arrays]))
     return pyarrow.ListArray.from_arrays(array_of(ends), inner)
 
 
@@ -337,51 +338,51 @@ def column_of_flat(lists: FlatLists, kind: Any) -> Any:
     return pyarrow.ListArray.from_arrays(offsets, array_of(values), type=kind)
 
 
-def array_of(found: Any) -> Any:
+def array_of(values: Any) -> Any:
     """Return values as Arrow's, numbers of NumPy in place.
 
     To learn that those are no data of pandas, `pyarrow.array` would import it: a third of a second.
     """
     import numpy
 
-    if not (isinstance(found, numpy.ndarray) and found.ndim == 1 and found.dtype.kind in "iuf"):
-        return pyarrow.array(found)
-    kind, buffer = pyarrow.from_numpy_dtype(found.dtype), pyarrow.py_buffer(found.ravel())
-    return pyarrow.Array.from_buffers(kind, len(found), [None, buffer])
+    if not (isinstance(values, numpy.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"):
+        return pyarrow.array(values)
+    kind, buffer = pyarrow.from_numpy_dtype(values.dtype), pyarrow.py_buffer(values.ravel())
+    return pyarrow.Array.from_buffers(kind, len(values), [None, buffer])
 
 
-def type_of_values(found: Sequence[Any]) -> Any:
+def type_of_values(values: Sequence[Any]) -> Any:
     """Return the type of these values: that of text where there are none, or several kinds."""
     try:
-        kind = array_of(found).type
+        kind = array_of(values).type
     except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
     return pyarrow.string() if types.is_null(kind) else kind
 
 
-def common_type(kind: Any, found: Sequence[Any]) -> Any:
+def common_type(kind: Any, values: Sequence[Any]) -> Any:
     """Return the type that holds values of this type and these values; text holds all."""
     try:
-        kinds = [kind, array_of(found).type]
-        schemas = [pyarrow.schema([("", one)]) for one in kinds]
+        kinds = [kind, array_of(values).type]
+        schemas = [pyarrow.schema([("", member)]) for member in kinds]
         kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
     return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
 
 
-def column(found: Iterable[Any], kind: Any) -> Any:
+def column(values: Iterable[Any], kind: Any) -> Any:
     """Return values as a column of a type that `common_type` found for them."""
     if kind == pyarrow.string():
-        found = as_texts(found)
+        values = as_texts(values)
     elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
-        found = [one if one is None else float(one) for one in found]
-    return pyarrow.array(found, type=kind)
+        values = [value if value is None else float(value) for value in values]
+    return pyarrow.array(values, type=kind)
 
 
-def as_texts(found: Iterable[Any]) -> list[str | None]:
+def as_texts(values: Iterable[Any]) -> list[str | None]:
     """Return values for a column of text: what is none is written as JSON."""
-    return [one if one is None or isinstance(one, str) else _dump(one) for one in found]
+    return [value if value is None or isinstance(value, str) else _dump(value) for value in values]
 
 
 def _dump(value: Any) -> str:
@@ -393,5 +394,5 @@ def file_system(place: str) -> tuple[Any, str]:
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import FileSystem
 
-    found, path = FileSystem.from_uri(place)
-    return ArrowFSWrapper(found), path
+    system, path = FileSystem.from_uri(place)
+    return ArrowFSWrapper(system), path

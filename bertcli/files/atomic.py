@@ -82,11 +82,11 @@ def _claimed(path: Path, create: Callable[[Path], Held]) -> tuple[Path, Held]:
         place = making_alone(path)
     while True:
         with suppress(FileExistsError):  # another process was quicker
-            made = create(place)
-            hold(made, wait=True)
-            if is_at(place, made):  # else another took it for left before it was held
-                return place, made
-            made.close()
+            created = create(place)
+            hold(created, wait=True)
+            if is_at(place, created):  # else another took it for left before it was held
+                return place, created
+            created.close()
         place = making_alone(path)
 
 
@@ -116,11 +116,11 @@ def _drop(place: Path, file: IO[bytes]) -> None:
         place.unlink()
 
 
-def move(made: Path, target: Path, mode: int | None = None) -> None:
+def move(source: Path, target: Path, mode: int | None = None) -> None:
     """Give what is whole its name; ``mode``, if given, says who may read and write it."""
     if mode is not None:
-        os.chmod(made, mode)
-    os.replace(made, target)
+        os.chmod(source, mode)
+    os.replace(source, target)
 
 
 @contextmanager
@@ -153,49 +153,49 @@ def own_folder(path: Path) -> Iterator[Path]:
 
     It is removed when it has not been moved, and so is what a killed process left.
     """
-    made, held = _claimed(path, _created)
+
+    def create(place: Path) -> OpenFolder:
+        place.mkdir()
+        return OpenFolder(place)
+
+    folder, held = _claimed(path, create)
     try:
-        restore(made, path)
-        yield made
+        restore(folder, path)
+        yield folder
     finally:
-        if is_at(made, held):
-            shutil.rmtree(made, ignore_errors=True)
-        restore(made, path)
+        if is_at(folder, held):
+            shutil.rmtree(folder, ignore_errors=True)
+        restore(folder, path)
         held.close()
 
 
-def _created(place: Path) -> OpenFolder:
-    place.mkdir()
-    return OpenFolder(place)
-
-
-def put_files(made: Path, folder: Path, last: str) -> None:
+def put_files(source: Path, folder: Path, last: str) -> None:
     """Move files that are whole into a folder, ``last`` as the last: without it they are none."""
-    sync_files(made)
+    sync_files(source)
     (folder / last).unlink(missing_ok=True)
-    for path in made.iterdir():
+    for path in source.iterdir():
         if path.name != last:
             move(path, folder / path.name)
     sync_folder(folder)
-    move(made / last, folder / last)
+    move(source / last, folder / last)
     sync_folder(folder)
 
 
-def put_folder(made: Path, target: Path) -> None:
+def put_folder(source: Path, target: Path) -> None:
     """Give a folder that is whole its name, in place of one that has it."""
-    sync_files(made)
+    sync_files(source)
     try:
         if target.exists():
-            move(target, made.with_suffix(OLD))
-        move(made, target)
+            move(target, source.with_suffix(OLD))
+        move(source, target)
     finally:
-        restore(made, target)
+        restore(source, target)
     sync_folder(target.parent)
 
 
-def restore(made: Path, target: Path) -> None:
+def restore(source: Path, target: Path) -> None:
     """Undo what `put_folder` was killed in, or end it: what it moved away comes back, or goes."""
-    old, going = made.with_suffix(OLD), made.with_suffix(GOING)
+    old, going = source.with_suffix(OLD), source.with_suffix(GOING)
     shutil.rmtree(going, ignore_errors=True)
     if old.exists() and not target.exists():
         move(old, target)
@@ -207,9 +207,10 @@ def restore(made: Path, target: Path) -> None:
 
 def sync_files(folder: Path) -> None:
     """Put the files of a folder, and their names, on the disk."""
-    for path in folder.iterdir():
-        with path.open("rb+") as file:
-            sync(file)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb+") as file:
+                sync(file)
     sync_folder(folder)
 
 
@@ -232,11 +233,11 @@ def whole_folder(
     refuse_inputs(inputs, [path, *(target.glob("*") if target.is_dir() else ())])
     _refuse(path, target, ours, overwrite=overwrite)
     try:
-        with own_folder(target) as made:
+        with own_folder(target) as folder:
             _refuse(path, target, ours, overwrite=overwrite)  # again: it may have come back
-            yield made
+            yield folder
             _refuse(path, target, ours, overwrite=overwrite)  # again: this may have taken hours
-            put_folder(made, target)
+            put_folder(folder, target)
     except OSError as failed:
         hint = "create the folder above it first" if isinstance(failed, FileNotFoundError) else ""
         raise OutputError(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import SKIP, InputError, OutputError, counted
 from bertcli.files.streams import CHUNK, Block, LineDecoder, blocks, too_large
 from bertcli.files.tables import NumbersText, Row, fields_of, lines_of, refuse_new
 
@@ -111,12 +111,19 @@ class DelimitedRows:
     """
 
     def __init__(
-        self, stream: IO[bytes], decode: LineDecoder, limit: int, skip: Skip, *, tabs: bool
+        self,
+        stream: IO[bytes],
+        decode: LineDecoder,
+        limit: int,
+        skip: Skip,
+        *,
+        tabs: bool,
+        delimiter: str = ",",
     ) -> None:
         csv.field_size_limit(2**31 - 1)
         self.lines = _TableLines(stream, decode, limit, skip, quoted=not tabs)
-        how: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
-        self.table = csv.reader(self.lines, **how)
+        quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
+        self.table = csv.reader(self.lines, delimiter="\t" if tabs else delimiter, **quoting)
 
     def begin(self) -> None:
         """Say that the header was read, without which a table is none."""
@@ -147,17 +154,24 @@ class DelimitedRows:
         )
 
 
+def refuse_other_columns(where: str, row: Sequence[str], header: Sequence[str]) -> None:
+    """Raise InputError for a row that has more columns than the header, or fewer."""
+    if len(row) != len(header):
+        columns = counted(len(row), "column")
+        raise InputError(f"{where}: {columns}, but the header has {len(header):,}", SKIP)
+
+
 def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
     """Gather rows, as many as a block of lines would hold."""
-    some, size = [], 0
+    gathered, size = [], 0
     for number, row in rows:
-        some.append((number, row))
+        gathered.append((number, row))
         size += sum(map(len, row))
-        if len(some) == ROWS or size > CHUNK:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+        if len(gathered) == ROWS or size > CHUNK:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 # --- writing ---
@@ -166,17 +180,17 @@ def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
 @contextmanager
 def delimited_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Any]:
     """CSV, quoted where needed, or TSV, never quoted; lists are JSON in their cell."""
-    known: list[str] = []
+    names: list[str] = []
     line = _tsv if tabs else _csv()
 
     def write(rows: Sequence[Row]) -> None:
-        found = []
-        if rows and not known:
-            known.extend(fields_of(rows))
-            found.append(line(known))
-        refuse_new(rows, known)
-        found += [line([_cell(row.get(name)) for name in known]) for row in lines_of(rows)]
-        file.write("".join(found).encode())
+        lines = []
+        if rows and not names:
+            names.extend(fields_of(rows))
+            lines.append(line(names))
+        refuse_new(rows, names)
+        lines += [line([_cell(row.get(name)) for name in names]) for row in lines_of(rows)]
+        file.write("".join(lines).encode())
         file.flush()
 
     yield write

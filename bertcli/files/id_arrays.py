@@ -21,7 +21,6 @@ from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Row, TableHead
 from bertcli.files.zips import npz_archive
 
 ROWS = 1024  # rows read at a time
-NAMES = {"<u4": "U32", "<i8": "I64", "|u1": "U8"}  # of safetensors
 
 
 class NumberSpool:
@@ -88,8 +87,8 @@ def writer_of(form: str) -> Callable[[IO[bytes]], Any]:
         with ExitStack() as stack:
             spools: list[ArraySpool] = []
 
-            def begin(found: Container[str]) -> None:
-                present = [name for name in names if name in found]
+            def begin(columns: Container[str]) -> None:
+                present = [name for name in names if name in columns]
                 for name in present:
                     place = stack.enter_context(tempfile.TemporaryFile())
                     spools.append(ArraySpool(name, "<i8", place))
@@ -123,13 +122,13 @@ def read_ids(place: str, path: str, form: str) -> Iterator[tuple[int, list[list[
     Raises InputError, which calls the file ``path``, when there is no such array.
     """
     start = 1
-    with open_array(place, path, form, NUMERIC[0]) as found:
-        if getattr(found.dtype, "kind", "O") not in "iu" or len(found.shape) not in (1, 2):
+    with open_array(place, path, form, NUMERIC[0]) as array:
+        if getattr(array.dtype, "kind", "O") not in "iu" or len(array.shape) not in (1, 2):
             raise InputError(
-                f"{path}: holds {found.dtype} of shape {found.shape}, not lists of ids",
+                f"{path}: holds {array.dtype} of shape {array.shape}, not lists of ids",
                 "ids are whole numbers of shape [records, length]",
             )
-        for rows in found.blocks(max(1, min(ROWS, BLOCK // max(1, found.width)))):
+        for rows in array.blocks(max(1, min(ROWS, BLOCK // max(1, array.width)))):
             yield start, rows.tolist()
             start += len(rows)
 
@@ -166,7 +165,7 @@ def put_npz(file: IO[bytes], spools: Iterable[NumberSpool]) -> None:
 def put_safetensors(file: IO[bytes], spools: Iterable[NumberSpool]) -> None:
     """Write arrays, the widest numbers first, so that all of them are aligned."""
     spools = sorted(spools, key=lambda spool: -int(spool.dtype[-1]))
-    tensors = {spool.name: (NAMES[spool.dtype], spool.shape) for spool in spools}
+    tensors = {spool.name: (safetensors.NAMES[spool.dtype], spool.shape) for spool in spools}
     file.write(safetensors.header_of(tensors))
     for spool in spools:
         spool.copy_to(file)

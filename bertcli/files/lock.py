@@ -16,6 +16,7 @@ from bertcli.files.system_calls import MOVES_OPEN_FILES, OWNER
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+TRIES = 10  # at a lock file that others make and remove
 # A file system without locks, as some on clusters are: work there goes on unguarded.
 UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -36,7 +37,12 @@ def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        _give_back(lock, path)
+        if MOVES_OPEN_FILES:
+            path.unlink(missing_ok=True)  # before the lock is given back, or it may be another's
+        lock.release()
+        if not MOVES_OPEN_FILES:
+            with suppress(OSError):
+                path.unlink()
 
 
 @contextmanager
@@ -62,35 +68,28 @@ def waiting(path: Path) -> Iterator[None]:
 def _take(lock: BaseFileLock, path: Path, output: Path) -> None:
     from filelock import Timeout
 
-    try:
-        lock.acquire()
-    except Timeout:
-        if not path.exists():  # its holder has ended since, or none can be made: this says why
-            path.touch()
-            _take(lock, path, output)
+    for _ in range(TRIES):
+        try:
+            lock.acquire()
+        except Timeout:
+            if path.exists():
+                break
+            path.touch()  # its holder has ended since, or none can be made: this says why
+        except OSError as failed:
+            if failed.errno not in UNSUPPORTED:
+                raise
             return
-        raise OutputError(
-            f"{output}: another bertcli is writing it (process {_holder(path)})",
-            "wait for it to end, or choose another name",
-        ) from None
-    except OSError as failed:
-        if failed.errno not in UNSUPPORTED:
-            raise
-        return
-    with suppress(OSError):  # for those who are refused; a full disk is noticed soon enough
-        path.write_text(str(os.getpid()))
+        else:
+            with suppress(OSError):  # for those who are refused; a full disk is noticed soon enough
+                path.write_text(str(os.getpid()))
+            return
+    raise OutputError(
+        f"{output}: another bertcli is writing it (process {_holder(path)})",
+        "wait for it to end, or choose another name",
+    )
 
 
 def _holder(path: Path) -> str:
     with suppress(OSError), path.open(errors="replace") as file:
         return file.read(20) or "unknown"
     return "unknown"
-
-
-def _give_back(lock: BaseFileLock, path: Path) -> None:
-    if MOVES_OPEN_FILES:
-        path.unlink(missing_ok=True)  # before the lock is given back, or it may be another's
-    lock.release()
-    if not MOVES_OPEN_FILES:
-        with suppress(OSError):
-            path.unlink()

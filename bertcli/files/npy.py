@@ -76,7 +76,9 @@ def _header(file: IO[bytes]) -> Header:
     if not dtype.itemsize:
         raise ValueError(f"its numbers, {dtype}, have no bytes")
     shape = header["shape"]
-    whole = isinstance(shape, tuple) and all(type(one) is int and 0 <= one < 2**63 for one in shape)
+    whole = isinstance(shape, tuple) and all(
+        type(size) is int and 0 <= size < 2**63 for size in shape
+    )
     if not whole or len(shape) > DIMENSIONS:
         raise ValueError("its shape is not of whole numbers from 0")
     if shape and shape[0] > BLOCK and not prod(shape):
@@ -109,8 +111,8 @@ def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -
         size = count * width * kind.itemsize
         raw = file.read(size)
         if len(raw) < size:
-            there = start + len(raw) // max(1, width * kind.itemsize)
-            raise EOFError(f"ends after row {there:,} of {rows:,}")
+            last = start + len(raw) // max(1, width * kind.itemsize)
+            raise EOFError(f"ends after row {last:,} of {rows:,}")
         yield numpy.frombuffer(raw, kind).reshape(count, width)
 
 

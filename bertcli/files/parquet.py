@@ -30,11 +30,12 @@ from bertcli.files.tables import (
     lines_of,
     refuse_new,
 )
+from bertcli.files.versions import install_command
 
 try:
     from bertcli.files import arrow
-except ImportError:  # pyarrow comes with an extra: `check_installed` says so
-    arrow = None  # type: ignore[assignment]
+except ImportError as failed:  # to import this module is the check, which commands make at once
+    raise BertcliError(f"Parquet needs pyarrow: {failed}", install_command("parquet")) from None
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,17 +48,9 @@ DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tel
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 REPEATED = 1 << 18  # bytes of a column from which its dictionary is not written out
 
-UNFIT: tuple[type[Exception], ...] = (OverflowError, TypeError, ValueError)  # for a column
-if arrow is not None:
-    UNFIT += (arrow.pyarrow.ArrowException,)
+UNFIT = (OverflowError, TypeError, ValueError, arrow.pyarrow.ArrowException)  # for a column
 
 Large = Callable[[int], None]  # is told the number of a row that is larger than the limit
-
-
-def check_installed(what: str, error: type[BertcliError]) -> None:
-    """Raise the error when pyarrow is not there: ``what`` needs it."""
-    if arrow is None:
-        raise error(f"{what} needs pyarrow", 'pip install "bertcli[parquet]"')
 
 
 # --- reading ---
@@ -66,7 +59,6 @@ def check_installed(what: str, error: type[BertcliError]) -> None:
 @contextmanager
 def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
     """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
-    check_installed(f"{path}: reading Parquet", InputError)
     try:
         with arrow.ParquetFile(place) as file:
             yield Table(file, place, path)
@@ -122,9 +114,11 @@ class Table:
                     for start, stop in _slices(
                         arrow.sizes_of(columns, len(batch)), limit, number, large
                     ):
-                        some = {name: column[start:stop] for name, column in columns.items()}
-                        found = {name: arrow.values(one, errors) for name, one in some.items()}
-                        yield number + start, found
+                        rows = {name: column[start:stop] for name, column in columns.items()}
+                        values = {
+                            name: arrow.values(column, errors) for name, column in rows.items()
+                        }
+                        yield number + start, values
                     number += len(batch)
 
     def group(self, number: int) -> dict[str, Array]:
@@ -172,16 +166,16 @@ class Table:
             yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 
     def _chunks(self, group: int, names: Sequence[str]) -> Iterator[Any]:
-        found = self.metadata.row_group(group)
-        for chunk in map(found.column, range(found.num_columns)):
+        row_group = self.metadata.row_group(group)
+        for chunk in map(row_group.column, range(row_group.num_columns)):
             path = chunk.path_in_schema
             if any(path == name or path.startswith(f"{name}.") for name in names):
                 yield chunk
 
     def _rows_at_once(self, group: int, names: Sequence[str]) -> int:
         size = sum(chunk.total_uncompressed_size for chunk in self._chunks(group, names))
-        each = size // max(1, self.metadata.row_group(group).num_rows)
-        return max(1, min(ROWS, DECODED // max(1, int(each))))
+        row_size = size // max(1, self.metadata.row_group(group).num_rows)
+        return max(1, min(ROWS, DECODED // max(1, int(row_size))))
 
     def _repeated(self, names: Sequence[str]) -> list[str]:
         """Return the columns of long texts of which the file holds equal ones once."""
@@ -227,7 +221,6 @@ def _slices(
 @contextmanager
 def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
     """Yield a function that writes rows or columns; the first ones say which columns there are."""
-    check_installed("writing Parquet", OutputError)
     rows_file = RowsFile(file)
     try:
         yield rows_file.write
@@ -298,8 +291,8 @@ class RowsFile:
             old = arrow.ParquetFile(before)
             for table in map(old.read_row_group, range(old.num_row_groups)):
                 columns = [
-                    one if one.type == kind else arrow.column(one.to_pylist(), kind)
-                    for one, kind in zip(table.columns, schema.types, strict=True)
+                    column if column.type == kind else arrow.column(column.to_pylist(), kind)
+                    for column, kind in zip(table.columns, schema.types, strict=True)
                 ]
                 self.writer.write_table(arrow.pyarrow.table(columns, schema=schema))
 
@@ -308,7 +301,9 @@ def _measured(rows: Sequence[Row] | ColumnTable) -> bool | list[str]:
     """Return the columns that have statistics: what is least in flat lists tells nobody a thing."""
     if not isinstance(rows, ColumnTable):
         return True
-    return [name for name, one in rows.columns.items() if not isinstance(one, FlatLists)] or False
+    return [
+        name for name, column in rows.columns.items() if not isinstance(column, FlatLists)
+    ] or False
 
 
 def _is_file(file: IO[bytes]) -> bool:
@@ -319,10 +314,12 @@ def _is_file(file: IO[bytes]) -> bool:
 
 def _widened(schema: Any, rows: Sequence[Row] | ColumnTable) -> Any:
     """Return the schema of which columns hold these rows too: text holds whatever there is."""
-    given = rows.columns if isinstance(rows, ColumnTable) else _columns(rows, schema)
+    columns = rows.columns if isinstance(rows, ColumnTable) else _columns(rows, schema)
     kinds = [
-        one.type if one.name in TYPES else arrow.common_type(one.type, given.get(one.name) or [])
-        for one in schema
+        column.type
+        if column.name in TYPES
+        else arrow.common_type(column.type, columns.get(column.name) or [])
+        for column in schema
     ]
     return arrow.pyarrow.schema(list(zip(schema.names, kinds, strict=True)))
 
@@ -339,14 +336,14 @@ def _columns(rows: Sequence[Row], schema: Any) -> dict[str, list[Any]]:
 def _table(rows: Sequence[Row] | ColumnTable, schema: Any) -> Any:
     """Return rows or columns as a table; flat lists are not copied."""
     if isinstance(rows, ColumnTable):
-        found = [rows.columns.get(one.name) for one in schema]
+        cells = [rows.columns.get(column.name) for column in schema]
     else:
-        found = [*_columns(rows, schema).values()]
+        cells = [*_columns(rows, schema).values()]
     columns = [
-        arrow.column_of_flat(values, one.type)
+        arrow.column_of_flat(values, column.type)
         if isinstance(values, FlatLists)
-        else _column([None] * len(rows) if values is None else values, one)
-        for values, one in zip(found, schema, strict=True)
+        else _column([None] * len(rows) if values is None else values, column)
+        for values, column in zip(cells, schema, strict=True)
     ]
     return arrow.pyarrow.table(columns, schema=schema)
 
@@ -361,8 +358,10 @@ def _schema(rows: Sequence[Row] | ColumnTable) -> Any:
         return arrow.pyarrow.schema(fields)
     for name in fields_of(rows):
         values = [row.get(name) for row in rows]
-        made = name in TYPES and any(isinstance(value, Made) for value in values)
-        fields.append((name, arrow.type_of(TYPES[name]) if made else arrow.type_of_values(values)))
+        is_made = name in TYPES and any(isinstance(value, Made) for value in values)
+        fields.append(
+            (name, arrow.type_of(TYPES[name]) if is_made else arrow.type_of_values(values))
+        )
     return arrow.pyarrow.schema(fields)
 
 
@@ -381,9 +380,9 @@ def _column(values: Sequence[Any], field: Any) -> Any:
 class ColumnTypes:
     """The types of columns, found from all their values: text where they are of several kinds."""
 
-    def __init__(self, known: Mapping[str, str | None]) -> None:
+    def __init__(self, kinds: Mapping[str, str | None]) -> None:
         """Begin with columns of known types, as list<int32>, and others whose values tell."""
-        self.found = {name: arrow.type_of(kind or "null") for name, kind in known.items()}
+        self.found = {name: arrow.type_of(kind or "null") for name, kind in kinds.items()}
 
     def set(self, name: str, kind: str) -> None:
         """Say the type of a column."""
@@ -412,11 +411,11 @@ def vectors_writer(
     schema = arrow.pyarrow.schema([*types.items(), *cells.items()])
 
     def write(columns: Mapping[str, Sequence[Any]], vectors: Mapping[str, Any]) -> None:
-        found = [arrow.column(columns[key], kind) for key, kind in types.items()]
+        cells_of_rows = [arrow.column(columns[key], kind) for key, kind in types.items()]
         for name, kind in cells.items():
             many = arrow.pyarrow.types.is_list(kind)
-            found.append((arrow.column_of_many if many else arrow.column_of)(vectors[name]))
-        writer.write_table(arrow.pyarrow.table(found, schema=schema))
+            cells_of_rows.append((arrow.column_of_many if many else arrow.column_of)(vectors[name]))
+        writer.write_table(arrow.pyarrow.table(cells_of_rows, schema=schema))
 
     with arrow.ParquetWriter(file, schema, use_dictionary=list(types)) as writer:
         yield write
@@ -424,7 +423,6 @@ def vectors_writer(
 
 def write_arrays(file: IO[bytes], arrays: Mapping[str, Array], rows: int) -> None:
     """Write arrays [n, D...] as columns, lists of fixed size, in groups of so many rows."""
-    check_installed("writing Parquet", OutputError)
-    table = arrow.pyarrow.table({name: arrow.column_of(one) for name, one in arrays.items()})
+    table = arrow.pyarrow.table({name: arrow.column_of(array) for name, array in arrays.items()})
     with arrow.ParquetWriter(file, table.schema) as writer:
         writer.write_table(table, row_group_size=rows)

@@ -35,7 +35,9 @@ def _filtered(text: str) -> str:
     from unicodedata import category
 
     shown = (
-        REPLACEMENT if category(one) in _NO_TEXT and ord(one) not in _PICTURES else one
-        for one in text
+        REPLACEMENT
+        if category(character) in _NO_TEXT and ord(character) not in _PICTURES
+        else character
+        for character in text
     )
     return re.sub(_HIDES, REPLACEMENT, "".join(shown))

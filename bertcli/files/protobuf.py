@@ -16,7 +16,7 @@ Fields = dict[int, list[int | bytes]]  # number of a field -> its values
 
 def fields(message: bytes) -> Fields:
     """Return the fields of a message."""
-    found: Fields = {}
+    values: Fields = {}
     at = 0
     while at < len(message):
         tag, at = varint(message, at)
@@ -33,21 +33,21 @@ def fields(message: bytes) -> Fields:
             if len(value) < length:
                 raise ValueError("the message is cut off")
             at += length
-        found.setdefault(tag >> 3, []).append(value)
-    return found
+        values.setdefault(tag >> 3, []).append(value)
+    return values
 
 
-def number(found: Fields, key: int) -> int:
+def number(message: Fields, key: int) -> int:
     """Return a field that is a whole number; one that is not there is zero."""
-    value = found.get(key, [0])[-1]
+    value = message.get(key, [0])[-1]
     if not isinstance(value, int):
         raise ValueError("a number is expected")
     return value
 
 
-def messages(found: Fields, key: int) -> list[bytes]:
+def messages(message: Fields, key: int) -> list[bytes]:
     """Return the values of a field that are bytes: texts, or messages inside."""
-    return [value for value in found.get(key, []) if isinstance(value, bytes)]
+    return [value for value in message.get(key, []) if isinstance(value, bytes)]
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:

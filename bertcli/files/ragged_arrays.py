@@ -111,7 +111,7 @@ def read_rows(place: str, path: str, form: str) -> Iterator[tuple[int, list[list
     """
     with open_arrays(place, path, form) as arrays:
         ids, offsets = arrays[IDS](), arrays[OFFSETS]()
-        if not all(_is_list(found) for found in (ids, offsets)):
+        if not all(_is_list(array) for array in (ids, offsets)):
             raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
         flat = _FlatReader(ids)
         number, at = 0, 0  # the first offset ends a row that is none
@@ -127,15 +127,15 @@ def read_rows(place: str, path: str, form: str) -> Iterator[tuple[int, list[list
             raise InputError(f"{path}: offsets end at {at:,}, and there are {ids.shape[0]:,} ids")
 
 
-def _is_list(found: StoredArray) -> bool:
-    return getattr(found.dtype, "kind", "O") in "iu" and len(found.shape) == 1
+def _is_list(array: StoredArray) -> bool:
+    return getattr(array.dtype, "kind", "O") in "iu" and len(array.shape) == 1
 
 
 class _FlatReader:
     """Hands out the numbers of a list in pieces."""
 
-    def __init__(self, found: StoredArray) -> None:
-        self.blocks = iter(found.read(found.shape[0], 1, BLOCK))
+    def __init__(self, array: StoredArray) -> None:
+        self.blocks = iter(array.read(array.shape[0], 1, BLOCK))
         self.held: list[int] = []
         self.at = 0
 

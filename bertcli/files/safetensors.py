@@ -16,13 +16,16 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import BadJsonError, is_text, kind_of, parse, shown
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LARGEST = 1 << 24  # bytes of a header: those of 100,000 tensors; the library takes 100 MB
 POINTER = b"version "  # how the files begin that git-lfs puts in place of others
@@ -34,9 +37,10 @@ BITS = {
     "I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
 NUMPY_OF = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
     "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
 }  # fmt: skip  # of BF16, which NumPy has not, the bits
+NAMES = {code: name for name, code in NUMPY_OF.items() if name != "BF16"}
 AGAIN = "download or write the file again"
 
 
@@ -48,6 +52,7 @@ class TensorInfo(NamedTuple):
     shape: tuple[int, ...]
     nbytes: int
     start: int  # of its first byte, from the start of the file
+    strides: tuple[int, ...] | None = None  # in numbers; None where each row follows the last
 
 
 class BrokenHeader(ValueError):
@@ -144,9 +149,26 @@ def _refuse_gaps(tensors: Sequence[TensorInfo], data: int, size: int) -> None:
         raise BrokenHeader(f"{both}: it is truncated" if size < at else both)
 
 
-def header_of(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> bytes:
+def write_arrays(
+    file: IO[bytes], arrays: Mapping[str, np.ndarray], bfloat16: Collection[str] = ()
+) -> None:
+    """Write arrays, the widest numbers first, so that all are aligned; ``bfloat16`` names bits."""
+    import numpy as np
+
+    order = sorted(arrays, key=lambda name: -arrays[name].itemsize)
+    kinds = {name: "BF16" if name in bfloat16 else NAMES[arrays[name].dtype.str] for name in order}
+    shapes = {name: (kinds[name], arrays[name].shape) for name in order}
+    file.write(header_of(shapes, {"format": "pt"}))  # which transformers asks for
+    for name in order:
+        file.write(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+
+
+def header_of(
+    tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapping[str, str] = {}
+) -> bytes:
     """Return the header of a file with tensors of these types (F32) and shapes, in this order."""
-    header, at = {}, 0
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
     for name, (dtype, shape) in tensors.items():
         end = at + prod(shape) * BITS[dtype] // 8
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}

@@ -28,42 +28,45 @@ def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
     ``-`` is stdin, which may be redirected from a file. Pipes and devices are no matter: nothing of
     theirs is lost.
     """
-    there = {found: path for path in reversed(own) if (found := _identity(path))}
-    if not there:
+    outputs = {identity: path for path in reversed(own) if (identity := _identity(path))}
+    if not outputs:
         return
     for named in inputs:
-        for path, found in _files(named):
-            if found in there:
-                raise _both(path, there[found], own[0])
+        for path, identity in _files(named):
+            if identity in outputs:
+                raise _both(path, outputs[identity], own[0])
 
 
 def refuse_stdout(inputs: Iterable[str | Path]) -> None:
     """Raise OutputError when stdout is appended to a file that is read: it would have no end."""
-    found = _identity_of(sys.stdout)
-    for named in inputs if found else ():
+    stdout = _identity_of(sys.stdout)
+    for named in inputs if stdout else ():
         for path, other in _files(named):
-            if other == found:
+            if other == stdout:
                 raise OutputError(f"stdout is redirected to {path}, which is also an input", HINT)
 
 
 def _both(named: str, own: Path, output: Path) -> OutputError:
+    if own != output and output.is_dir():
+        return OutputError(f"{output}: the input {named} lies in the output folder", HINT)
     if own != output:
         return OutputError(
             f"{output}: the input {named} is a file that this run writes: {own.name}", HINT
         )
     if named == str(output):
         return OutputError(f"{output}: is both the input and the output", HINT)
-    return OutputError(f"{output}: the input {named} is the same file", HINT)
+    kind = "folder" if output.is_dir() else "file"
+    return OutputError(f"{output}: the input {named} is the same {kind}", HINT)
 
 
 def _files(named: str | Path) -> Iterator[tuple[str, Identity]]:
     """Yield the files that an input stands for."""
     if str(named) == "-":
-        if found := _identity_of(sys.stdin):
-            yield "stdin", found
+        if identity := _identity_of(sys.stdin):
+            yield "stdin", identity
         return
-    if found := _identity(Path(named)):
-        yield str(named), found
+    if identity := _identity(Path(named)):
+        yield str(named), identity
 
 
 def _identity(path: Path) -> Identity | None:
@@ -81,5 +84,6 @@ def _identity_of(stream: Any) -> Identity | None:
     return None
 
 
-def _of(found: os.stat_result) -> Identity | None:
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+def _of(status: os.stat_result) -> Identity | None:
+    lasting = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return (status.st_dev, status.st_ino) if lasting else None

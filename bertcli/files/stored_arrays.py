@@ -83,13 +83,13 @@ def open_arrays(place: str, path: str, form: str) -> Iterator[Arrays]:
 
 
 @contextmanager
-def open_array(place: str, path: str, form: str, wanted: str) -> Iterator[StoredArray]:
+def open_array(place: str, path: str, form: str, name: str) -> Iterator[StoredArray]:
     """Open the array of this name, or the only one there is: see `open_arrays`."""
     with open_arrays(place, path, form) as arrays:
-        if wanted not in arrays and len(arrays) != 1:
+        if name not in arrays and len(arrays) != 1:
             available = ", ".join(arrays) or "none"
-            raise InputError(f"{path}: array {wanted!r} not found", f"available: {available}")
-        yield arrays[wanted if wanted in arrays else next(iter(arrays))]()
+            raise InputError(f"{path}: array {name!r} not found", f"available: {available}")
+        yield arrays[name if name in arrays else next(iter(arrays))]()
 
 
 @contextmanager
@@ -129,20 +129,20 @@ def _array(stream: IO[bytes], size: int | None) -> StoredArray:
 def _safetensors(place: str) -> Iterator[Arrays]:
     import numpy
 
-    def tensor(one: safetensors.TensorInfo) -> StoredArray:
-        kind = safetensors.NUMPY_OF.get(one.dtype)
-        bits = one.dtype == "BF16"
+    def tensor(info: safetensors.TensorInfo) -> StoredArray:
+        kind = safetensors.NUMPY_OF.get(info.dtype)
+        bits = info.dtype == "BF16"
 
         def read(rows: int, width: int, most: int) -> Iterator[Array]:
             with open(place, "rb") as file:
-                file.seek(one.start)
+                file.seek(info.start)
                 for block in npy.read_blocks(file, kind, rows, width, most):
                     yield _widened(block) if bits else block
 
-        dtype = one.dtype if bits or kind is None else numpy.dtype(kind)
-        return StoredArray(dtype, one.shape, False, read, one.dtype)
+        dtype = info.dtype if bits or kind is None else numpy.dtype(kind)
+        return StoredArray(dtype, info.shape, False, read, info.dtype)
 
-    yield {one.name: partial(tensor, one) for one in safetensors.tensors_in(place)}
+    yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
 
 
 def _widened(bits: Array) -> Array:

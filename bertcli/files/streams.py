@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -82,25 +83,6 @@ class Derived(io.RawIOBase):
         super().close()
 
 
-def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the contents of frames; unlike zstandard's own reader, a truncated file is an error."""
-    import zstandard
-
-    frame, rest, begun = zstandard.ZstdDecompressor().decompressobj(), b"", False
-    while packed := rest or file.read(CHUNK):
-        try:
-            out = frame.decompress(packed)
-        except zstandard.ZstdError as broken:
-            raise EOFError(str(broken)) from None
-        rest, begun = frame.unused_data, not frame.eof
-        if frame.eof:
-            frame = zstandard.ZstdDecompressor().decompressobj()
-        if out:
-            yield out
-    if begun:
-        raise EOFError("the file ends in the middle of a frame")
-
-
 def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     offset = 0
@@ -164,10 +146,19 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
 
 def _unpacked(suffix: str, file: IO[bytes]) -> Iterator[bytes]:
     if suffix == ".zst":
-        return _unpack_zstd(file)
+        zstd = _zstd()
+        try:
+            yield from iter(partial(zstd.ZstdFile(file).read1, CHUNK), b"")
+        except zstd.ZstdError as broken:
+            raise EOFError(str(broken)) from None
+        return
     import gzip
 
-    return iter(partial(gzip.GzipFile(fileobj=file).read1, CHUNK), b"")
+    yield from iter(partial(gzip.GzipFile(fileobj=file).read1, CHUNK), b"")
+
+
+def _zstd() -> Any:
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
 def _of_stdin(more: Callable[[], bytes], raw: IO[bytes]) -> Iterator[bytes]:
@@ -176,8 +167,8 @@ def _of_stdin(more: Callable[[], bytes], raw: IO[bytes]) -> Iterator[bytes]:
     while any(head != mark and mark.startswith(head) for mark in MARKS) and (chunk := more()):
         head += chunk
     parts = chain(filter(None, [head]), iter(more, b""))
-    found = next((suffix for mark, suffix in MARKS.items() if head.startswith(mark)), None)
-    yield from parts if found is None else _unpacked(found, stream_of(parts, raw))
+    suffix = next((ending for mark, ending in MARKS.items() if head.startswith(mark)), None)
+    yield from parts if suffix is None else _unpacked(suffix, stream_of(parts, raw))
 
 
 @contextmanager
@@ -190,9 +181,7 @@ def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream:
                 yield stream  # type: ignore[misc]
         case ".zst":
-            import zstandard
-
-            with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream:
+            with _zstd().ZstdFile(file, "w") as stream:
                 yield stream
         case _:
             yield file
@@ -208,27 +197,16 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "copy")
-        with open_bytes(path, count) as stream, _scratch(place) as copy:
+        with open_bytes(path, count) as stream, place.open("wb", buffering=0) as copy:
             while chunk := read_chunk(stream, "stdin" if path == "-" else path):
-                copy(chunk)
+                try:
+                    write_all(copy, chunk)
+                except OSError as failed:
+                    raise OutputError(
+                        f"{folder}: no room to unpack the input: {failed.strerror or failed}",
+                        "free disk space there, or set TMPDIR to another folder",
+                    ) from None
         yield str(place)
-
-
-@contextmanager
-def _scratch(place: Path) -> Iterator[Callable[[bytes], Any]]:
-    """Yield what writes to a temporary file; a failure says that it is one."""
-
-    def write(chunk: bytes) -> None:
-        try:
-            write_all(file, chunk)
-        except OSError as failed:
-            raise OutputError(
-                f"{place.parent}: no room to unpack the input: {failed.strerror or failed}",
-                "free disk space there, or set TMPDIR to another folder",
-            ) from None
-
-    with place.open("wb", buffering=0) as file:
-        yield write
 
 
 def unreadable(path: str, failed: OSError | ValueError) -> InputError:
@@ -377,7 +355,8 @@ class LineDecoder:
             if self.errors == "strict":
                 before = sum(len(earlier) + 1 for earlier in block.lines[:index])
                 before += len(block.lines[index]) - len(line)
-                where = f"{self.name}:{block.number + index}"
+                number = block.number + index + line.count(b"\n", 0, bad.start)  # of a whole file
+                where = f"{self.name}:{number}"
                 raise undecodable(
                     where, bad, self.encoding, block.offset + before + bad.start
                 ) from None
@@ -386,10 +365,13 @@ class LineDecoder:
         return text.removesuffix(self.line_end)
 
 
-def read_chunk(stream: IO[bytes], name: str) -> bytes:
-    """Return the next bytes, b"" at the end. Raises InputError where they cannot be read."""
+def read_chunk(stream: Any, name: str, *, peek: bool = False) -> bytes:
+    """Return the next bytes, b"" at the end; a ``peek`` leaves them to be read.
+
+    Raises InputError where they cannot be read.
+    """
     try:
-        chunk: bytes = stream.read1(CHUNK)  # type: ignore[attr-defined]
+        chunk: bytes = stream.peek(CHUNK) if peek else stream.read1(CHUNK)
     except (EOFError, zlib.error) as broken:
         raise InputError(
             f"{name}: the compressed data is broken or truncated: {broken}",

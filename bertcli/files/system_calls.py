@@ -87,10 +87,10 @@ def hold(opened: IO[bytes] | OpenFolder, *, wait: bool = False) -> bool:
 def is_at(place: Path, opened: IO[bytes] | OpenFolder) -> bool:
     """Tell whether this name is still that of what is open. Windows renames nothing open."""
     try:
-        there = os.lstat(place)
+        status = os.lstat(place)
     except FileNotFoundError:
         return False
-    return os.name != "posix" or os.path.samestat(there, os.fstat(opened.fileno()))
+    return os.name != "posix" or os.path.samestat(status, os.fstat(opened.fileno()))
 
 
 def sync_folder(folder: Path) -> None:

@@ -73,11 +73,11 @@ def fields_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def refuse_new(rows: Sequence[Row], known: Sequence[str]) -> None:
+def refuse_new(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Raise OutputError when a row has a field that the table began without."""
     for name in fields_of(rows):
-        if name not in known:
+        if name not in columns:
             raise OutputError(
-                f"field {name!r} appears after the table was begun with {', '.join(known)}",
+                f"field {name!r} appears after the table was begun with {', '.join(columns)}",
                 "write JSONL, where each line may have its own fields",
             )

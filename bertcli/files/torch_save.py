@@ -1,12 +1,11 @@
 """Files that torch.save wrote: where each of their tensors lies, without torch.
 
-    file = read_torch(path)
-    file.content                     # what was saved, with a Tensor for each tensor
-    file.place(name, tensor)         # the first byte of its storage in the file
+    for tensor in read_torch(path, nested=("state_dict",)):
+        print(tensor.name, tensor.shape, tensor.start)
 
 Since torch 1.6 such a file is a zip: `data.pkl` describes the tensors, `data/<key>` holds the bytes
 of a storage. Before, it was four pickles (a magic number, a version, facts of the machine, the
-content) and a list of keys, and then for each key the number of numbers and the numbers themselves.
+content) and a list of keys, and then for each key the count of numbers and the numbers themselves.
 Source: torch/serialization.py.
 """
 
@@ -14,147 +13,274 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import struct
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, Any, ClassVar, NamedTuple, NoReturn
 
 from bertcli.errors import ModelError
-from bertcli.files.pickles import AsksToRun, BadPickle, Storage, Tensor, kind_of, read_pickle
-from bertcli.files.typed_json import AGAIN
-from bertcli.files.zips import ZIP_STORED, BadZipFile, ZipFile, open_zip
+from bertcli.files.safetensors import BITS, DIMENSIONS, TensorInfo
+from bertcli.files.typed_json import AGAIN, is_text
+from bertcli.files.zips import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile, open_zip
 
 ZIP = b"PK\x03\x04"  # how torch.save has begun its files since torch 1.6
-LARGEST = 1 << 25  # bytes of what describes the tensors
+LARGEST = 1 << 22  # bytes of a pickle, whose objects take up to 90 times as many; BERT's have 60 KB
+ARGUMENTS = 16  # of a call; torch's have 7 at most
 DEPTH = 4  # dicts in dicts; a dict may hold itself
-BYTES: Mapping[str, int] = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
-    "BOOL": 1,
+STORAGES = {
+    "FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
+    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",
+    "ByteStorage": "U8", "BoolStorage": "BOOL",
 }  # fmt: skip
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
-_BROKEN = (BadZipFile, BadPickle, zlib.error, EOFError, RuntimeError, NotImplementedError,
-           struct.error, ValueError)  # fmt: skip
+_BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError,
+           ArithmeticError, RuntimeError, struct.error)  # fmt: skip
+Regions = Mapping[str, tuple[int, int]]  # key of a storage -> its first byte and its length
 
 
-class Region(NamedTuple):
-    """Bytes of a file."""
+class Storage(NamedTuple):
+    """Numbers that lie elsewhere in the file, under a key."""
 
-    start: int
-    length: int
-
-
-class TorchFile(NamedTuple):
-    """What was saved, and where the storages lie."""
-
-    path: Path
-    content: Any
-    regions: Mapping[str, Region]
-
-    def tensors(self, nested: tuple[str, ...]) -> dict[str, Any]:
-        """Return names and what they stand for, perhaps ``nested`` in the state of a training."""
-        content = self.content
-        for _ in range(DEPTH):
-            if isinstance(content, dict):
-                inner = (content[key] for key in nested if isinstance(content.get(key), dict))
-                content = next(inner, content)
-        if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-            raise ModelError(f"{self.path}: expected tensors by name")
-        return content
-
-    def place(self, name: str, tensor: Any) -> int:
-        """Return where the storage of a tensor begins. ModelError when it is not all there."""
-        if not isinstance(tensor, Tensor) or tensor.storage.dtype not in BYTES:
-            kind = tensor.storage.dtype if isinstance(tensor, Tensor) else kind_of(tensor)
-            raise ModelError(f"{self.path}: {name} is a {kind}, not a plain tensor")
-        storage, offset, shape, strides = tensor
-        region = self.regions.get(storage.key)
-        numbers: int = prod(shape)
-        last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=False))
-        sound = min((offset, storage.numbers, *shape, *strides)) >= 0 and len(shape) == len(strides)
-        sound = sound and numbers <= storage.numbers and (numbers == 0 or last < storage.numbers)
-        if region is None or not sound or region.length != storage.numbers * BYTES[storage.dtype]:
-            raise ModelError(f"{self.path}: {name} has fewer bytes than its shape needs", AGAIN)
-        return region.start
+    dtype: str  # as safetensors calls it, or the name of the class where it is none of STORAGES
+    key: str
+    numbers: int
 
 
-def read_torch(path: Path) -> TorchFile:
-    """Read what describes the tensors of a file. ModelError when it is broken, or runs code."""
+class Tensor(NamedTuple):
+    """A view of a storage; all counted in numbers."""
+
+    storage: Storage
+    offset: int
+    shape: Sequence[int]
+    strides: Sequence[int]
+
+
+class Opaque:
+    """What is no plain tensor, whatever it is called with: of interest is only its kind."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, *_: Any) -> Opaque:
+        """Return the same."""
+        return self
+
+
+class Contents(dict[Any, Any]):
+    """A dict of a pickle. A key that is not text is replaced: its hash could take for ever."""
+
+    __slots__ = ()
+    kind = "dict"
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key if type(key) is str else Opaque(type(key).__name__), value)
+
+
+def _ordered_dict(pairs: Any = ()) -> Contents:
+    contents = Contents()
+    for key, value in pairs:  # of Python 2
+        contents[key] = value
+    if pairs:
+        pairs.clear()  # a list that was given again and again would take the memory of each time
+    return contents
+
+
+# What the content of a file is made of. Nothing else is called, and nothing is imported.
+NAMES: Mapping[str, Any] = {
+    "collections.OrderedDict": _ordered_dict,
+    "collections.defaultdict": lambda *_: Contents(),
+    "torch._utils._rebuild_tensor": lambda *view: Tensor(*view[:4]),
+    "torch._utils._rebuild_tensor_v2": lambda *view: Tensor(*view[:4]),
+    "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+    "torch._utils._rebuild_parameter_with_state": lambda tensor, *_: tensor,
+    "torch._tensor._rebuild_from_type_v2": lambda build, _, arguments, *__: _call(build, arguments),
+    **{f"torch.{name}": dtype for name, dtype in STORAGES.items()},
+}
+OPAQUE = {
+    "torch.nn.parameter.Parameter", "torch.Tensor", "torch.Size", "torch.device", "_codecs.encode",
+    "torch.serialization._get_layout",
+    *(f"torch.{name}" for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32")),
+    *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("set", "complex")),
+}  # fmt: skip
+OPCODES = """
+PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE
+SHORT_BINUNICODE BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES EMPTY_LIST EMPTY_TUPLE TUPLE
+TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET APPEND APPENDS SETITEM SETITEMS
+GLOBAL STACK_GLOBAL BINPERSID
+""".split()  # noqa: SIM905 - a list of names reads best as lines
+
+
+def _code_of(opcode: str) -> int:
+    return int(getattr(pickle, opcode)[0])
+
+
+def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
+    if not isinstance(arguments, tuple) or len(arguments) > ARGUMENTS:
+        raise ValueError("a call that torch does not write")
+    return function(*arguments)
+
+
+class _Content(pickle._Unpickler):
+    """Reads what was saved, with a Tensor for each tensor. ModelError for what asks to run.
+
+    Python's own reader, not C's: its memo is a dict, where C's has room for the highest number that
+    16 bytes may ask for, 4 GB; and opcodes that torch does not write can be left out.
+    """
+
+    stack: list[Any]
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.path = path
+        self.storages: dict[str, Storage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a class or a function."""
+        full = f"{module}.{name}"
+        if full in NAMES:
+            return NAMES[full]
+        if full.startswith("torch._utils._rebuild_"):  # sparse, quantised, ...
+            return Opaque("Tensor")
+        if module == "torch" and name.endswith("Storage"):
+            return name
+        if full in OPAQUE:
+            return Opaque(name)
+        raise ModelError(
+            f"{self.path}: asks to run {full.removeprefix('builtins.')}: refused, and nothing was "
+            "run",
+            f"""if you trust where it comes from: load it in Python with
+            torch.load({self.path.name!r}, weights_only=False) and save its tensors as
+            model.safetensors""",
+        )
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """Describe the storage that an id speaks of."""
+        kind, dtype, key, _, numbers, *view = pid
+        if kind != "storage" or type(dtype) is not str or type(key) is not str or any(view):
+            raise ValueError("an id that is not of a whole storage")
+        return self.storages.setdefault(key, Storage(dtype, key, numbers))
+
+    def _dict(self) -> None:
+        self.stack.append(Contents())
+
+    def _reduce(self) -> None:
+        arguments = self.stack.pop()
+        self.stack[-1] = _call(self.stack[-1], arguments)
+
+    def _build(self) -> None:
+        self.stack.pop()  # attributes, of which no tensor has any
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **{code: pickle._Unpickler.dispatch[code] for code in map(_code_of, OPCODES)},
+        pickle.EMPTY_DICT[0]: _dict,
+        pickle.REDUCE[0]: _reduce,
+        pickle.BUILD[0]: _build,
+    }
+
+
+def read_torch(path: Path, nested: Sequence[str]) -> list[TensorInfo]:
+    """Return the tensors of a file, perhaps ``nested`` under such a key in the state of a training.
+
+    ModelError when the file is broken, or asks to run something.
+    """
     try:
         with path.open("rb") as file:
-            head = file.read(len(ZIP))
-            if head == ZIP:
-                return _zipped(path, file)
-            if head[:1] == b"\x80":  # how every pickle of protocol 2 and later begins
-                return _plain(path, file)
+            start = file.read(len(ZIP))
             file.seek(257)
             if file.read(5) == b"ustar":
-                _runs_code(path, "legacy .tar")
-    except AsksToRun as asked:
-        raise ModelError(
-            f"{path}: asks to run {asked}: refused, and nothing was run",
-            f"""if you trust where it comes from: load it in Python with
-            torch.load({path.name!r}, weights_only=False) and save its tensors as
-            model.safetensors""",
-        ) from None
+                _refuse_code(path, "legacy .tar")
+            if start != ZIP and start[:1] != b"\x80":  # how pickles of protocol 2 and later begin
+                raise ValueError("it is neither a zip nor a pickle")
+            content, regions = (_read_zip if start == ZIP else _read_legacy)(path, file)
     except OSError as failed:
         raise ModelError(f"{path}: {failed.strerror or failed}", AGAIN) from None
     except _BROKEN as broken:
-        raise _unreadable(path, str(broken)) from None
-    raise _unreadable(path, "it is neither a zip nor a pickle")
+        why = broken if isinstance(broken, BadZipFile | ValueError) else "its pickle is broken"
+        raise ModelError(
+            f"{path}: not a whole file of tensors that torch.save wrote: {why}", AGAIN
+        ) from None
+    for _ in range(DEPTH):
+        if isinstance(content, dict):
+            inner = (content[key] for key in nested if isinstance(content.get(key), dict))
+            content = next(inner, content)
+    if not isinstance(content, dict) or not all(is_text(name) for name in content):
+        raise ModelError(f"{path}: expected tensors by name")
+    return [_located(path, name, tensor, regions) for name, tensor in content.items()]
 
 
-def _unreadable(path: Path, why: str) -> ModelError:
-    return ModelError(f"{path}: not a whole file of tensors that torch.save wrote: {why}", AGAIN)
+def _located(path: Path, name: str, tensor: Any, regions: Regions) -> TensorInfo:
+    """Return where a tensor lies. ModelError when it is not all there."""
+    if isinstance(tensor, Tensor) and isinstance(tensor.storage, Storage):
+        kind = tensor.storage.dtype
+    else:
+        kind = getattr(tensor, "kind", type(tensor).__name__)
+    if kind not in STORAGES.values():
+        raise ModelError(f"{path}: {name} is a {kind}, not a plain tensor")
+    (_, key, numbers), offset, shape, strides = tensor
+    width, (start, length) = BITS[kind] // 8, regions.get(key, (0, -1))
+    if not (_are_counts(shape) and _are_counts(strides) and _are_counts((numbers, offset))):
+        raise ModelError(f"{path}: {name} has no shape that a tensor can have", AGAIN)
+    last = offset + sum((count - 1) * step for count, step in zip(shape, strides, strict=False))
+    inside = prod(shape) <= numbers and (last < numbers or not prod(shape))
+    if len(shape) != len(strides) or not inside or length != numbers * width:
+        raise ModelError(f"{path}: {name} has fewer bytes than its shape needs", AGAIN)
+    nbytes, first = prod(shape) * width, start + offset * width
+    return TensorInfo(name, kind, tuple(shape), nbytes, first, tuple(strides))
 
 
-def _runs_code(path: Path, what: str) -> NoReturn:
+def _are_counts(values: Any) -> bool:
+    return (
+        isinstance(values, tuple)
+        and len(values) <= DIMENSIONS
+        and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    )
+
+
+def _refuse_code(path: Path, what: str) -> NoReturn:
     raise ModelError(
         f"{path}: {what} files can run code: refused, nothing was run",
         "load it in Python and save its tensors as model.safetensors",
     )
 
 
-# --- since torch 1.6 ---
-
-
-def _zipped(path: Path, file: IO[bytes]) -> TorchFile:
+def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
+    """Read a file of torch 1.6 and later."""
     with open_zip(path) as archive:
-        entries = {entry.filename: entry for entry in archive.infolist()}
-        found = next((name for name in entries if name.endswith("/data.pkl")), None)
-        if found is None:
+        members = {member.filename: member for member in archive.infolist()}
+        described = next((name for name in members if name.endswith("/data.pkl")), None)
+        if described is None:
             raise BadZipFile("there is no data.pkl in the zip")
-        folder = found.removesuffix("data.pkl")
-        if f"{folder}constants.pkl" in entries:
-            _runs_code(path, "TorchScript")
-        if f"{folder}byteorder" in entries and _member(archive, f"{folder}byteorder") == b"big":
+        folder = described.removesuffix("data.pkl")
+        if f"{folder}constants.pkl" in members:
+            _refuse_code(path, "TorchScript")
+        if f"{folder}byteorder" in members and _member(archive, f"{folder}byteorder") == b"big":
             raise BadZipFile("its numbers are big-endian")
-        content = read_pickle(io.BytesIO(_member(archive, found)))
-    regions = {}
-    size = os.fstat(file.fileno()).st_size
-    for name, entry in entries.items():
+        content = _Content(io.BytesIO(_member(archive, described)), path).load()
+    regions, size = {}, os.fstat(file.fileno()).st_size
+    for name, member in members.items():
         if name.startswith(f"{folder}data/"):
-            if entry.compress_type != ZIP_STORED or entry.compress_size != entry.file_size:
+            if member.compress_type != ZIP_STORED or member.compress_size != member.file_size:
                 raise BadZipFile(f"{name} is compressed, which torch never does")
-            region = Region(_data_of(file, entry.header_offset), entry.file_size)
-            if region.start + region.length > size:
+            start = _first_byte(file, member.header_offset)
+            if start + member.file_size > size:
                 raise BadZipFile(f"{name} is truncated")
-            regions[name.removeprefix(f"{folder}data/")] = region
-    return TorchFile(path, content, regions)
+            regions[name.removeprefix(f"{folder}data/")] = start, member.file_size
+    return content, regions
 
 
 def _member(archive: ZipFile, name: str) -> bytes:
-    entry = archive.getinfo(name)
-    if entry.compress_type != ZIP_STORED:
+    member = archive.getinfo(name)
+    if member.compress_type != ZIP_STORED:
         raise BadZipFile(f"{name} is compressed, which torch never does")
-    if entry.file_size > LARGEST:
-        raise BadZipFile(f"{name} has {entry.file_size:,} bytes, and {LARGEST:,} is the limit")
+    if member.file_size > LARGEST:
+        raise BadZipFile(f"{name} has {member.file_size:,} bytes, and {LARGEST:,} is the limit")
     return archive.read(name)
 
 
-def _data_of(file: IO[bytes], header: int) -> int:
-    """Return where the bytes of a member begin: behind its own header, a name and extra fields."""
+def _first_byte(file: IO[bytes], header: int) -> int:
+    """Return where the bytes of a member begin: after its own header, a name and extra fields."""
     file.seek(header)
     head = file.read(30)
     if head[:4] != ZIP or len(head) < 30:
@@ -163,46 +289,25 @@ def _data_of(file: IO[bytes], header: int) -> int:
     return int(header + 30 + name + extra)
 
 
-# --- before ---
-
-
-def _plain(path: Path, file: IO[bytes]) -> TorchFile:
+def _read_legacy(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
+    """Read a file of torch before 1.6."""
     size = os.fstat(file.fileno()).st_size
     file.seek(0)
     head = io.BytesIO(file.read(LARGEST))
-    magic, version, machine, content = (read_pickle(head) for _ in range(4))
+    readers = [_Content(head, path) for _ in range(5)]
+    magic, version, machine, content, keys = (reader.load() for reader in readers)
     if magic != _MAGIC or version != _VERSION or not isinstance(machine, dict):
-        raise BadPickle("it does not begin as torch's files do")
+        raise ValueError("it does not begin as torch's files do")
     if machine.get("little_endian") is False:
-        raise BadPickle("its numbers are big-endian")
-    keys = read_pickle(head)
-    if not isinstance(keys, list):
-        raise BadPickle("there is no list of storages")
-    known = {storage.key: storage for storage in _storages(content)}
+        raise ValueError("its numbers are big-endian")
     regions, at = {}, head.tell()
-    for key in map(str, keys):
+    for key in keys:
+        storage = readers[3].storages[key]
         file.seek(at)
-        count = file.read(8)
-        numbers = struct.unpack("<q", count)[0] if len(count) == 8 else -1
-        if key not in known or known[key].dtype not in BYTES or numbers < 0:
-            raise BadPickle("its storages are truncated, or nobody speaks of them")
-        regions[key] = Region(at + 8, numbers * BYTES[known[key].dtype])
-        at += 8 + regions[key].length
-        if at > size:
-            raise BadPickle("its storages are truncated")
-    return TorchFile(path, content, regions)
-
-
-def _storages(content: Any) -> list[Storage]:
-    """Return all storages of a content, whatever holds them; each part is looked at once."""
-    found, seen, waiting = [], set(), [content]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Tensor):
-            found.append(one.storage)
-        elif isinstance(one, Storage):
-            found.append(one)
-        elif isinstance(one, dict | list | tuple) and id(one) not in seen:
-            seen.add(id(one))
-            waiting += one.values() if isinstance(one, dict) else one
-    return found
+        numbers = struct.unpack("<q", file.read(8))[0]
+        length = numbers * BITS[storage.dtype] // 8
+        if not 0 <= length <= size - at - 8:
+            raise ValueError("its storages are truncated")
+        regions[key] = at + 8, length
+        at += 8 + length
+    return content, regions

@@ -128,17 +128,17 @@ def strict(value: Any) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise BadJsonError(f"key {shown(twice)} occurs twice")
-    return found
+    return values
 
 
 def _too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(DEPTH):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return False
     return True
@@ -171,19 +171,19 @@ def is_regular(
     To be asked before anything opens a file of a model folder: a pipe would be waited for.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(path):
             raise error(f"{path}: broken or circular symlink", hint) from None
         return False
     except OSError as failed:
         circular = failed.errno == errno.ELOOP
-        said = "broken or circular symlink" if circular else failed.strerror or failed
-        raise error(f"{path}: {said}", hint) from None
-    if not stat.S_ISREG(found.st_mode):
+        reason = "broken or circular symlink" if circular else failed.strerror or failed
+        raise error(f"{path}: {reason}", hint) from None
+    if not stat.S_ISREG(status.st_mode):
         raise error(f"{path}: not a regular file", hint)
-    if found.st_size > most:
-        raise error(f"{path}: {found.st_size:,} bytes are too many for this kind of file", hint)
+    if status.st_size > most:
+        raise error(f"{path}: {status.st_size:,} bytes are too many for this kind of file", hint)
     return True
 
 
@@ -200,21 +200,21 @@ def read_value(path: Path, error: type[BertcliError], hint: str, absent: Any = N
 
 def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObject:
     """Return the object in a JSON file; an empty one when there is no such file."""
-    found = read_value(path, error, HINT, {})
-    if not isinstance(found, dict):
-        raise error(f"{path}: expected a JSON object, found {kind_of(found)}", HINT)
-    return JsonObject(found, str(path), error)
+    value = read_value(path, error, HINT, {})
+    if not isinstance(value, dict):
+        raise error(f"{path}: expected a JSON object, found {kind_of(value)}", HINT)
+    return JsonObject(value, str(path), error)
 
 
 def read_objects(path: Path) -> list[JsonObject]:
     """Return the objects in the list in a JSON file; an empty one when there is no such file."""
-    found = read_value(path, ModelError, HINT, [])
-    if not isinstance(found, list):
-        raise ModelError(f"{path}: expected a list of objects, found {kind_of(found)}", HINT)
-    for at, one in enumerate(found):
-        if not isinstance(one, dict):
-            raise ModelError(f"{path}: {at}: expected an object, found {shown(one)}", HINT)
-    return [JsonObject(one, str(path), path=f"{at}.") for at, one in enumerate(found)]
+    values = read_value(path, ModelError, HINT, [])
+    if not isinstance(values, list):
+        raise ModelError(f"{path}: expected a list of objects, found {kind_of(values)}", HINT)
+    for at, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise ModelError(f"{path}: {at}: expected an object, found {shown(value)}", HINT)
+    return [JsonObject(value, str(path), path=f"{at}.") for at, value in enumerate(values)]
 
 
 class Check(NamedTuple):
@@ -300,9 +300,9 @@ class JsonObject(Mapping[str, Any]):
 
     def bad(self, key: str, expected: str) -> BertcliError:
         """Return the error for the value of a key."""
-        found = f"found {shown(self.content[key])}" if key in self.content else "but it is missing"
+        actual = f"found {shown(self.content[key])}" if key in self.content else "but it is missing"
         place = f"{self.origins.get(key, self.source)}: {self.path}{_in_words(key)}"
-        return self.error(f"{place}: expected {expected}, {found}", self.hint)
+        return self.error(f"{place}: expected {expected}, {actual}", self.hint)
 
     def over(self, other: JsonObject) -> JsonObject:
         """Return an object with the keys of two files; where both have one, this one's counts."""
@@ -329,14 +329,14 @@ class JsonObject(Mapping[str, Any]):
 
     def text(self, key: str) -> str | None:
         """Return a string that is valid Unicode."""
-        found: str | None = self.checked(key, *TEXT)
-        return found
+        value: str | None = self.checked(key, *TEXT)
+        return value
 
     def choice(self, key: str, names: Sequence[str]) -> str | None:
         """Return one of these strings."""
         expected = " or ".join(f'"{name}"' for name in names)
-        found: str | None = self.checked(key, names.__contains__, expected)
-        return found
+        value: str | None = self.checked(key, names.__contains__, expected)
+        return value
 
     def texts(self, key: str) -> list[str] | None:
         """Return a list of strings."""
@@ -344,18 +344,18 @@ class JsonObject(Mapping[str, Any]):
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(map(is_text, value))
 
-        found: list[str] | None = self.checked(key, holds, "a list of strings")
-        return found
+        texts: list[str] | None = self.checked(key, holds, "a list of strings")
+        return texts
 
     def switch(self, key: str) -> bool | None:
         """Return true or false."""
-        found: bool | None = self.checked(key, *SWITCH)
-        return found
+        value: bool | None = self.checked(key, *SWITCH)
+        return value
 
     def whole(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> int | None:
         """Return a whole number in a range, its ends included."""
-        found: int | None = self.checked(key, *whole_number(least, most))
-        return found
+        value: int | None = self.checked(key, *whole_number(least, most))
+        return value
 
     def wholes(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> list[int] | None:
         """Return a list of whole numbers in a range, its ends included."""
@@ -364,10 +364,10 @@ class JsonObject(Mapping[str, Any]):
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(map(number.holds, value))
 
-        found: list[int] | None = self.checked(
+        numbers: list[int] | None = self.checked(
             key, holds, f"a list of whole numbers from {least} to {most}"
         )
-        return found
+        return numbers
 
     def number(self, key: str) -> float | None:
         """Return a number that a float holds; NaN and infinity are such numbers."""
@@ -375,13 +375,13 @@ class JsonObject(Mapping[str, Any]):
         def holds(value: Any) -> bool:
             return type(value) is float or (type(value) is int and abs(value) <= MOST)
 
-        found: float | None = self.checked(key, holds, "a number")
-        return found
+        value: float | None = self.checked(key, holds, "a number")
+        return value
 
     def object(self, key: str) -> JsonObject:
         """Return an object inside; an empty one when there is none."""
-        found = self.checked(key, *OBJECT)
-        return self._inside(key, found or {})
+        value = self.checked(key, *OBJECT)
+        return self._inside(key, value or {})
 
     def objects(self, key: str) -> dict[str, JsonObject]:
         """Return an object of objects, by its keys."""
@@ -394,18 +394,18 @@ class JsonObject(Mapping[str, Any]):
         """Return a list of objects; an empty one when there is none."""
 
         def holds(value: Any) -> bool:
-            return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+            return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
-        found = self.checked(key, holds, "a list of objects") or []
+        objects = self.checked(key, holds, "a list of objects") or []
         listed = self._inside(key, {})
-        return [listed._inside(str(at), one) for at, one in enumerate(found)]
+        return [listed._inside(str(at), item) for at, item in enumerate(objects)]
 
     def entries(self, key: str) -> JsonObject:
         """Return what a list or an object holds, by number or by key; empty when there is none."""
-        found = self.checked(key, lambda v: isinstance(v, list | dict), "a list or an object")
-        if isinstance(found, list):
-            found = {str(at): value for at, value in enumerate(found)}
-        return self._inside(key, found or {})
+        entries = self.checked(key, lambda v: isinstance(v, list | dict), "a list or an object")
+        if isinstance(entries, list):
+            entries = {str(at): value for at, value in enumerate(entries)}
+        return self._inside(key, entries or {})
 
     def check_keys(self, holds: Callable[[str], bool], expected: str) -> None:
         """Raise ``error`` unless all keys are as expected."""

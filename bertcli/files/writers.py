@@ -104,8 +104,8 @@ def finished(file: IO[bytes]) -> Iterator[Write]:
     """Lines that need nothing but writing, as bytes."""
 
     def write(lines: Sequence[Any]) -> None:
-        for some in lines:
-            file.write(some)
+        for line in lines:
+            file.write(line)
         file.flush()
 
     yield write
@@ -146,7 +146,7 @@ class _Shown:
     def write(self, lines: bytes) -> None:
         """Show lines without what would steer the terminal; blanks and ends of lines stay."""
         text = lines.decode("utf-8", "replace")
-        self.file.write(re.sub(r"[^\t\r\n]+", lambda found: printable(found[0]), text).encode())
+        self.file.write(re.sub(r"[^\t\r\n]+", lambda run: printable(run[0]), text).encode())
 
 
 @contextmanager

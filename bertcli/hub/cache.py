@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bertcli.checkpoints.scan import MODULES
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import read_object, whole_number
+from bertcli.files.typed_json import read_bytes, read_object, whole_number
 from bertcli.hub.files import lacking, pick
 
 PREFIX = "models--"
@@ -50,8 +50,9 @@ def find_snapshot(name: str, revision: str) -> Path | None:
     if ".." in revision:
         return None  # git does not allow it; here it would lead out of the cache
     try:
-        commit = (repository(name) / "refs" / revision).read_text("ascii").strip()
-    except (OSError, ValueError):
+        noted = read_bytes(repository(name) / "refs" / revision)
+        commit = revision if noted is None else noted.decode("ascii").strip()
+    except (ModelError, ValueError):
         commit = revision
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         return None

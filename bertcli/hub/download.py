@@ -63,7 +63,7 @@ def download(
             about = api.model_info(name, revision=revision, timeout=TIMEOUT)
             if about.sha is None:
                 raise ValueError("the answer names no commit")
-            wanted = choose([file.rfilename for file in about.siblings or ()])
+            chosen = choose([file.rfilename for file in about.siblings or ()])
         # The first call also notes the revision's commit in the cache; it shows no progress, as it
         # has only small files.
         for at, late in ((revision, False), (about.sha, True)):
@@ -72,17 +72,17 @@ def download(
                     name,
                     revision=at,
                     cache_dir=cache,
-                    allow_patterns=[file for file in wanted if _comes_last(file) == late],
+                    allow_patterns=[
+                        file
+                        for file in chosen
+                        if (file.rpartition("/")[2] in LAST or of_tensorflow(file)) == late
+                    ],
                     force_download=force,
                     library_name="bertcli",
                 )
     except failures as error:
         raise _explained(error, name, revision, cache) from error
     return Path(folder)
-
-
-def _comes_last(name: str) -> bool:
-    return name.rpartition("/")[2] in LAST or of_tensorflow(name)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bertcli.checkpoints.scan import (
     CONFIGS,
+    GRAPHS,
     MERGES,
     MODULES,
     PART,
@@ -27,7 +28,7 @@ from bertcli.checkpoints.scan import (
 from bertcli.errors import ModelError
 
 # In a message about what is missing.
-NOT_NAMED = (".index.json", TENSORFLOW, "vocab.json", ".model")
+NOT_NAMED = (".index.json", TENSORFLOW, "vocab.json", ".model", ".xml")
 
 
 def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -53,14 +54,14 @@ def _part_of(names: Sequence[str]) -> str:
 
 
 def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
-    found = [name for name in names if _matches(name, patterns)]
-    weights = best_weights(found.__contains__)
+    matching = [name for name in names if _matches(name, patterns)]
+    weights = best_weights(matching.__contains__)
     used = {weights, SHARDS.get(weights)} if weights else {TENSORFLOW, TENSORFLOW_DATA}
     spare = {*WEIGHTS, *SHARDS.values(), TENSORFLOW, TENSORFLOW_DATA} - used
-    if TOKENIZERS[0] in found:
+    if TOKENIZERS[0] in matching:
         spare.update((*TOKENIZERS[1:], MERGES))
-    kept = [name for name in found if not _matches(name, spare)]
-    return [name for name in kept if not ("/" in name and _is_spare(name, kept))]
+    picked = [name for name in matching if not _matches(name, spare)]
+    return [name for name in picked if not ("/" in name and _is_spare(name, picked))]
 
 
 def _is_spare(name: str, names: Sequence[str]) -> bool:
@@ -87,10 +88,10 @@ def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = 
     `has` is asked about names, and about patterns of names. A table of token vectors needs no
     ``config``.
     """
-    wanted = set(files)
-    kinds: list[tuple[str, ...]] = [TOKENIZERS] if wanted.issuperset(TOKENIZERS) else []
-    if not wanted.isdisjoint(WEIGHTS):
-        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW)]
+    asked = set(files)
+    kinds: list[tuple[str, ...]] = [TOKENIZERS] if asked.issuperset(TOKENIZERS) else []
+    if not asked.isdisjoint(WEIGHTS):
+        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW, *GRAPHS.values())]
     missing: tuple[str, ...] = next((kind for kind in kinds if not any(map(has, kind))), ())
     return " or ".join(name for name in missing if not name.endswith(NOT_NAMED)) or None
 
@@ -111,7 +112,9 @@ def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str 
         listing = best_weights(lambda name: isfile(bert / name)) or TENSORFLOW
         gaps = [path for path in _weights(bert) if not isfile(path)]
         listing = MODULES
-        gaps += [path for path in _pooling_configs(folder) if not isfile(path)]
+        modules = (module.path for module in read_modules(folder) if module.kind == "Pooling")
+        configs = (folder / path / "config.json" for path in modules)  # else silently wrong vectors
+        gaps += [path for path in configs if not isfile(path)]
     except UnsupportedModel:
         raise
     except ModelError:
@@ -134,10 +137,3 @@ def _weights(folder: Path) -> Iterator[Path]:
         end = data[0].name[-5:] if data else "00001"
         for shard in range(int(end) if end.isdecimal() else 0):
             yield index.with_name(f"{index.stem}.data-{shard:05}-of-{end}")
-
-
-def _pooling_configs(folder: Path) -> Iterator[Path]:
-    """Yield the configs of pooling: without them the vectors would be silently wrong."""
-    for module in read_modules(folder):
-        if module.kind == "Pooling":
-            yield folder / module.path / "config.json"

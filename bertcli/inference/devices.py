@@ -1,16 +1,29 @@
-"""Where and in which number format the model runs."""
+"""Where and in which number format torch runs a model, and the way of numbers to a GPU and back.
+
+What goes to a GPU or comes from it lies in pinned memory, of which torch keeps a block for each
+copy that is under way, and uses it again. Vectors come back on a stream of their own, while the
+next batch runs. The kernel for packed texts proves itself on a GPU before it is used there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, cast
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
-from bertcli.inference.cpu_features import cpu_flags
+from bertcli.inference.hardware import cpu_flags
 from bertcli.inference.options import several
+from bertcli.inference.progress import SILENCE, Tell
+from bertcli.inference.runner import Kept
+from bertcli.models.attention import Varlen, packed, padded, varlen
+from bertcli.models.bert import BertModel
+from bertcli.models.positions import NoDistance
 
 DTYPES = {
     "float32": torch.float32,
@@ -21,12 +34,12 @@ DTYPES = {
 
 def available() -> list[str]:
     """Return the names of the devices that are here, the fastest kind first."""
-    found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    names = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append("mps")
+        names.append("mps")
     if torch.xpu.is_available():
-        found += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
-    return [*found, "cpu"]
+        names += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
+    return [*names, "cpu"]
 
 
 def devices(names: str) -> list[torch.device]:
@@ -38,19 +51,19 @@ def devices(names: str) -> list[torch.device]:
     here = available()
     if names == "auto":
         return [torch.device(here[0])]
-    found = []
+    places: list[torch.device] = []
     for name in names.split(","):
         kind, _, number = name.partition(":")
         if number == "all" and (every := [one for one in here if one.partition(":")[0] == kind]):
-            found += [torch.device(one) for one in every]
+            places += map(torch.device, every)
             continue
         whole = name if name in here else f"{name}:0"
         if whole not in here:
             raise UsageError(
                 f"device {name!r} not found", f"available for --device: {', '.join(here)}"
             )
-        found.append(torch.device(whole))
-    return found
+        places.append(torch.device(whole))
+    return places
 
 
 def put(model: nn.Module, device: torch.device) -> None:
@@ -89,19 +102,132 @@ def refuse_several(names: str, instead: str) -> None:
         raise several(names, instead)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: the last bits are those of the threads, and decide on roundings."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def use_threads(count: int | None) -> int:
     """Set the number of threads of one operation and return it; None leaves torch's choice."""
     if count is not None:
         torch.set_num_threads(count)
     return torch.get_num_threads()
+
+
+Arriving = Callable[[], Kept]  # waits for the vectors of a batch, and returns them
+
+
+class Wire:
+    """The way to a device and back."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.pinned = device, device.type == "cuda"
+
+    @cached_property
+    def stream(self) -> Any:
+        """The stream on which results come back."""
+        return torch.cuda.Stream(self.device)
+
+    def there(self, array: np.ndarray) -> Tensor:
+        """Return an array as a tensor on the device. The array may be changed at once."""
+        here = torch.from_numpy(array)
+        if not self.pinned:
+            return here.to(self.device)
+        return here.pin_memory().to(self.device, non_blocking=True)
+
+    def back(self, vectors: Tensor | Sequence[Tensor]) -> Arriving:
+        """Begin to fetch vectors, or those of each text; what is returned waits for them."""
+        if not self.pinned:
+            arrays = _array(vectors) if isinstance(vectors, Tensor) else [*map(_array, vectors)]
+            return lambda: arrays
+        if isinstance(vectors, Tensor):
+            return self._fetched(vectors)
+        ends = np.cumsum([len(one) for one in vectors])[:-1]
+        arriving = self._fetched(torch.cat(list(vectors)))
+        # copied: a view would hold the pinned memory of the whole batch
+        return lambda: [part.copy() for part in np.split(np.asarray(arriving()), ends)]
+
+    def _fetched(self, vectors: Tensor) -> Arriving:
+        wide = _widened(vectors)
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            here = torch.empty(wide.shape, dtype=wide.dtype, pin_memory=True)
+            here.copy_(wide, non_blocking=True)
+            done = self.stream.record_event()
+        wide.record_stream(self.stream)
+
+        def arrived() -> np.ndarray:
+            done.synchronize()
+            array: np.ndarray = here.numpy()
+            return array
+
+        return arrived
+
+
+def _widened(vectors: Tensor) -> Tensor:
+    """Return half precision as float32: NumPy has no bfloat16, and nobody wants float16."""
+    return vectors if vectors.element_size() >= 4 else vectors.float()
+
+
+def _array(vectors: Tensor) -> np.ndarray:
+    array: np.ndarray = _widened(vectors).cpu().numpy()
+    return array
+
+
+TRIED = (1, 2, 17, 64, 129, 3, 300)  # tokens of the texts that are tried
+
+
+def varlen_kernel(model: BertModel, device: torch.device, tell: Tell = SILENCE) -> Varlen | None:
+    """Return torch's kernel for packed texts; None, which `tell` hears of, where it is not fit."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        reason = f"torch {torch.__version__} does not have it"
+    else:
+        reason = unfit(model, device, cast("Varlen", varlen_attn))
+        if not reason:
+            tell.detail("attention: varlen, without padding")
+            return cast("Varlen", varlen_attn)  # which returns more only where that is asked for
+    tell.detail(f"attention: padded ({reason})")
+    return None
+
+
+def unfit(model: BertModel, device: torch.device, run: Varlen) -> str:
+    """Return why a kernel cannot run this model on this device; "" when it can.
+
+    It is tried on a small batch, and has to give what the padded path gives.
+    """
+    layers = [layer.attention.self for layer in model.encoder.layer]
+    dtype = model.embeddings.word_embeddings.weight.dtype
+    if dtype.itemsize != 2:
+        return f"varlen computes in half precision, not in {str(dtype)[6:]}"
+    plain = all(type(layer.distance_embedding) is NoDistance for layer in layers)
+    if model.config.is_decoder or not plain:
+        return "varlen cannot add to the scores"
+    config = model.config
+    heads = {config.heads(at) for at in range(len(layers))}  # fewer where some are pruned
+    try:
+        apart = [_difference(run, count, config.head_size, dtype, device) for count in heads]
+    except (RuntimeError, ValueError, TypeError) as failed:
+        return f"varlen failed: {str(failed).partition(chr(10))[0]}"
+    if not all(difference < 8 * torch.finfo(dtype).eps for difference in apart):
+        return f"varlen differs from it by {max(apart):.2g}"
+    return ""
+
+
+@torch.inference_mode()
+def _difference(
+    run: Varlen, heads: int, size: int, dtype: torch.dtype, device: torch.device
+) -> float:
+    """Return how far a kernel is from the padded path, for all tokens and for the first of each.
+
+    Random queries, keys and values: what a text sees of another one changes its own a lot.
+    """
+    total, starts = sum(TRIED), [0, *accumulate(TRIED)]
+    draw = torch.Generator().manual_seed(1)
+    qkv = torch.randn(3, total, heads, size, generator=draw).to(device, dtype)
+    bounds = torch.tensor(starts, dtype=torch.int32, device=device)
+    first = torch.tensor(starts[:-1], device=device)
+
+    def apart(q: Tensor, queries: int | None) -> float:
+        _, k, v = qkv
+        expected = packed(TRIED, padded(at=0), queries)(q, k, v, NoDistance(), 0.0)
+        ours = varlen(bounds, max(TRIED), run, queries)(q, k, v, NoDistance(), 0.0)
+        return float((ours.float() - expected.float()).abs().max())
+
+    return max(apart(qkv[0], None), apart(qkv[0][first], 1))

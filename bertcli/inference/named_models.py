@@ -11,11 +11,13 @@ import torch
 from bertcli.checkpoints.load import Device, M
 from bertcli.checkpoints.load import load as load_folder
 from bertcli.checkpoints.load_report import LoadReport
-from bertcli.hub import MODEL_FILES, find_model
+from bertcli.errors import called_from_python
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
 
+@called_from_python()
 def load(
-    name: str | Path,
+    name: str | Path = DEFAULT_MODEL,
     cls: type[M] | None = None,
     *,
     pooler: bool | None = None,

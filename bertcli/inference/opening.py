@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE
 from bertcli.errors import UsageError
-from bertcli.inference.accelerators import gpu_possible
+from bertcli.files.versions import install_command, require_torch
+from bertcli.inference.hardware import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
+from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runtime import ModelSpec, Runtime, TokenizerLoader
-from bertcli.inference.tell import SILENCE, Tell
 
 
 def open_runtime(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILENCE) -> Runtime:
@@ -18,12 +19,12 @@ def open_runtime(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILEN
     this model or this machine cannot follow.
     """
     if spec.kind in (STATIC, TERM_TABLE):
-        from bertcli.inference.static_runtime import StaticRuntime
+        from bertcli.inference.static_engine import StaticRuntime
 
         return StaticRuntime.open(spec, tokenizer())
     if spec.compute.backend == "torch":
         return _torch(spec, tokenizer, tell, "--backend torch")
-    from bertcli.inference.compiled import CompiledRuntime
+    from bertcli.inference.cpu_engine import CompiledRuntime
 
     if spec.compute.backend == "openvino":
         return CompiledRuntime.open(spec, tokenizer, tell)
@@ -42,7 +43,7 @@ def open_runtime(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILEN
 
 def _not_openvino(spec: ModelSpec) -> str:
     """Return why OpenVINO does not run what is asked for here; "" when it does."""
-    from bertcli.inference.compiled import unable
+    from bertcli.inference.cpu_engine import unable
 
     if not openvino_installed():
         return "OpenVINO is not installed"
@@ -63,8 +64,9 @@ def _torch(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell, reason: str 
             f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})",
             "leave that out, or use --dtype float32"
             if openvino_installed()
-            else "pip install 'bertcli[int8]', or use --dtype float32",
+            else f"{install_command('int8')}, or use --dtype float32",
         )
-    from bertcli.inference.torch_runtime import TorchRuntime
+    require_torch(f"running the model ({reason})" if reason else "running the model")
+    from bertcli.inference.torch_engine import TorchRuntime
 
     return TorchRuntime.open(spec, tokenizer(), tell)

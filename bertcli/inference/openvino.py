@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from bertcli.errors import BertcliError
+from bertcli.files.versions import install_command
 
 SETTINGS = {  # of every compiled model
     "INFERENCE_PRECISION_HINT": "f32",  # or CPUs with bfloat16 would compute in that
@@ -21,7 +22,6 @@ SETTINGS = {  # of every compiled model
 # Otherwise the engine keeps 5,000 such things and its kernels 1,024, and half a gigabyte fills up.
 KEPT = {"CPU_RUNTIME_CACHE_CAPACITY": "64"}
 KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-SMALL = 64  # bytes of a constant that is a shape, or an axis, and not a table
 NAME = "openvino"
 HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
 CORE = "openvino._pyopenvino"
@@ -33,9 +33,10 @@ class OpenvinoError(BertcliError):
     usual_hint = "use --backend torch"
 
 
-def settings(dtype: str) -> dict[str, str]:
-    """Return the settings of a model that computes in this number format."""
-    return {**SETTINGS, "INFERENCE_PRECISION_HINT": HINTS[dtype]}
+def settings(dtype: str, threads: int | None = None) -> dict[str, str | int]:
+    """Return the settings of a model that computes in this number format, on so many threads."""
+    count = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+    return {**SETTINGS, "INFERENCE_PRECISION_HINT": HINTS[dtype], **count}
 
 
 def openvino_installed() -> bool:
@@ -95,7 +96,7 @@ def nncf() -> Any:
     except ImportError as failed:
         raise BertcliError(
             f"--dtype int8 needs the package nncf to make an 8-bit model: {failed}",
-            "pip install 'bertcli[int8]', or use --dtype float32",
+            f"{install_command('int8')}, or use --dtype float32",
         ) from None
     return nncf
 
@@ -107,48 +108,12 @@ def _imported(name: str) -> Any:
         if not openvino_installed():
             raise OpenvinoError(
                 "--backend openvino needs the package openvino",
-                "pip install 'bertcli[openvino]', or use --backend torch",
+                f"{install_command('openvino')}, or use --backend torch",
             ) from None
         raise OpenvinoError(
             f"the package openvino cannot be imported: {failed}",
             "install it again, or use --backend torch",
         ) from None
-
-
-def converted(module: Any, example: Any) -> Any:
-    """Return the graph of a torch module, as torch traces it on these example inputs.
-
-    `openvino.convert_model` does the same, and reports it to its makers.
-    """
-    openvino()
-    from openvino.frontend import FrontEndManager
-    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
-
-    decoder = TorchScriptPythonDecoder(
-        module, example_input=example, trace_kwargs={"check_trace": False}
-    )
-    frontend = FrontEndManager().load_by_framework("pytorch")
-    return frontend.convert(frontend.load(decoder))
-
-
-def tidy(graph: Any) -> None:
-    """Make a graph shorter, as every start reads it in the compiled model; its numbers stay.
-
-    As torch traces it, the name of a node is the path of a module, which stands there several
-    times, and each layer has shapes and axes of its own.
-    """
-    known: dict[tuple[Any, ...], Any] = {}
-    for at, node in enumerate(graph.get_ordered_ops()):
-        node.set_friendly_name(str(at))
-        for output in node.outputs():
-            output.get_tensor().set_names(set())
-        if node.get_type_name() != "Constant" or node.get_byte_size() > SMALL:
-            continue
-        kind = node.get_element_type().get_type_name()
-        if kind in ("i32", "i64"):
-            first = known.setdefault((kind, *node.shape, node.data.tobytes()), node)
-            for reader in node.output(0).get_target_inputs():
-                reader.replace_source_output(first.output(0))
 
 
 def openvino_version() -> str:

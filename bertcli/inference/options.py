@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from bertcli.errors import UsageError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,14 @@ class Compute:
     dtype: str = "auto"
     threads: int | None = None  # of all processes together
     batch_tokens: int | None = None
+
+
+def options_from(cls: type[T], options: Mapping[str, Any], **other: Any) -> T:
+    """Return a record of options by their names, and of others. UsageError for an unknown one."""
+    names = [x.name for x in fields(cls) if x.init and x.name not in other]  # type: ignore[arg-type]
+    if unknown := options.keys() - {*names}:
+        raise UsageError(f"unknown option {min(unknown)!r}", f"one of {', '.join(names)}")
+    return cls(**options, **other)
 
 
 def several(names: str, instead: str) -> UsageError:

@@ -124,10 +124,12 @@ class ProcessPool:
         if self.failure:
             raise self.failure
         while self.waiting:
-            free = [one for one in self.workers if one.ready and len(one.held) < DEPTH]
+            free = [
+                process for process in self.workers if process.ready and len(process.held) < DEPTH
+            ]
             if not free:
                 return
-            worker, job = min(free, key=lambda one: len(one.held)), self.waiting.popleft()
+            worker, job = min(free, key=lambda process: len(process.held)), self.waiting.popleft()
             worker.held.append(job)
             try:
                 worker.line.send((job.batch, job.finish))
@@ -224,8 +226,8 @@ def serve(runner: Runner, jobs: Queue[Job], answers: Queue[tuple[str, Any]]) -> 
     while True:
         while not (begun and jobs.empty()):
             begun.append(runner.run(*jobs.get()))
-        found = result_of(begun.popleft(), lambda message: answers.put(("warning", message)))
-        answers.put(("vectors", found))
+        vectors = result_of(begun.popleft(), lambda message: answers.put(("warning", message)))
+        answers.put(("vectors", vectors))
 
 
 def _receive(line: Connection, jobs: Queue[Job]) -> None:

@@ -1,4 +1,4 @@
-"""What a long run yields beside its data, and how far it has got. Nothing here needs torch."""
+"""What a long run yields beside its data, how far it has got, and where messages go. No torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
 
@@ -101,3 +103,35 @@ class Progress:
         """Texts and tokens per second."""
         texts, tokens = self.texts / self.seconds, self.tokens / self.seconds
         return f"{texts:,.0f} texts/s  {tokens:,.0f} tokens/s"
+
+
+class Tell(Protocol):
+    """Where messages go: the console of a command, a log, or nowhere."""
+
+    def warn(self, message: str, /) -> None:
+        """Write a warning."""
+
+    def note(self, message: str, /) -> None:
+        """Write a note."""
+
+    def detail(self, message: str, /) -> None:
+        """Write a note, with --verbose only."""
+
+
+class Silence:
+    """Says nothing."""
+
+    def warn(self, message: str, /) -> None:
+        """Drop a warning."""
+
+    note = detail = warn
+
+
+class InLog:
+    """Writes to a logger of Python."""
+
+    def __init__(self, log: Logger) -> None:
+        self.warn, self.note, self.detail = log.warning, log.info, log.debug
+
+
+SILENCE: Tell = Silence()

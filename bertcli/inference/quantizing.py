@@ -5,7 +5,7 @@ differing sizes of inputs into the weights (SmoothQuant). Embeddings are kept in
 attention, LayerNorm and sums stay float32.
 
 Three things are done beyond its defaults. The few units of a feed-forward block that are far louder
-than all others, and would set the scale for them, stay float32 (`separate_loud`): nearly all of
+than all others, and would set the scale for them, stay float32 (`loud_units`): nearly all of
 the error came from there. The range of what goes in is all that the sample shows, where NNCF takes
 the mean of the ranges of its texts, and cuts off what is beyond: the worst text is half as far from
 float32. And queries and keys are not rounded, as attention multiplies float32.
@@ -16,28 +16,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from copy import deepcopy
+from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
 from io import StringIO
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from bertcli.checkpoints.weights import Weights
 from bertcli.errors import ModelError
-from bertcli.inference.rows import LaidOut
-from bertcli.inference.runner import Tokens
+from bertcli.inference.graph import LOUD, OpenvinoNetwork, loudest
+from bertcli.inference.openvino import core_for_cpu, openvino, settings
+from bertcli.inference.runner import Reading, Tokens
 from bertcli.inference.runtime import ModelSpec
-from bertcli.models.bert import BertIntermediate, BertModel, GatedIntermediate, Residual
 from bertcli.models.config import BertConfig
-from bertcli.models.cpu_products import linear, some_units
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-LOUD = 24  # one in so many units stays float32
+LaidOut: TypeAlias = Sequence[np.ndarray]  # the inputs of a graph: `RowLayout.of`
+LOUDEST = 96  # one in so many units stays float32
 SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take over
 HELD_OUT = 4  # each so many-th text is not calibrated on: it tells how near the numbers are
 
@@ -48,71 +47,43 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     layout = Layout(truncation="longest_first", max_length=config.most_tokens)
     token = spec.reading.token
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()
-    found = []
-    for item in tokenizer.encode([Record(line) for line in lines], layout):
+    texts = []
+    for item in tokenizer.encode_records([Record(line) for line in lines], layout):
         ids = [*item.columns["input_ids"]]
         if token is not None:  # the one that is read
             ids[len(ids) // 2] = token
-        found.append(Tokens.listed([ids]))
-    return found
+        texts.append(Tokens.listed([ids]))
+    return texts
 
 
-class SeparateFeedForward(nn.Module):
-    """A feed-forward block whose loud units are computed apart from the quiet ones."""
-
-    def __init__(self, wide: BertIntermediate, narrow: Residual, loud: Tensor) -> None:
-        """Divide by ``loud``, true for the loud ones of the intermediate units."""
-        super().__init__()
-        back = narrow.dense.weight
-        self.wide, self.loud_wide = (_units(wide, some) for some in (~loud, loud))
-        self.narrow = linear(back[:, ~loud], narrow.dense.bias)
-        self.loud_narrow = linear(back[:, loud], torch.zeros(len(back)))
-        self.LayerNorm = narrow.LayerNorm
-
-    def forward(self, y: Tensor, x: Tensor) -> Tensor:
-        """Map y [..., hidden], the input of the block, to [..., hidden], and add x.
-
-        Where norms are last, y is x.
-        """
-        loud = self.loud_narrow(self.loud_wide(y))
-        return self.LayerNorm(self.narrow(self.wide(y)) + loud + x)
-
-
-def _units(wide: BertIntermediate, some: Tensor) -> BertIntermediate:
-    made = deepcopy(wide)
-    made.dense = some_units(wide.dense, some)
-    if isinstance(made, GatedIntermediate):
-        made.gate = some_units(made.gate, some)
-    return made
-
-
-def separate_loud(model: BertModel, sample: Sequence[Tokens]) -> None:
-    """Divide the feed-forward blocks of a model by how loud their units are in a sample.
+def loud_units(
+    weights: Weights, spec: ModelSpec, sample: Sequence[LaidOut]
+) -> dict[int, np.ndarray]:
+    """Return for each layer which units of its feed-forward block are the loudest in a sample.
 
     Raises ModelError for numbers that cannot be rounded.
     """
-    reach: dict[nn.Module, Tensor] = {}
-
-    def look(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen = inputs[0].abs().flatten(0, -2).amax(0)
-        reach[part] = torch.maximum(reach.get(part, seen), seen)
-
-    hooks = [layer.output.register_forward_pre_hook(look) for layer in model.encoder.layer]
-    for text in sample:
-        if not model(torch.from_numpy(text.ids.astype(np.int64))[None]).isfinite().all():
-            raise ModelError(
-                "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
-                " infinite or huge",
-                "bertcli inspect --verify checks the weights",
-            )
-    for hook in hooks:
-        hook.remove()
-    for layer in model.encoder.layer:
-        seen = reach[layer.output]
-        loud = torch.zeros(len(seen), dtype=torch.bool)
-        loud[seen.topk(max(1, len(seen) // LOUD)).indices] = True
-        layer.output = SeparateFeedForward(layer.intermediate, layer.output, loud)
-        layer.intermediate = nn.Identity()
+    net, every = OpenvinoNetwork(weights), replace(spec, reading=Reading(spec.reading.layers))
+    graph = loudest(net, every)
+    model = core_for_cpu().compile_model(graph, "CPU", settings("float32"))
+    request = model.create_infer_request()
+    reach: dict[int, np.ndarray] = {}
+    for inputs in sample:
+        tensors = dict(enumerate(map(net.core.Tensor, inputs)))
+        sizes = request.infer(tensors, False, False).values()
+        for layer, size in zip(net.widened, sizes, strict=True):
+            if not np.isfinite(size).all():
+                raise ModelError(
+                    "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
+                    " infinite or huge",
+                    "bertcli inspect --verify checks the weights",
+                )
+            reach[layer] = np.maximum(reach.get(layer, 0), size)
+    masks = {}
+    for layer, size in reach.items():
+        masks[layer] = np.zeros(len(size), bool)
+        masks[layer][np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
+    return masks
 
 
 def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:
@@ -122,13 +93,13 @@ def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:
     smoothing = library.AdvancedSmoothQuantParameters(matmul=SMOOTHED)
     with redirect_stdout(StringIO()):  # it shows bars
         return library.quantize(
-            graph,
+            openvino().Model(graph),
             library.Dataset(sample),
             model_type=library.ModelType.TRANSFORMER,
             subset_size=len(sample),
             ignored_scope=library.IgnoredScope(
                 types=["ScaledDotProductAttention", "Divide"],
-                patterns=[".*loud_.*"],
+                patterns=[f".*{LOUD}.*"],
                 validate=False,
             ),
             advanced_parameters=library.AdvancedQuantizationParameters(
@@ -141,7 +112,7 @@ def agreement(right: Any, wrong: Any, sample: Sequence[LaidOut]) -> dict[str, fl
     """Return the worst and the mean cosine between what two functions give for texts."""
     both = ((right(columns), wrong(columns)) for columns in sample)
     cosines = [
-        _cosine(*(found.mean(0).ravel().astype(np.float64) for found in pair)) for pair in both
+        _cosine(*(states.mean(0).ravel().astype(np.float64) for states in pair)) for pair in both
     ]
     return {
         "worst_cosine": round(min(cosines), 6),

@@ -93,9 +93,16 @@ class Tokens:
             raw, size = flat.tobytes(), flat.itemsize
             parts.append([raw[size * start : size * stop] for start, stop in pairwise(bounds)])
         keys = parts[0] if len(parts) == 1 else map(b"".join, zip(*parts, strict=True))
-        known: dict[bytes, int] = {}
-        which = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+        first_of: dict[bytes, int] = {}
+        which = np.array([first_of.setdefault(key, len(first_of)) for key in keys], np.int64)
         return np.unique(which, return_index=True)[1], which
+
+
+class Terms(NamedTuple):
+    """How the scores of words at a text's tokens become a weight for each word (SPLADE)."""
+
+    how: str  # max or sum
+    logarithms: int  # how often log(1 + x) is taken
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,7 @@ class Reading:
     first: bool = False  # the first token of each text only, [CLS]
     mean: bool = False  # the mean of each text's tokens only
     token: int | None = None  # tokens with this id only, such as [MASK]
+    terms: Terms | None = None  # a weight for each word, of the scores of all tokens
     idle: int | None = None  # tokens with this id at the end of a text: no other attends to them
 
     @property
@@ -116,24 +124,24 @@ class Reading:
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
-        found = [layer if layer >= 0 else depth + 1 + layer for layer in self.layers]
-        for asked, layer in zip(self.layers, found, strict=True):
+        indices = [layer if layer >= 0 else depth + 1 + layer for layer in self.layers]
+        for asked, layer in zip(self.layers, indices, strict=True):
             if not 0 <= layer <= depth:
                 raise UsageError(
                     f"layer {asked} not found (--layers)",
                     f"this model has layers 0 to {depth}; -1 is the last",
                 )
-        return found
+        return indices
 
     def attended(self, texts: Tokens) -> NDArray[np.bool_]:
         """Return which tokens others attend to, [T]."""
-        found = np.ones(len(texts.ids), bool)
+        seen = np.ones(len(texts.ids), bool)
         if self.idle is None:
-            return found
+            return seen
         for start, end in pairwise(texts.offsets.tolist()):
             real = np.flatnonzero(texts.ids[start:end] != self.idle)
-            found[start + (real[-1] + 1 if len(real) else 0) : end] = False
-        return found
+            seen[start + (real[-1] + 1 if len(real) else 0) : end] = False
+        return seen
 
     def counts(self, texts: Tokens) -> list[int]:
         """Return how many tokens of each text are read."""
@@ -175,11 +183,11 @@ class Runner(Protocol):
 class DistinctTexts:
     """The texts of a run, equal ones once, and what is kept of each, batch by batch."""
 
-    def __init__(self, given: Tokens) -> None:
-        self.given = given
-        first, self.which = given.distinct()
-        self.all = len(first) == len(given)
-        self.texts = given if self.all else given.take(first)
+    def __init__(self, texts: Tokens) -> None:
+        self.given = texts
+        first, self.which = texts.distinct()
+        self.all = len(first) == len(texts)
+        self.texts = texts if self.all else texts.take(first)
         self.times = np.bincount(self.which, minlength=1)  # how often each was given
         self.array: np.ndarray | None = None
         self.lists: dict[int, np.ndarray] = {}
@@ -188,7 +196,7 @@ class DistinctTexts:
 
     def divided(self, rows: Places, finish: Finish, budget: int) -> list[PendingBatch]:
         """Return the texts with these numbers in batches, which count until they are back."""
-        parts = [rows[some] for some in batches(self.texts.lengths[rows], budget)]
+        parts = [rows[places] for places in batches(self.texts.lengths[rows], budget)]
         self.left += len(parts)
         return [PendingBatch(self.texts.take(part), part, finish, self) for part in parts]
 
@@ -269,7 +277,7 @@ class BatchRunner(ABC):
         distinct = DistinctTexts(texts)
         lengths, shrunk = self.counted(distinct.texts), budget or self.budget
         for group, most in self.groups(distinct.texts, shrunk):
-            waiting = deque(group[some] for some in batches(lengths[group], min(most, shrunk)))
+            waiting = deque(group[places] for places in batches(lengths[group], min(most, shrunk)))
             while waiting:
                 picked = waiting.popleft()
                 try:
@@ -278,10 +286,10 @@ class BatchRunner(ABC):
                     if not out_of_memory(failed):
                         raise
                     yield Ran(warning=self.shrink(len(picked)))
-                    rest = np.concatenate([picked, *waiting])
+                    left = np.concatenate([picked, *waiting])
                     shrunk = self.budget
-                    smaller = batches(lengths[rest], min(most, shrunk))
-                    waiting = deque(rest[some] for some in smaller)
+                    smaller = batches(lengths[left], min(most, shrunk))
+                    waiting = deque(left[places] for places in smaller)
                     continue
                 yield distinct.keep(picked, vectors)
         return distinct.kept
@@ -307,8 +315,8 @@ def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) ->
         try:
             step = next(work)
         except StopIteration as end:
-            found: Kept = end.value
-            return found
+            vectors: Kept = end.value
+            return vectors
         if step.warning:
             warn(step.warning)
 

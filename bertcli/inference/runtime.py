@@ -12,18 +12,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.inference.options import Compute
+from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Reading, Runner
-from bertcli.inference.tell import SILENCE, Tell
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -42,7 +41,6 @@ class ModelSpec:
     reading: Reading = field(default_factory=Reading)
     pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
     parse_special: bool = True
-    prepared: bool = True  # whether the linear layers are made fast
     extra: bool = False  # whether ids of extra embeddings come with the tokens
     one_device: bool = False  # whether there may be no process per device
 
@@ -58,19 +56,14 @@ class Runtime(ABC):
     devices: tuple[str, ...]
     threads: int  # of all processes together
 
+    # Whether a vector depends on its text alone, to the last bit: in any batch, order and number
+    # of threads.
+    same_bits: ClassVar[bool] = False
+
     @property
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What decides the numbers of this runner, for manifests."""
-
-    @property
-    def same_bits(self) -> bool | None:
-        """Whether a vector depends on its text alone; None where each process has to try."""
-        return None
-
-    def one_thread(self) -> AbstractContextManager[None]:
-        """Compute on one thread while the block runs, where sums depend on their number."""
-        return nullcontext()
 
     def close(self) -> None:
         """End the processes of a pool now, where there are several, and not with the program."""
@@ -114,7 +107,7 @@ def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:
     config = read_config(spec.folder)
     if not spec.extra:
         refuse_extra(spec.folder, config)
-    refuse_unfit(spec.folder, config, tokenizer)
+    fit_tokenizer(spec.folder, config, tokenizer)
     return tokenizer
 
 
@@ -130,9 +123,10 @@ def refuse_extra(folder: Path, config: BertConfig) -> None:
         )
 
 
-def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
-    """Raise ModelError for a model that cannot take any text as this tokenizer encodes it.
+def fit_tokenizer(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
+    """Have a tokenizer give what the model is given in transformers: token types, or none.
 
+    ModelError for a model that cannot take any text as this tokenizer encodes it.
     A checkpoint may hold a tokenizer with more tokens than embeddings: tokens were added, and the
     model was not resized. transformers loads it, and fails at the first such token.
     """
@@ -141,10 +135,11 @@ def refuse_unfit(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None
         raise ModelError(
             f"{folder}: token {token!r} has id {index}, but the model has "
             f"{config.vocab_size} word embeddings; its tokenizer has "
-            f"{tokenizer.vocabulary_size} tokens",
+            f"{len(tokenizer)} tokens",
             "resize the model's embeddings and save it again, or remove the added tokens",
         )
-    types = max(tokenizer.core.encode("a").type_ids, default=0)
+    tokenizer.reads_types = "token_type_ids" in tokenizer.model_inputs
+    types = max(tokenizer.core.encode("a").type_ids, default=0) if tokenizer.reads_types else 0
     if not config.takes_types(types):
         raise ModelError(
             f"{folder}: the tokenizer gives texts token type {types}, but the model has "

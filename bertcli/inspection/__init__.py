@@ -4,10 +4,9 @@
     report.parameters["without_pooler"]   # 108891648
 
 A missing part of a folder is a warning in the report, a broken one is an error. `folder` reports a
-folder, with `tokenizer_report`, `static_report` one that has no encoder, `model_facts` any in one
-line; `vector_file` a file, with `array_sources` and `number_statistics`. Two things load the model:
-`verify`, which checks that all is sound, and `attention`, which looks at a text. Begin with
-`folder`.
+folder, one without an encoder too, or any in one line, with `tokenizer_report`; `vector_file` a
+file, with `array_sources`. Two things load the model: `verify`, which checks that all is sound, and
+`attention`, which looks at a text. Begin with `folder`.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder

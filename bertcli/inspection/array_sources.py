@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
-from bertcli.files.delimited import DelimitedRows
+from bertcli.files.delimited import DelimitedRows, refuse_other_columns
 from bertcli.files.jsonl import objects_of
 from bertcli.files.npy import BLOCK
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.stored_arrays import StoredArray, open_arrays
-from bertcli.files.streams import LineDecoder, open_bytes
+from bertcli.files.streams import LARGEST_RECORD, LineDecoder, open_bytes
 from bertcli.files.typed_json import BadJsonError, parse
-from bertcli.records.reader import Reader
-from bertcli.records.source import Source
 
-LONGEST_HEADER = 1 << 16  # bytes of the names of the columns of CSV
 ROWS = 256  # vectors of JSON that are measured together
 LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
@@ -77,18 +74,22 @@ def csv(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place of each row of CSV, and its cells by the names in the header."""
+
+    def refuse(error: InputError) -> None:
+        raise error
+
     with open_bytes(str(path)) as stream:
-        decode = LineDecoder(str(path), "utf-8", "replace")
-        rows = DelimitedRows(stream, decode, LONGEST_HEADER, lambda _: None, tabs=False)
+        decode = LineDecoder(str(path), "utf-8", "strict")
+        rows = DelimitedRows(stream, decode, LARGEST_RECORD, refuse, tabs=False)
         _, columns = next(rows, (1, []))
-    if not columns:
-        raise InputError(f"{path}: the file has no header", AGAIN)
-    last = columns[-1]  # an empty cell is no text in the column of ids alone
-    source = Source(paths=(str(path),), format="csv", text_field=last, keep="*", single=True)
-    for records in Reader(source).blocks():
-        for record in records:
-            cells = {last: record.text, "id": record.id, **(record.extra or {})}
-            yield record.where, {name: _cell(cells[name]) for name in columns}
+        if not columns:
+            raise InputError(f"{path}: the file has no header", AGAIN)
+        if len({*columns}) < len(columns):
+            raise InputError(f"{path}: two columns have the same name")
+        for number, row in rows:
+            where = f"{path}:{number}"
+            refuse_other_columns(where, row, columns)
+            yield where, {name: _cell(text) for name, text in zip(columns, row, strict=True)}
 
 
 def _cell(text: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertcli.checkpoints.scan import model_files
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
 from bertcli.files.same_file import refuse_inputs
+from bertcli.files.versions import require_torch
 from bertcli.files.writers import open_output
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
@@ -102,12 +103,13 @@ def look(
     ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
     """
     wanted = choice.of(report.config)
+    require_torch("--attention")
 
     from bertcli.inference.options import Compute
     from bertcli.inference.runtime import ModelSpec, open_tokenizer
-    from bertcli.inference.torch_runtime import TorchRuntime
+    from bertcli.inference.torch_engine import TorchRuntime
 
-    spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, prepared=False, extra=True)
+    spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, extra=True)
     tokenizer = open_tokenizer(spec)
     model = TorchRuntime.open(spec, tokenizer).encoder.bert
     found = []
@@ -166,7 +168,7 @@ def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Enco
     extra = ExtraColumns.of(report.config)
     columns = (*COLUMNS, *extra.needed)
     layout = Layout(columns=columns, max_length=places, truncation="longest_first")
-    (encoded,) = extra.added(tokenizer.encode([record], layout), tokenizer)
+    (encoded,) = extra.added(tokenizer.encode_records([record], layout), tokenizer)
     from bertcli.inference.runtime import refuse_pairs
 
     refuse_pairs([encoded], report.config)

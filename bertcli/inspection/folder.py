@@ -11,28 +11,39 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import groupby
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.comparison import Fit, fit, grouped, parts
 from bertcli.checkpoints.names import CLASSES
-from bertcli.checkpoints.scan import WeightFiles, bert_folder, find_config, find_weights
+from bertcli.checkpoints.scan import (
+    STATIC,
+    WeightFiles,
+    bert_folder,
+    find_config,
+    find_weights,
+    is_static,
+    read_config,
+    require_weights,
+)
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
+from bertcli.families.config_checks import HIDDEN_ACTS
+from bertcli.files.typed_json import read_object
 from bertcli.hub import ModelFolder
 from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer, tokenizer_details
 from bertcli.models.config import BertConfig
-from bertcli.models.config_checks import HIDDEN_ACTS
 
-if TYPE_CHECKING:
-    from bertcli.models.module_tree import Node
-
+LICENCES = ("license", "licence", "copying")  # how names of such files begin, in any case
 PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
 
 
@@ -61,13 +72,13 @@ class ModelReport(ABC):
         """What is shown of each tensor."""
         return [
             {
-                "name": one.name,
-                "dtype": one.dtype,
-                "shape": list(one.shape),
-                "bytes": one.nbytes,
-                "file": one.file.name,
+                "name": tensor.name,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "bytes": tensor.nbytes,
+                "file": tensor.file.name,
             }
-            for one in self.tensors
+            for tensor in self.tensors
         ]
 
     def _json(
@@ -91,7 +102,7 @@ class ModelReport(ABC):
                 "files": sizes,
                 "bytes": sum(sizes.values()),
                 "dtypes": dtypes,
-                "tensors": len(self.tensors) if weights.files else None,
+                "tensors": len(self.tensors) or None,
             },
             **behind,
             "tokenizer": self.tokenizer and asdict(self.tokenizer) | tokenizer_details(tokenizer),
@@ -99,6 +110,43 @@ class ModelReport(ABC):
             | {name: [one._asdict() for one in some] for name, some in modules.items()},
             "warnings": self.warnings,
         }
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of a model: its name, its own tensors, and the parameters in and below it.
+
+    Equal neighbours share a node: their names are a range, such as 0-11, and `times` is their
+    count; all numbers are those of one of them. A tied tensor counts once.
+    """
+
+    name: str
+    shapes: Mapping[str, tuple[int, ...]]
+    parameters: int
+    children: tuple[Node, ...]
+    times: int = 1
+
+
+def _node(name: str, tensors: Mapping[str, tuple[int, ...]], counts: Mapping[str, int]) -> Node:
+    inside = {key.partition(".")[0]: None for key in tensors if "." in key}  # in their order
+    parts = []
+    for part in inside:
+        start = f"{part}."
+        below = {key.removeprefix(start): tensors[key] for key in tensors if key.startswith(start)}
+        parts.append(_node(part, below, {key: counts[start + key] for key in below}))
+    children = []
+    for layers, alike in groupby(parts, lambda part: part.name.isdecimal() and _alike(part)):
+        first, *others = alike
+        if layers and others:
+            first = replace(first, name=f"{first.name}-{others[-1].name}", times=1 + len(others))
+            others = []
+        children += [first, *others]
+    own = {key: shape for key, shape in tensors.items() if "." not in key}
+    return Node(name, own, sum(counts.values()), tuple(children))
+
+
+def _alike(node: Node) -> str:
+    return repr((node.shapes, node.children))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +184,7 @@ class FolderReport(ModelReport):
             **self._json(first, fit.pop("dtypes"), self.bert, fit=fit),
             "config": self.config.to_dict(),
             "tensors": self.tensor_rows if there else None,
-            **({"tree": self.tree().to_json()} if with_tree else {}),
+            **({"tree": asdict(self.tree())} if with_tree else {}),
         }
 
     def _concerns(self) -> Iterator[str]:
@@ -157,10 +205,11 @@ class FolderReport(ModelReport):
             yield f"max_seq_length is {limit}, but the model has {fits} positions"
 
     def tree(self) -> Node:
-        """Return the modules of the model. Imports torch."""
-        from bertcli.models.module_tree import module_tree
-
-        return module_tree(self.config, self.architecture, self.pooler)
+        """Return the parts of the model."""
+        second = shapes.tied(self.config, self.architecture)
+        tensors = shapes.expected(self.config, self.architecture, self.pooler)
+        counted = {name: 0 if name in second else prod(shape) for name, shape in tensors.items()}
+        return _node(self.architecture, tensors, counted)
 
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
@@ -174,12 +223,13 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     architecture = config.architectures[0] if config.architectures else "BertModel"
     known = architecture if architecture in CLASSES else "BertModel"
     weights = find_weights(place)
-    tensors = read_tensors(weights)
+    listed = weights.format not in ("none", "openvino")  # tensors by their names
+    tensors = read_tensors(weights) if listed else []
     sentence = read_sentence(folder.path, pooling="none")
     try:
-        compared = fit(config, known, tensors) if weights.files else Fit()
+        compared = fit(config, known, tensors) if listed else Fit()
         known, compared = _without_head(config, known, compared, tensors, sentence)
-        pooler = known != "BertModel" or not weights.files or "pooler" in compared.heads
+        pooler = known != "BertModel" or not listed or "pooler" in compared.heads
         counts = _count(config, known, pooler)
     except ModelError as bad:
         raise ModelError(f"{config_path}: {bad}", bad.hint) from None
@@ -249,7 +299,9 @@ def _about_weights(report: FolderReport) -> Iterator[str]:
             yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
         case "tensorflow":
             yield "a TensorFlow checkpoint instead of safetensors"
-    if weights.format == "none":
+        case "openvino":
+            yield "an exported graph instead of weights: only embed and the like can run it"
+    if weights.format in ("none", "openvino"):
         return
     if not report.pooler and report.config.structure.pooler:
         yield "no pooler weights: pooler output is not available"
@@ -283,3 +335,98 @@ def _about_tokenizer(report: FolderReport) -> Iterator[str]:
 
 def _by(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "a number"
+
+
+# --- a table of token vectors, of which less is to be said ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticReport(ModelReport):
+    """All that `bertcli inspect` reports about a table of token vectors."""
+
+    tokens: int  # that have a vector
+    width: int
+    config: dict[str, Any]
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers its files hold."""
+        return sum(tensor.numbers for tensor in self.tensors)
+
+    def to_json(self, *, with_tensors: bool = False) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        dtypes: Counter[str] = Counter()
+        for tensor in self.tensors:
+            dtypes[tensor.dtype] += tensor.numbers
+        first = {
+            "architecture": {"name": STATIC, "declared": [], "library": self.sentence.static},
+            "parameters": {"total": self.numbers, "in_file": self.numbers},
+            "table": {"tokens": self.tokens, "dimensions": self.width},
+        }
+        return {
+            **self._json(first, dtypes, self.folder.path),
+            "config": self.config,
+            **({"tensors": self.tensor_rows} if with_tensors else {}),
+        }
+
+    def _concerns(self) -> Iterator[str]:
+        if self.weights.format == "pytorch":
+            yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
+        if self.tokenizer and self.tokenizer.largest_id >= self.tokens:
+            yield (
+                f"token ids go up to {self.tokenizer.largest_id:,}, but only {self.tokens:,} "
+                "tokens have a vector: this model cannot be used"
+            )
+
+
+def inspect_static(folder: ModelFolder) -> StaticReport:
+    """Read what is in the folder of a table. ModelError when it is incomplete or broken."""
+    from bertcli.inference.static_engine import read_table
+
+    inner = bert_folder(folder.path)
+    weights, table, config = require_weights(inner), read_table(inner), find_config(inner)
+    tokenizer, warnings = read_tokenizer(folder.path)
+    return StaticReport(
+        folder=folder,
+        weights=weights,
+        tensors=read_tensors(weights),
+        tokens=table.tokens,
+        width=table.width,
+        tokenizer=tokenizer,
+        tokenizer_warnings=warnings,
+        sentence=read_sentence(folder.path),
+        config=dict(read_object(config)) if config else {},
+    )
+
+
+# --- a model in a line ---
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model in a line."""
+
+    family: str = ""  # of the encoder, for people; "" where bertcli knows none
+    width: int | None = None  # of its hidden states
+    license: str = ""  # the file in its folder
+    loads: bool = False
+    problem: str = ""  # why it does not load
+
+
+def facts_of(folder: Path) -> ModelFacts:
+    """Look at a folder; what is wrong with it is one of the facts."""
+    names = sorted(os.listdir(folder))
+    facts = ModelFacts(license=next((n for n in names if n.lower().startswith(LICENCES)), ""))
+    try:
+        if is_static(folder):
+            table = inspect_static(ModelFolder(str(folder), folder, "folder", None))
+            return replace(facts, family=STATIC, width=table.width, loads=True)
+        place = bert_folder(folder)
+        config = read_config(place)
+        facts = replace(facts, family=config.family.title, width=config.hidden_size)
+        compared = fit(config, "BertModel", read_tensors(require_weights(place)))
+    except ModelError as bad:
+        return replace(facts, problem=str(bad))
+    lost = (*compared.missing, *compared.misshapen)
+    problem = f"missing, or of another shape: {lost[0]}" if lost else ""
+    return replace(facts, loads=not problem, problem=problem)

@@ -38,7 +38,7 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerInfo | None, list[str]]:
         return None, [str(failed)]
     info = TokenizerInfo(
         file=tokenizer_files(bert_folder(folder))[0].name,
-        vocabulary_size=found.vocabulary_size,
+        vocabulary_size=len(found),
         largest_id=max(found.core.get_vocab().values(), default=-1),
         lower_case=lower,
         special_tokens=found.special_ids(),

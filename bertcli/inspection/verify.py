@@ -1,23 +1,34 @@
 """Whether a model folder or a file of vectors is sound: what `bertcli inspect --verify` checks.
 
-A model loads, all its numbers are finite, hashes match: that needs torch, which is imported when it
-starts. Of a file the hash is compared; its numbers were looked at when it was read.
+A model's tensors are those of its class, all its numbers and those of the modules beside it are
+finite, hashes match. Of a file the hash is compared; its numbers were looked at when it was read.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.digests import sha256
+from bertcli.files.typed_json import read_object
 from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, ModelFolder
-from bertcli.inspection.folder import FolderReport, ModelReport
-from bertcli.inspection.static_report import StaticReport
+from bertcli.inspection.folder import FolderReport, ModelReport, StaticReport
 from bertcli.inspection.vector_file import FileReport
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertcli.checkpoints.stored_tensor import StoredTensor
+    from bertcli.embedding.sentence_modules import VectorModule
+
+    Arrays = Iterable[tuple[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -31,8 +42,10 @@ class VerifyCheck:
 
 def verify_model(report: FolderReport) -> Iterator[VerifyCheck]:
     """Yield one check after the other, as each is done."""
-    yield _loads(report)
-    yield _finite(report)
+    if report.weights.format != "openvino":  # an exported graph has hashes alone
+        yield _loads(report)
+        yield _finite("every number is finite", partial(_stored, report.tensors))
+    yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
     what = "the tokenizer fits the word embeddings"
@@ -40,59 +53,89 @@ def verify_model(report: FolderReport) -> Iterator[VerifyCheck]:
 
 
 def verify_static(report: StaticReport) -> Iterator[VerifyCheck]:
-    """Yield one check of a table of token vectors after the other. Nothing of it needs torch."""
-    yield _finite_table(report)
+    """Yield one check of a table of token vectors after the other."""
+    yield _finite("every number is finite", partial(_stored, report.tensors))
+    yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
     yield _tokenizer(report, "every token has a vector", report.tokens, "vectors")
 
 
-def _finite_table(report: StaticReport) -> VerifyCheck:
-    import numpy as np
-
-    from bertcli.checkpoints.stored_tensor import mapped
-
-    bad = []
-    for stored in report.tensors:
-        if wrong := int((~np.isfinite(mapped(stored))).sum()):
-            bad.append(f"{stored.name} ({wrong:,})")
-    found = f"NaN or infinite: {', '.join(bad)}" if bad else f"{report.numbers:,} numbers"
-    return VerifyCheck("every number is finite", not bad, found)
-
-
 def _loads(report: FolderReport) -> VerifyCheck:
-    from bertcli.checkpoints.load import load
-    from bertcli.models.heads import ARCHITECTURES
+    from bertcli.checkpoints import shapes
+    from bertcli.checkpoints.weights import plan
 
     named = report.config.family.their_class(report.architecture)
     what = f"every tensor of {named} is present, with its shape"
     try:
-        model, loaded = load(report.bert, ARCHITECTURES[report.architecture])
+        planned = plan(report.bert, report.architecture)
+        planned.report.refuse()
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
-    numbers = sum(one.numel() for one in model.parameters())
-    return VerifyCheck(what, True, f"{numbers:,} parameters, {loaded.dtype}")
+    numbers = shapes.count(planned.config, planned.kind, planned.pooler)
+    return VerifyCheck(what, True, f"{numbers:,} parameters, {planned.report.dtype}")
 
 
-def _finite(report: FolderReport) -> VerifyCheck:
-    from bertcli.checkpoints.scan import require_weights
-    from bertcli.checkpoints.tensor_reader import TensorReader
+def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
+    """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
+    from bertcli.checkpoints.scan import TERM_TABLE, read_modules, read_routes
+    from bertcli.embedding import late_interaction, sparse_config
+    from bertcli.embedding.sentence_config import COLBERT
+    from bertcli.embedding.sentence_modules import READERS
 
-    what = "every number is finite"
-    bad, numbers, reader = [], 0, TensorReader()
+    folder = report.folder.path
+    layers: dict[str, Callable[[], Arrays]] = {}
+    for module in (*read_modules(folder), *chain(*read_routes(folder).values())):
+        kind, place = module.kind.rpartition(".")[2], folder / module.path
+        if kind == TERM_TABLE:
+            layers[f"{module.path} ({kind})"] = partial(_terms, place, folder)
+        elif kind in READERS and kind != "Normalize":
+            layers[f"{module.path} ({kind})"] = partial(_layer, READERS[kind], place)
+    for name in (late_interaction.BGE, sparse_config.BGE):
+        if (folder / name).exists():
+            layers[name] = partial(_layer, late_interaction.linear, folder / name)
+    if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
+        read = partial(late_interaction.linear_of, report.tensors, before="linear.")
+        layers["the linear layer of ColBERT"] = partial(_layer, read, report.bert)
+    for name, numbers in layers.items():
+        yield _finite(f"{name}: every number is finite", numbers)
+
+
+def _stored(tensors: Sequence[StoredTensor]) -> Arrays:
+    from bertcli.checkpoints.stored_tensor import mapped
+
+    return ((stored.name, mapped(stored)) for stored in tensors)
+
+
+def _terms(place: Path, folder: Path) -> Arrays:
+    from bertcli.embedding.sparse_config import term_table
+    from bertcli.tokenizing.tokenizer import Tokenizer
+
+    return [("weights", term_table(place, Tokenizer.load(folder)))]
+
+
+def _layer(read: Callable[[Path], VectorModule], place: Path) -> Arrays:
+    import numpy as np
+
+    values = vars(read(place)).items()
+    return [(name, value) for name, value in values if isinstance(value, np.ndarray)]
+
+
+def _finite(what: str, arrays: Callable[[], Arrays]) -> VerifyCheck:
+    import numpy as np
+
+    bad, numbers = [], 0
     try:
-        require_weights(report.bert)
-        for stored in report.tensors:
-            tensor = reader.read(stored)
-            numbers += tensor.numel()
-            if tensor.is_floating_point() and not tensor.isfinite().all():
-                bad.append(f"{stored.name} ({int((~tensor.isfinite()).sum()):,})")
+        for name, array in arrays():
+            numbers += array.size
+            if wrong := int((~np.isfinite(array)).sum()):
+                bad.append(f"{name} ({wrong:,})")
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
     if bad:
         more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
         return VerifyCheck(what, False, f"NaN or infinite: {', '.join(bad[:4])}{more}")
-    return VerifyCheck(what, True, f"{numbers:,} numbers")
+    return VerifyCheck(what, numbers > 0, f"{numbers:,} numbers")
 
 
 def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
@@ -106,6 +149,9 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     wanted = None
     if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
         wanted = DEFAULT_WEIGHTS_SHA256
+    manifest = read_object(folder.path / "manifest.json")
+    if isinstance(hashes := manifest.get("sha256"), dict):  # of `export`
+        wanted = hashes.get(path.relative_to(folder.path).as_posix())
     blob = Path(os.path.realpath(path)).name  # the hub's cache calls a large file by its hash
     if re.fullmatch("[0-9a-f]{64}", blob):
         wanted = wanted or blob

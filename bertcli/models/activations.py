@@ -14,10 +14,6 @@ from bertcli.errors import ModelError
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 
-# What torch's kernels on a CPU divide numbers by: vectorized_loop in its Loops.h, at AVX-512.
-STEP = 64  # numbers taken together; those left over are computed one by one, with other last bits
-GRAIN = 1 << 15  # numbers that are worth another thread; GELU takes all threads long before
-
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """Gaussian error linear unit by its tanh approximation, as in Google's BERT."""
@@ -37,6 +33,16 @@ def quick_gelu(x: Tensor) -> Tensor:
 def relu2(x: Tensor) -> Tensor:
     """Rectified linear unit, squared. Source: Primer, section 4."""
     return F.relu(x).square()
+
+
+def laplace(x: Tensor) -> Tensor:
+    """Distribution function of a normal variable near relu2. Source: Mega, section 3.2."""
+    return 0.5 * (1 + torch.erf((x - 0.707107) / (0.282095 * math.sqrt(2))))
+
+
+def sqrt_softplus(x: Tensor) -> Tensor:
+    """Square root of the smooth rectified linear unit."""
+    return F.softplus(x).sqrt()
 
 
 def linear(x: Tensor) -> Tensor:
@@ -62,32 +68,21 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "swish": F.silu,
     "hardswish": F.hardswish,
     "mish": F.mish,
+    "laplace": laplace,
+    "sqrtsoftplus": sqrt_softplus,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "linear": linear,
 }
 
 
-def in_whole_steps(bend: Activation) -> Activation:
-    """Return an activation for a CPU: a number's bits depend neither on the others nor on threads.
+def activation(name: str | Activation) -> Activation:
+    """Find the function that config.json calls `hidden_act`; ModelError when there is none.
 
-    Numbers are filled up where a thread would get others than whole steps.
+    From Python it may be the function itself.
     """
-
-    def bent(x: Tensor) -> Tensor:
-        count = size = x.numel()
-        threads = torch.get_num_threads()
-        while idle := -size % (STEP * math.lcm(threads, min(threads, -(-size // GRAIN) or 1))):
-            size += idle
-        if size == count:
-            return bend(x)
-        return bend(F.pad(x.flatten(), (0, size - count)))[:count].view(x.shape)
-
-    return bent
-
-
-def activation(name: str) -> Activation:
-    """Find the function that config.json calls `hidden_act`; ModelError when there is none."""
+    if not isinstance(name, str):
+        return name
     if name not in ACTIVATIONS:
         raise ModelError(f"hidden_act {name!r} is unknown", hint=f"known: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

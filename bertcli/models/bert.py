@@ -14,12 +14,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from bertcli.errors import ModelError
+from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
+from bertcli.models.network import Network
 from bertcli.models.positions import (
     NoDistance,
     NothingAdded,
@@ -112,8 +115,6 @@ class BertEmbeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         width, pad, structure = config.table_size, config.pad_token_id, config.structure
-        if pad is not None and not 0 <= pad < config.vocab_size:
-            raise ModelError(f"pad_token_id {pad} is outside the vocabulary of {config.vocab_size}")
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
         self.numbering = numbering(config)
@@ -281,8 +282,6 @@ class BertLayer(nn.Module):
         norm = layer_norm(config) if structure.norm_first and index else as_it_is
         self.attention = BertAttention(config, config.heads(index), distance, norm)
         self.crossattention: nn.Module = Absent("cross-attention")
-        if config.add_cross_attention and not config.is_decoder:
-            raise ModelError("add_cross_attention needs is_decoder as well")
         if config.add_cross_attention:
             self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
         self.LayerNorm: Normed = layer_norm(config) if structure.norm_first else as_it_is
@@ -313,6 +312,49 @@ class BertLayer(nn.Module):
         return self.output(self.intermediate(self.LayerNorm(x)), x)
 
 
+class NoConvolution(nn.Module):
+    """Most models have nothing beside their first layer."""
+
+    def forward(self, made: Tensor, *inputs: object) -> Tensor:
+        """Return what the layer made."""
+        return made
+
+
+class ConvolutionBeside(nn.Module):
+    """What the neighbours of a token say is added to what the first layer makes of it.
+
+    Source: ConvLayer in transformers' modeling_deberta_v2.py.
+    """
+
+    def __init__(self, config: BertConfig, kind: Convolution) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.conv = nn.Conv1d(size, size, kind.size, groups=kind.groups)
+        self.LayerNorm = layer_norm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.activation = activation(kind.activation)
+
+    def forward(self, made: Tensor, x: Tensor, at: Tensor | None, keep: Tensor | None) -> Tensor:
+        """Add the neighbours in x [..., hidden], the embeddings, to what the layer `made` of it.
+
+        `at` and `keep` are as in `BertModel.states`: neighbours are of the same text.
+        """
+        length, size = x.shape[-2], self.conv.kernel_size[0]
+        at = torch.arange(length, device=x.device) if at is None else at
+        wide = F.pad(x, (0, 0, size // 2, size // 2))
+        places = F.pad(at + size // 2, (size // 2, size // 2), value=-1)
+        windows = []
+        for first in range(size):
+            own = places[..., first : first + length] == at + first  # or of another text
+            windows.append(wide[..., first : first + length, :] * own[..., None])
+        near = torch.stack(windows, -1)  # [..., hidden, size]
+        mixed = self.conv(near.flatten(0, -3)).view(x.shape)
+        if keep is None:
+            return self.LayerNorm(made + self.activation(self.dropout(mixed)))
+        real = keep[..., None].to(x.dtype)
+        return self.LayerNorm(made + self.activation(self.dropout(mixed * real))) * real
+
+
 class BertEncoder(nn.Module):
     """The stack of layers, in an `order` that may repeat some, and a norm where norms are first.
 
@@ -328,6 +370,9 @@ class BertEncoder(nn.Module):
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
         self.LayerNorm: Normed = layer_norm(config) if config.structure.norm_first else as_it_is
+        self.conv: nn.Module = NoConvolution()
+        if config.structure.convolution:
+            self.conv = ConvolutionBeside(config, config.structure.convolution)
         self.call: Call = directly
 
     def at(self, place: int) -> BertLayer:
@@ -352,14 +397,22 @@ class BertEncoder(nn.Module):
         x: Tensor,
         kernels: Kernels,
         memories: Sequence[CrossAttentionMemory | None] | None = None,
+        at: Tensor | None = None,
+        keep: Tensor | None = None,
     ) -> Iterator[Tensor]:
-        """Yield x and then the output of each layer; layers that are not asked for do not run."""
+        """Yield x and then the output of each layer; layers that are not asked for do not run.
+
+        `at` and `keep` are as in `BertModel.states`, for what is beside the first layer.
+        """
         each = [kernels] * len(self.order) if callable(kernels) else kernels
         memories = [None] * len(self.order) if memories is None else memories
         yield x
+        embedded = x
         steps = zip(self.order, each, memories, strict=True)
-        for place, (at, attend, memory) in enumerate(steps):
-            x = self.call(self.layer[at], x, attend, memory)
+        for place, (index, attend, memory) in enumerate(steps):
+            x = self.call(self.layer[index], x, attend, memory)
+            if not place:
+                x = self.conv(x, embedded, at, keep)
             yield self._ended(place, x)
 
     def forward(
@@ -374,6 +427,18 @@ class BertEncoder(nn.Module):
         return x
 
 
+def from_others(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Hide padding from tokens, and nothing from it: return embeddings and mask as they are."""
+    return x, keep
+
+
+def blanked(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Make padding, where `keep` [B, L] is 0, blank in x [B, L, hidden] and hide all from it."""
+    if keep is None or keep.ndim == x.ndim:
+        return x, keep
+    return x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
+
+
 class BertPooler(nn.Module):
     """A tanh layer over the first token of a text, [CLS]. Section 3.1."""
 
@@ -386,17 +451,19 @@ class BertPooler(nn.Module):
         return torch.tanh(self.dense(first))
 
 
-class BertModel(nn.Module):
+class BertModel(Network):
     """BERT: ids to hidden states. The pooler is part of it, but `forward` does not call it."""
 
     def __init__(self, config: BertConfig, pooler: bool = True) -> None:
         super().__init__()
+        config.refuse_unbuildable()
         self.config = config
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
         pooler = pooler and config.structure.pooler
         self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
+        self.hiding = blanked if config.structure.blank_padding else from_others
 
     def states(
         self,
@@ -413,11 +480,11 @@ class BertModel(nn.Module):
         and 0 for padding; [B, L, L] is 1 where a token may look, and then that alone counts, in a
         decoder too. `kernels` replace the one that `keep` makes: both are a ValueError.
         """
-        if kernels is None:
-            kernels = masked(keep, self.direction)
-        elif keep is not None:
+        if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
-        return self.encoder.states(self.embeddings(ids, types, at, extra), kernels)
+        x, mask = self.hiding(self.embeddings(ids, types, at, extra), keep)
+        kernels = masked(mask, self.direction) if kernels is None else kernels
+        return self.encoder.states(x, kernels, at=at, keep=keep)
 
     def forward(
         self,

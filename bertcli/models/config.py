@@ -8,29 +8,18 @@ needs torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
 from bertcli.families.bert import BERT
+from bertcli.families.config_checks import CHECKS, HIDDEN_ACTS, SIZE, refuse_bad_heads
 from bertcli.families.family import Family
 from bertcli.families.registry import family_of
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, is_regular, read_object, whole_number
-from bertcli.models.config_checks import CHECKS, SIZE, refuse_bad_heads
-
-# null is no size; for any other key it is the default.
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
 
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json
 
@@ -53,7 +42,7 @@ class BertConfig:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: str = "gelu"
+    hidden_act: str | Callable[[Any], Any] = "gelu"  # a function cannot be saved
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
@@ -86,7 +75,7 @@ class BertConfig:
             JsonObject(raw, source).checked(key, *CHECKS[key])
         family = family_of(raw, source)
         raw = family.renewed(JsonObject(raw, source))
-        said = _checked(raw, family, source)
+        said = family.filled(JsonObject(raw, source))
         structure = family.structure(said)
         if structure.token_types:
             said.checked("type_vocab_size", *SIZE)
@@ -133,7 +122,12 @@ class BertConfig:
         return {"model_type": self.family.model_type, **kept, **self.other}
 
     def to_json(self) -> str:
-        """Return config.json's text."""
+        """Return config.json's text. ModelError for a ``hidden_act`` that is a function."""
+        if not isinstance(self.hidden_act, str):
+            known = ", ".join(HIDDEN_ACTS)
+            raise ModelError(
+                "config.json cannot hold a function as hidden_act", f"name it: {known}"
+            )
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
     def with_labels(self, names: Sequence[str]) -> BertConfig:
@@ -143,6 +137,23 @@ class BertConfig:
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
         )
+
+    def refuse_unbuildable(self, kind: str = "BertModel") -> None:
+        """Raise ModelError for a config that contradicts itself: no such class can be built."""
+        pad, structure = self.pad_token_id, self.structure
+        if pad is not None and not 0 <= pad < self.vocab_size:
+            raise ModelError(f"pad_token_id {pad} is outside the vocabulary of {self.vocab_size}")
+        if self.add_cross_attention and not self.is_decoder:
+            raise ModelError("add_cross_attention needs is_decoder as well")
+        if any(structure.rotary) and self.head_size % 2:
+            raise ModelError(f"rotary positions need an even head size, not {self.head_size}")
+        if self.pruned_heads and (structure.buckets or structure.disentangled):
+            raise ModelError("heads of a model whose layers share a table cannot be pruned")
+        if kind == "BertForQuestionAnswering" and self.num_labels != 2:
+            raise ModelError(f"an answer has a start and an end, not {self.num_labels} labels")
+        if isinstance(self.hidden_act, str) and self.hidden_act not in HIDDEN_ACTS:
+            known = ", ".join(HIDDEN_ACTS)
+            raise ModelError(f"hidden_act {self.hidden_act!r} is unknown", f"known: {known}")
 
     @property
     def fields_of_extra(self) -> dict[str, str]:
@@ -204,17 +215,6 @@ _READERS: Mapping[str, Any] = {
     "extra_embeddings": dict,
     "extra_fields": dict,
 }
-
-
-def _checked(raw: Mapping[str, Any], family: Family, source: str) -> JsonObject:
-    """Return config.json's content with the family's defaults, all values of the right type."""
-    given = JsonObject(raw, source)
-    for name, check in CHECKS.items():
-        key = family.key(name)
-        said = key in raw and (raw[key] is not None or name in SIZES)
-        if said and name not in family.lacks:
-            given.needed(key, *check)
-    return family.filled(given)
 
 
 def _own_keys(family: Family) -> dict[str, str]:

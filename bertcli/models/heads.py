@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from bertcli.errors import ModelError
 from bertcli.families.structure import TextHead
 from bertcli.models.activations import activation
 from bertcli.models.bert import BertModel, Kernels, as_it_is, layer_norm
 from bertcli.models.config import BertConfig
+from bertcli.models.network import Network
 
 
-class BertWithHead(nn.Module):
+class BertWithHead(Network):
     """The base of all heads: `forward` is `logits` of BERT's last hidden states."""
 
     def __init__(self, config: BertConfig, pooler: bool) -> None:
@@ -29,7 +29,7 @@ class BertWithHead(nn.Module):
     means = False  # whether the mean of a text's tokens is judged, not the first of them
 
     @property
-    def config(self) -> BertConfig:
+    def config(self) -> BertConfig:  # type: ignore[override]
         """The config of the model, with the changes that surgery made."""
         return self.bert.config
 
@@ -54,9 +54,6 @@ class BertWithHead(nn.Module):
         """Turn packed states [n, hidden], of the tokens that are judged, into logits [n, ...]."""
         found = self.logits(states)
         return found if isinstance(found, Tensor) else torch.stack(found, -1)
-
-    def tie(self) -> None:
-        """Tie weights again, after `load_state_dict(assign=True)`."""
 
 
 class BertWithTextHead(BertWithHead):
@@ -323,8 +320,7 @@ class BertForQuestionAnswering(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, pooler=False)
-        if config.num_labels != 2:
-            raise ModelError(f"an answer has a start and an end, not {config.num_labels} labels")
+        config.refuse_unbuildable("BertForQuestionAnswering")
         self.classifier_head = _token_layer(config)
         self.dropout = nn.Dropout(config.structure.answer_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
@@ -350,15 +346,3 @@ ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {
         BertForReplacedTokens,
     )
 }
-
-
-def architecture(config: BertConfig) -> type[BertModel] | type[BertWithHead]:
-    """Find the class that config.json names first; BertModel when it names none.
-
-    ModelError for an unknown name.
-    """
-    name = next(iter(config.architectures), "BertModel")
-    if name not in ARCHITECTURES:
-        known = ", ".join(config.family.classes)
-        raise ModelError(f"the architecture {name} is unknown", hint=f"known: {known}")
-    return ARCHITECTURES[name]

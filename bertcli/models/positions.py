@@ -20,8 +20,12 @@ from bertcli.errors import ModelError
 from bertcli.families.structure import Disentangled, Rotary
 from bertcli.models.attention import hide
 from bertcli.models.config import BertConfig
-
-EXACT = 128  # of buckets: all distances from here on share one on each side
+from bertcli.models.distance_tables import (
+    EXACT,
+    distance_buckets,
+    distance_rows,
+    rotary_turns,
+)
 
 # (ids [..., L] or vectors [..., L, width], places in their texts [..., L]) -> rows of the table
 Numbering: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -123,23 +127,13 @@ class Buckets(NoDistance):
     def __init__(self, table: nn.Module) -> None:
         super().__init__()
         self.shared = (table,)  # in a tuple, as it is a module of the encoder, not of each layer
-        with torch.device("cpu"):
-            self.bucket = _buckets().tolist()  # a list: the logarithms of compilers differ
+        self.bucket = distance_buckets().tolist()  # a list, as it may be made on `meta`
 
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
         """Add the score of each distance, [H, Lq, Lk]."""
         bucket = torch.tensor(self.bucket, device=q.device)
         scores = self.shared[0](bucket).T  # [H, distances]
         return scores[:, _apart(q, k, at).clamp(-EXACT, EXACT) + EXACT]
-
-
-def _buckets(buckets: int = 32) -> Tensor:
-    """Return the bucket of each distance from -EXACT to EXACT, of a query behind a key."""
-    apart = torch.arange(-EXACT, EXACT + 1)
-    half, near = buckets // 2, buckets // 4
-    far = (apart.abs() / near).log() / math.log(EXACT / near) * (half - near)
-    far = (near + far.clamp(0).long()).clamp(max=half - 1)
-    return torch.where(apart.abs() < near, apart.abs(), far) + half * (apart < 0)
 
 
 class RotaryPositions(NoDistance):
@@ -151,12 +145,7 @@ class RotaryPositions(NoDistance):
 
     def __init__(self, head_size: int, rotary: Rotary) -> None:
         super().__init__()
-        if head_size % 2:
-            raise ModelError(f"rotary positions need an even head size, not {head_size}")
-        with torch.device("cpu"):
-            even = torch.arange(0, head_size, 2).float() / head_size
-            turns = 1.0 / rotary.theta**even / rotary.scaling
-        self.turns = turns.tolist()  # a list: the powers of compilers and devices differ
+        self.turns = rotary_turns(head_size, rotary).tolist()  # a list, as it may be on `meta`
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
         """Turn each query and each key by its place."""
@@ -204,8 +193,7 @@ class DisentangledDistance(NoDistance):
             self.query = nn.Linear(*sizes)
         self.makers: tuple[nn.Linear, ...] = ()
         self.made: tuple[Tensor, Tensor] | None = None
-        with torch.device("cpu"):
-            self.rows = _rows(said).tolist()  # a list: the logarithms of compilers differ
+        self.rows = distance_rows(said).tolist()  # a list, as it may be made on `meta`
 
     def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
         """Take the projections of the layer where it has none of its own."""
@@ -251,18 +239,6 @@ class DisentangledDistance(NoDistance):
         if made is None:
             return none
         return made(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
-
-
-def _rows(said: Disentangled) -> Tensor:
-    """Return the row of each distance from -2 longest to 2 longest, of a query behind a key."""
-    apart = torch.arange(-2 * said.longest, 2 * said.longest + 1)
-    if said.buckets:
-        near = said.span // 2
-        size = apart.abs().clamp(min=near)
-        far = (size / near).log() / torch.tensor((said.longest - 1) / near).log()
-        far = (far * (near - 1)).ceil() + near
-        apart = torch.where(apart.abs() <= near, apart, (far * apart.sign()).long())
-    return (apart + said.span).clamp(0, 2 * said.span - 1)
 
 
 class SlidingWindow(NoDistance):
@@ -346,13 +322,8 @@ def numbering(config: BertConfig) -> Numbering:
 
 
 def shared_table(config: BertConfig) -> nn.Module | None:
-    """Return the table of distances that all layers share, if the model has one.
-
-    ModelError for pruned heads, which the table knows nothing of.
-    """
+    """Return the table of distances that all layers share, if the model has one."""
     structure = config.structure
-    if config.pruned_heads and (structure.buckets or structure.disentangled):
-        raise ModelError("heads of a model whose layers share a table cannot be pruned")
     if structure.disentangled:
         return DistanceVectors(config, structure.disentangled)
     return (

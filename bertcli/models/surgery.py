@@ -5,38 +5,41 @@ Letters as in attention.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from bertcli.models.activations import in_whole_steps
-from bertcli.models.activations import linear as linear_activation
 from bertcli.models.attention import Attend
 from bertcli.models.bert import (
     KV,
     BertAttention,
     BertModel,
-    BertPooler,
     BertSelfAttention,
-    GatedIntermediate,
-    Residual,
     extra_tables,
 )
-from bertcli.models.cpu_products import (
-    Plain,
-    Prepacked,
-    cannot_prepack,
-    linear,
-    side_by_side,
-    some_units,
-)
-from bertcli.models.positions import shared_table
 
-Product: TypeAlias = Plain | Prepacked
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return the linear layer of this weight [out, in] and bias."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")  # skips the random start
+    layer.weight = nn.Parameter(weight)
+    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+    return layer
+
+
+def some_units(layer: nn.Linear, units: Tensor) -> nn.Linear:
+    """Return a layer without the others of its outputs; `units` are numbers or a mask."""
+    bias: Tensor | None = layer.bias  # torch's type says that there is one
+    return linear(layer.weight.detach()[units], None if bias is None else bias.detach()[units])
+
+
+def side_by_side(layers: Sequence[nn.Linear]) -> nn.Linear:
+    """Return one layer for several of the same input, whose outputs stand one after the other."""
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    return linear(weight, torch.cat(biases) if biases else None)
 
 
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
@@ -52,7 +55,7 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     after = {layer: gone.get(layer, set()) | set(cut) for layer, cut in heads.items()}
     for layer, cut in after.items():
         _refuse(model, layer, cut)
-    shared_table(replace(model.config, pruned_heads={0: (0,)}))
+    replace(model.config, pruned_heads={0: (0,)}).refuse_unbuildable()
     for layer, cut in after.items():
         left = [h for h in range(model.config.num_attention_heads) if h not in gone.get(layer, ())]
         keep = [place for place, head in enumerate(left) if head not in cut]
@@ -135,53 +138,8 @@ def fuse_qkv(model: BertModel) -> None:
     The parameters lose the checkpoint's names, so save before.
     """
     for layer in model.encoder.layer:
-        layer.attention.self = FusedSelfAttention(layer.attention.self).train(layer.training)
-
-
-class PreparedResidual(nn.Module):
-    """A Residual over a prepared product, which adds as well."""
-
-    def __init__(self, parts: Residual, product: Product) -> None:
-        super().__init__()
-        self.product = product
-        self.LayerNorm = parts.LayerNorm
-
-    def forward(self, y: Tensor, x: Tensor) -> Tensor:
-        """Add the output y [..., width], projected, to the input x [..., hidden]."""
-        return self.LayerNorm(self.product.add(y, x))
-
-
-def prepare(model: BertModel, device: torch.device) -> str:
-    """Make a loaded model fast on a device, for inference only, and say what its products are.
-
-    The numbers stay those of the model as it was. Parameters lose their names, so save before.
-    """
-    model.eval()
-    reason = cannot_prepack(model.embeddings.word_embeddings.weight.dtype)
-    made = Plain if reason or device.type != "cpu" else Prepacked
-    if isinstance(model.pooler, BertPooler):
-        model.pooler.dense = made(model.pooler.dense)  # type: ignore[assignment]
-    if isinstance(project := model.embeddings.project, nn.Linear):
-        model.embeddings.project = made(project)
-    fuse_qkv(model)
-    for layer in model.encoder.layer:
         layer.attention.self.distance_embedding.prepare()
-        layer.attention.self.qkv = made(layer.attention.self.qkv)
-        attended, wide, narrow = layer.attention.output, layer.intermediate, layer.output
-        exact = wide.activation is F.gelu  # a product bends as well; its bits are always the same
-        if exact:
-            wide.activation = linear_activation
-        elif device.type == "cpu":
-            wide.activation = in_whole_steps(wide.activation)
-        gated = isinstance(wide, GatedIntermediate)
-        if gated:
-            wide.gate = made(wide.gate, bent=exact)
-        wide.dense = made(wide.dense, bent=exact and not gated)
-        layer.attention.output = PreparedResidual(attended, made(attended.dense))
-        layer.output = PreparedResidual(narrow, made(narrow.dense))
-    if made is Prepacked:
-        return "prepacked"
-    return f"plain ({reason})" if device.type == "cpu" else "plain"
+        layer.attention.self = FusedSelfAttention(layer.attention.self).train(layer.training)
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:

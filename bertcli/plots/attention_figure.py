@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.files.printable import printable
 from bertcli.plots.attention_maps import MEAN, AttentionMaps
-from bertcli.plots.colours import FAINT, INK, SENTENCES, TICKS, shades
-from bertcli.plots.drawing import drawing, encode
+from bertcli.plots.drawing import FAINT, INK, SENTENCES, TICKS, drawing, encode, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,10 +29,10 @@ CELLS = ((1, 26, 900), (4, 16, 450), (12, 12, 300), (10**9, 9, 190))
 PIXELS = 20_000_000  # of all maps together in SVG and PDF
 
 
-def attention_picture(found: AttentionMaps, form: str) -> bytes:
+def attention_picture(maps: AttentionMaps, form: str) -> bytes:
     """Return a file of all maps: svg, png or pdf. UsageError for a PNG that is too large."""
     with drawing():
-        return encode(_figure(found), form, f"Attention of {found.model}")
+        return encode(_figure(maps), form, f"Attention of {maps.model}")
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,14 @@ class _Grid:
         return x, MARGIN + self.room + TITLE + row * (self.side + GAP + TITLE)
 
 
-def _measure(found: AttentionMaps) -> _Grid:
-    length, count = len(found.tokens), found.count
-    wanted, room = next(sizes for most, *sizes in CELLS if count <= most)
-    cell = max(2, min(wanted, room // length))
+def _measure(maps: AttentionMaps) -> _Grid:
+    length, count = len(maps.tokens), maps.count
+    largest, room = next(sizes for most, *sizes in CELLS if count <= most)
+    cell = max(2, min(largest, room // length))
     label = min(13.0, cell * 0.82) if cell >= 8 else 0.0
-    longest = max(_width(token, label) for token in found.tokens) if label else 0.0
-    heads = {len(one) for one in found.maps.values()}
-    square = len(found.maps) > 1 and len(heads) == 1
+    longest = max(_width(token, label) for token in maps.tokens) if label else 0.0
+    heads = {len(layer) for layer in maps.maps.values()}
+    square = len(maps.maps) > 1 and len(heads) == 1
     across = count if count <= 3 else round((count * 1.4) ** 0.5)  # wider than high
     columns = max(heads) if square else min(across, count)
     space = ceil(longest) + LABEL_GAP + 8 if label else LABEL_GAP
@@ -82,22 +81,22 @@ def _width(text: str, size: float) -> float:
     return float(text_to_path.get_text_width_height_descent(printable(text), font, False)[0])
 
 
-def _figure(found: AttentionMaps) -> Figure:
+def _figure(maps: AttentionMaps) -> Figure:
     from matplotlib.figure import Figure
 
-    grid = _measure(found)
+    grid = _measure(maps)
     width, height = grid.size
     figure = Figure(figsize=(width / INCH, height / INCH), dpi=INCH)
-    panels = [(layer, head, m) for layer, heads in found.maps.items() for head, m in heads.items()]
+    panels = [(layer, head, m) for layer, heads in maps.maps.items() for head, m in heads.items()]
     for number, (layer, head, weights) in enumerate(panels):
         row, column = divmod(number, grid.columns)
         axes = _axes(figure, *grid.place(row, column), grid.side, grid.side)
-        _draw_map(axes, weights, min(2 * grid.cell, _sharpness(found)))
-        _mark_sentences(axes, found.sentences, grid.cell)
+        _draw_map(axes, weights, min(2 * grid.cell, _sharpness(maps)))
+        _mark_sentences(axes, maps.sentences, grid.cell)
         if grid.label and column == 0:
-            _write_tokens(axes, "y", found, grid.label)
+            _write_tokens(axes, "y", maps, grid.label)
         if grid.label and row == 0:
-            _write_tokens(axes, "x", found, grid.label)
+            _write_tokens(axes, "x", maps, grid.label)
         axes.set_title(
             f"layer {layer} · {'mean of heads' if head == MEAN else f'head {head}'}",
             {"fontsize": 11 * POINT, "color": INK},
@@ -119,12 +118,12 @@ def _axes(figure: Figure, x: float, y: float, width: float, height: float) -> Ax
     return axes
 
 
-def _sharpness(found: AttentionMaps) -> int:
+def _sharpness(maps: AttentionMaps) -> int:
     """Return how many pixels wide a cell may be in a file of lines and texts.
 
     One would do, but some viewers blur small images when they enlarge them.
     """
-    return max(1, int((PIXELS / (found.count * len(found.tokens) ** 2)) ** 0.5))
+    return max(1, int((PIXELS / (maps.count * len(maps.tokens) ** 2)) ** 0.5))
 
 
 def _draw_map(axes: Axes, weights: Any, times: int) -> None:
@@ -146,16 +145,16 @@ def _mark_sentences(axes: Axes, sentences: Sequence[int], cell: int) -> None:
             axes.add_patch(strip).set_clip_on(False)
 
 
-def _write_tokens(axes: Axes, side: Literal["x", "y"], found: AttentionMaps, size: float) -> None:
+def _write_tokens(axes: Axes, side: Literal["x", "y"], maps: AttentionMaps, size: float) -> None:
     """Write the tokens left of a map (side y), or upright above it (side x)."""
     axis = axes.yaxis if side == "y" else axes.xaxis
-    axis.set_ticks([at + 0.5 for at in range(len(found.tokens))])
-    axis.set_ticklabels([printable(token) for token in found.tokens], fontsize=size * POINT)
+    axis.set_ticks([at + 0.5 for at in range(len(maps.tokens))])
+    axis.set_ticklabels([printable(token) for token in maps.tokens], fontsize=size * POINT)
     axes.tick_params(side, pad=LABEL_GAP * POINT)
     if side == "x":
         axes.xaxis.tick_top()
     for at, label in enumerate(axis.get_ticklabels()):
-        label.set_color(FAINT if found.special[at] else SENTENCES[found.sentences[at] % 2])
+        label.set_color(FAINT if maps.special[at] else SENTENCES[maps.sentences[at] % 2])
         if side == "x":
             label.set(rotation=90, rotation_mode="anchor", ha="left", va="center")
 

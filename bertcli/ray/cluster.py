@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bertcli.errors import BertcliError, UsageError
+from bertcli.files.versions import install_command
 
 PATIENCE = 10.0  # seconds that a cluster may take to answer
 MOST_CPUS = 4  # of a worker, unless asked for: small models gain little from more
@@ -75,7 +76,7 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     BertcliError when there is none, or Ray is not installed.
     """
     if find_spec("ray") is None:
-        raise BertcliError("--engine ray needs Ray", 'pip install "bertcli[ray]"')
+        raise BertcliError("--engine ray needs Ray", install_command("ray"))
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what matters reaches us as errors
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     _reachable(address)
@@ -101,14 +102,14 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
 def _silence() -> Iterator[None]:
     """Hide what Ray's core writes to stderr while it starts, which no log level turns off."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _reachable(address: str) -> None:
@@ -123,8 +124,8 @@ def _reachable(address: str) -> None:
         raise _unreachable(address, str(failed)) from None
 
 
-def _unreachable(address: str, said: str) -> BertcliError:
-    first = said.strip().split("\n")[0]
+def _unreachable(address: str, reason: str) -> BertcliError:
+    first = reason.strip().split("\n")[0]
     return BertcliError(
         f"no Ray cluster at {address}: {first}",
         "start one with ray start --head, or leave out --ray-address to use this machine only",

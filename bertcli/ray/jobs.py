@@ -98,8 +98,8 @@ class EmbedJob(ShardJob):
     ) -> None:
         """Write vectors, and their manifest."""
         from bertcli.inference.progress import Ran
+        from bertcli.vectors.output import Target
         from bertcli.vectors.run import EmbedRun
-        from bertcli.vectors.sink import Target
 
         target = Target(
             output,
@@ -149,12 +149,12 @@ class TokenizeJob(ShardJob):
         """Write token ids, and their manifest."""
         task = Task(self.layout, self.extra, self.form)
         run = task.run(reader, loaded[0], self.window)
-        made = TokenOutput(run, task)
+        tokens = TokenOutput(run, task)
         manifest = Files.of(output).manifest
         put_json(manifest, about)  # what is killed behind this line may be replaced
         try:
-            with open_writer(output, made.form, overwrite=True) as put:
-                made.write(_watched(made, seen), put)
+            with open_writer(output, tokens.form, overwrite=True) as put:
+                tokens.write(_watched(tokens, seen), put)
         except BertcliError:
             if not output.exists():
                 manifest.unlink()
@@ -173,7 +173,7 @@ class TokenizeJob(ShardJob):
         )
 
 
-def _watched(made: TokenOutput, seen: Seen) -> Iterator[Batch]:
-    for window in made:
+def _watched(tokens: TokenOutput, seen: Seen) -> Iterator[Batch]:
+    for window in tokens:
         yield window
-        seen(made.run.tally)
+        seen(tokens.run.tally)

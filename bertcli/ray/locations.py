@@ -34,11 +34,11 @@ def output_place(path: Path) -> str:
 
     Raises OutputError for a file of this machine.
     """
-    scheme, colon, rest = str(path).partition(":/")
+    scheme, colon, path_part = str(path).partition(":/")
     if colon and scheme == "file":
-        path = Path("/", rest)
-    elif colon and len(scheme) > 1 and scheme.isalnum() and not rest.startswith("/"):
-        return f"{scheme}://{rest}"
+        path = Path("/", path_part)
+    elif colon and len(scheme) > 1 and scheme.isalnum() and not path_part.startswith("/"):
+        return f"{scheme}://{path_part}"
     if path.is_file():
         raise OutputError(f"{path} is a file", "--engine ray writes to a folder")
     return str(path)
@@ -52,15 +52,15 @@ def listed(pattern: str) -> list[str]:
     """
     with _filesystem(pattern) as (fs, path):
         if any(letter in path for letter in "*?[") and not fs.exists(path):
-            found = [name for name in fs.glob(path) if fs.isfile(name)]
+            files = [name for name in fs.glob(path) if fs.isfile(name)]
         elif fs.isdir(path):
             base = path.rstrip("/")
-            found = [name for name in fs.find(base) if not _hidden(name[len(base) :])]
+            files = [name for name in fs.find(base) if not _hidden(name[len(base) :])]
         else:
-            found = [path] if fs.exists(path) else []
-    if not found:
+            files = [path] if fs.exists(path) else []
+    if not files:
         raise InputError(f"{public(pattern)}: no matching files", QUOTE)
-    return [_like(pattern, path, name) for name in sorted(found)]
+    return [_like(pattern, path, name) for name in sorted(files)]
 
 
 def _like(pattern: str, path: str, name: str) -> str:
@@ -71,9 +71,9 @@ def _like(pattern: str, path: str, name: str) -> str:
     """
     if is_local(pattern) or "://" in name:
         return name
-    scheme, _, rest = pattern.partition("://")
-    rest, mark, query = rest.partition("?") if scheme in ARROW else (rest, "", "")
-    place, inner = rest.rstrip("/"), rest.rstrip("/").partition("/")[2]
+    scheme, _, address = pattern.partition("://")
+    address, mark, query = address.partition("?") if scheme in ARROW else (address, "", "")
+    place, inner = address.rstrip("/"), address.rstrip("/").partition("/")[2]
     if not path.rstrip("/").endswith(inner):
         return f"{scheme}://{name}"
     before = len(path.rstrip("/")) - len(inner)  # of the bucket, say
@@ -82,8 +82,8 @@ def _like(pattern: str, path: str, name: str) -> str:
 
 def named(place: str) -> str:
     """Return a place without what opens it, as outputs and manifests are named by it."""
-    scheme, mark, rest = place.partition("://")
-    host, slash, path = rest.partition("/")
+    scheme, mark, address = place.partition("://")
+    host, slash, path = address.partition("/")
     user, _, bucket = host.rpartition("@")
     path = path.partition("?")[0] if scheme in ARROW else path
     return f"{scheme}{mark}{bucket if ':' in user else host}{slash}{path}"
@@ -136,9 +136,9 @@ def explained(place: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError, ValueError) as failed:
-        said = str(failed).strip().split("\n")[0] or type(failed).__name__
+        reason = str(failed).strip().split("\n")[0] or type(failed).__name__
         raise InputError(
-            public(f"{place}: cannot be reached: {said}"), "check the address"
+            public(f"{place}: cannot be reached: {reason}"), "check the address"
         ) from None
 
 

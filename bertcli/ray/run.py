@@ -64,8 +64,10 @@ class RayProgress:
 
     def _sum(self, name: str, place: int) -> int:
         finished = {done.shard.output for done in self.done}
-        rest = (seen for output, seen in self.under_way.items() if output not in finished)
-        return sum(done.counts[name] for done in self.new) + sum(int(seen[place]) for seen in rest)
+        unfinished = (seen for output, seen in self.under_way.items() if output not in finished)
+        return sum(done.counts[name] for done in self.new) + sum(
+            int(seen[place]) for seen in unfinished
+        )
 
 
 Watch = Callable[[RayProgress], None]
@@ -107,11 +109,11 @@ class RayWorker:
         shard = Shard(str(batch["source"][0]), str(batch["output"][0]))
         self.worker.seen(shard, self.worker.name, TokenCounts())
         try:
-            found: dict[str, Any] = asdict(self.worker.make(shard))
-            found["shard"] = shard
+            result: dict[str, Any] = asdict(self.worker.make(shard))
+            result["shard"] = shard
         except BertcliError as error:
-            found = {"kind": type(error).__name__, "error": str(error), "hint": error.hint}
-        return {"found": [json.dumps(found)]}
+            result = {"kind": type(error).__name__, "error": str(error), "hint": error.hint}
+        return {"found": [json.dumps(result)]}
 
 
 def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> list[Done]:
@@ -125,8 +127,8 @@ def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> lis
     progress = RayProgress(len(shards))
     with _looking(meter, progress, watch):
         try:
-            for found in _results(job, shards, pool, meter):
-                progress.done.append(_read(found))
+            for result in _results(job, shards, pool, meter):
+                progress.done.append(_read(result))
         except ray.exceptions.RayError as failed:
             raise _explained(failed) from None
     return progress.done
@@ -140,10 +142,10 @@ def _results(job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any) -> 
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # its progress is shown as ours
     ray.data.DataContext.get_current().enable_progress_bars = False
-    given = ray.data.from_items(
+    rows = ray.data.from_items(
         [shard._asdict() for shard in shards], override_num_blocks=len(shards)
     )
-    made = given.map_batches(
+    results = rows.map_batches(
         RayWorker,
         fn_constructor_args=(job, meter),
         batch_size=1,
@@ -152,7 +154,7 @@ def _results(job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any) -> 
         num_cpus=pool.cpus,
         num_gpus=pool.gpus,
     )
-    for row in made.iter_rows():
+    for row in results.iter_rows():
         yield row["found"]
 
 
@@ -177,11 +179,12 @@ def _looking(meter: Any, progress: RayProgress, watch: Watch) -> Iterator[None]:
         thread.join()
 
 
-def _read(found: str) -> Done:
+def _read(result: str) -> Done:
     """Return the result that a worker sent. Raises the error that it sent instead."""
-    raw = parse(found)
+    raw = parse(result)
     if "error" in raw:
-        raise getattr(errors, raw["kind"])(raw["error"], raw["hint"])
+        kind = getattr(errors, raw["kind"], BertcliError)  # some have classes of their own
+        raise kind(raw["error"], raw["hint"])
     raw["shard"] = Shard(*raw["shard"])
     return Done(**raw)
 
@@ -217,20 +220,22 @@ def totals(done: Sequence[Done]) -> Counter[str]:
 def put_manifest(folder: str, done: Sequence[Done]) -> None:
     """Write the manifest of a whole run beside its shards, in the order of their names."""
     base = folder.rstrip("/")
-    ordered = sorted(done, key=lambda one: one.shard.output)
-    made: dict[str, Any] = next((found for one in ordered if (found := manifest_of(one.shard))), {})
+    ordered = sorted(done, key=lambda result: result.shard.output)
+    first: dict[str, Any] = next(
+        (manifest for result in ordered if (manifest := manifest_of(result.shard))), {}
+    )
     value = {
         "bertcli": __version__,
-        "by": made["shard"].get("by") if made else None,
+        "by": first["shard"].get("by") if first else None,
         "counts": dict(totals(done)),
         "shards": [
             {
-                "source": public(locations.named(one.shard.source)),
-                "output": one.shard.output.removeprefix(base + "/"),
-                "records": one.counts["records"],
-                "sha256": one.sha256,
+                "source": public(locations.named(result.shard.source)),
+                "output": result.shard.output.removeprefix(base + "/"),
+                "records": result.counts["records"],
+                "sha256": result.sha256,
             }
-            for one in ordered
+            for result in ordered
         ],
     }
     if locations.is_local(base):
@@ -244,13 +249,13 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
 
 def told(done: Sequence[Done], seconds: float) -> Iterator[str]:
     """Describe how much was done, how fast, and by which worker."""
-    new = [one for one in done if not one.passed_over]
+    new = [result for result in done if not result.passed_over]
     counts = totals(new)
     passed = f", {len(done) - len(new)} already done" if len(new) < len(done) else ""
     yield f"{len(new)} of {len(done)} shards made{passed}: {_rates(counts, seconds)}"
-    for worker in sorted({one.worker for one in new}):
-        mine = [one for one in new if one.worker == worker]
-        busy = sum(one.seconds for one in mine)
+    for worker in sorted({result.worker for result in new}):
+        mine = [result for result in new if result.worker == worker]
+        busy = sum(result.seconds for result in mine)
         shards = counted(len(mine), "shard")
         yield f"worker {worker}: {shards}, {_rates(totals(mine), busy)}"
 

@@ -15,8 +15,7 @@ from bertcli.files.same_file import refuse_inputs
 from bertcli.files.side_files import beside
 from bertcli.files.streams import PACKED
 from bertcli.ray.locations import is_local, listed, local_path, named
-from bertcli.records.input_files import is_data, is_glob, no_data
-from bertcli.records.source import FORMATS, Source
+from bertcli.records.source import FORMATS, Source, is_data, is_glob, no_data
 from bertcli.vectors.journal import Files
 
 DEAD = ".errors.jsonl"  # why records of a shard were skipped
@@ -38,11 +37,11 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     """
     if source.texts or "-" in source.paths:
         raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
-    there = [(name, path) for path in source.paths for name in listed(path)]
-    fit = (n for n, path in there if n == path or is_data(named(n), source, glob=is_glob(path)))
+    listing = [(name, path) for path in source.paths for name in listed(path)]
+    fit = (n for n, path in listing if n == path or is_data(named(n), source, glob=is_glob(path)))
     files = list(dict.fromkeys(fit))
     if not files:
-        raise no_data(public(", ".join(source.paths)), len(there), source)
+        raise no_data(public(", ".join(source.paths)), len(listing), source)
     shown = [named(file) for file in files]
     _alike(shown, source)
     names = _names(shown)
@@ -64,9 +63,9 @@ def _refuse_own(shards: Sequence[Shard], folder: str) -> None:
     """Raise OutputError when a source is a file that the run writes or removes."""
     if not is_local(folder):
         return
-    sources = [local_path(one.source) for one in shards if is_local(one.source)]
-    outputs = [local_path(one.output) for one in shards]
-    own = [path for one in outputs for path in (one, *Files.of(one).own, beside(one, DEAD))]
+    sources = [local_path(shard.source) for shard in shards if is_local(shard.source)]
+    outputs = [local_path(shard.output) for shard in shards]
+    own = [path for out in outputs for path in (out, *Files.of(out).own, beside(out, DEAD))]
     place = local_path(folder)
     refuse_inputs(sources, [place, place / "manifest.json", *own])
 
@@ -77,14 +76,16 @@ def folders(shards: Iterable[Shard]) -> Iterator[None]:
 
     Raises OutputError where that fails.
     """
-    made: list[Path] = []
+    missing: list[Path] = []
     try:
-        for folder in {local_path(one.output).parent for one in shards if is_local(one.output)}:
-            made += [part for part in (folder, *folder.parents) if not part.exists()]
+        for folder in {
+            local_path(shard.output).parent for shard in shards if is_local(shard.output)
+        }:
+            missing += [part for part in (folder, *folder.parents) if not part.exists()]
             _make(folder)
         yield
     finally:
-        for folder in sorted(made, reverse=True):
+        for folder in sorted(missing, reverse=True):
             with suppress(OSError):
                 folder.rmdir()
 
@@ -132,12 +133,14 @@ def _alike(files: Sequence[str], source: Source) -> None:
 def _same_fields(files: Sequence[str], source: Source) -> None:
     from bertcli.files.parquet import opened
 
-    wanted = source.text_field or "text"
+    name = source.text_field or "text"
     kinds: dict[str, tuple[str, str]] = {}  # of the text field -> (file, fields)
     for file in files:
         with opened(str(local_path(file)), file) as table:
-            kind = table.kinds.get(wanted, "no field")
+            kind = table.kinds.get(name, "no field")
             kinds.setdefault(kind, (file, ", ".join(table.names)))
     if len(kinds) > 1:
-        said = "; ".join(f"{kind} in {file} (of {names})" for kind, (file, names) in kinds.items())
-        raise InputError(f"{wanted!r} differs between the files: {said}", "use a run for each")
+        differing = "; ".join(
+            f"{kind} in {file} (of {names})" for kind, (file, names) in kinds.items()
+        )
+        raise InputError(f"{name!r} differs between the files: {differing}", "use a run for each")

@@ -51,9 +51,9 @@ class DeadLetters:
 
     def __call__(self, message: str) -> None:
         """Append one."""
-        said = message.removeprefix("skipped: ").replace(*self.names)
+        reason = message.removeprefix("skipped: ").replace(*self.names)
         with open(self.path, self.mode, encoding="utf-8") as file:
-            file.write(json.dumps({"error": said}, ensure_ascii=False) + "\n")
+            file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
         self.mode = "a"
 
 
@@ -79,20 +79,20 @@ class ShardWorker:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
         start = monotonic()
         now = {"by": self.made_by, "source": source_of(shard)}
-        found = None if self.job.overwrite else manifest_of(shard)
-        if there := found is not None and locations.exists(shard.output):
-            refuse_changes(public(shard.output), found["shard"], now)
-        if not (passed_over := there and not _left(shard)):
+        manifest = None if self.job.overwrite else manifest_of(shard)
+        if exists := manifest is not None and locations.exists(shard.output):
+            refuse_changes(public(shard.output), manifest["shard"], now)
+        if not (passed_over := exists and not _left(shard)):
             if not self.job.overwrite:
                 _refuse_unknown(shard)
             job = replace(self.job, overwrite=self.job.overwrite or _begun(shard))
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
                 skipped = self._make(job, shard, Path(scratch), now)
-            found = manifest_of(shard)
-        counts = found["counts"] if found else asdict(TokenCounts()) | {"skipped": skipped}
+            manifest = manifest_of(shard)
+        counts = manifest["counts"] if manifest else asdict(TokenCounts()) | {"skipped": skipped}
         if not counts["skipped"] and locations.is_local(shard.output):
             beside(locations.local_path(shard.output), DEAD).unlink(missing_ok=True)
-        digest = found["sha256"] if found else None
+        digest = manifest["sha256"] if manifest else None
         return Done(shard, counts, digest, passed_over, self.name, monotonic() - start)
 
     def _make(self, job: ShardJob, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
@@ -108,14 +108,16 @@ class ShardWorker:
         try:
             job.make(self.loaded, reader, output, about, seen)
         except BertcliError as error:
-            said = str(error).replace(path, public(shard.source))
-            raise type(error)(said, error.hint) from None
+            message = str(error).replace(path, public(shard.source))
+            raise type(error)(message, error.hint) from None
         if not here:
-            made = sorted(output.parent.iterdir(), key=lambda one: one == manifest_beside(output))
+            files = sorted(
+                output.parent.iterdir(), key=lambda path: path == manifest_beside(output)
+            )
             mark = scratch / "begun.json"  # so that a run which is killed here goes on
             mark.write_text(json.dumps({"shard": now}), "utf-8")
             locations.put(mark, locations.beside(shard.output, MANIFEST))
-            for file in made:  # the manifest last: it says that the others are there
+            for file in files:  # the manifest last: it says that the others are there
                 locations.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
         return reader.skipped
 
@@ -143,22 +145,25 @@ def _begun(shard: Shard) -> bool:
 
 def source_of(shard: Shard) -> dict[str, Any]:
     """Return what identifies the contents of a shard's source."""
-    found: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "place": public(locations.named(shard.source)),
         "bytes": locations.size(shard.source),
     }
     if locations.is_local(shard.source):  # elsewhere it would have to be fetched
         with locations.explained(shard.source):
-            found["sha256"] = sha256(locations.local_path(shard.source))
-    return found
+            identity["sha256"] = sha256(locations.local_path(shard.source))
+    return identity
 
 
 def manifest_of(shard: Shard) -> dict[str, Any] | None:
     """Return what is written of an output that is whole; None when there is none."""
-    found = _manifest(shard)
+    manifest = _manifest(shard)
     try:
-        shown = dict(found) | {"shard": dict(found.object("shard")), "sha256": found.text("sha256")}
-        counts = {name: found.object("counts").whole(name, most=MOST) for name in COUNTS}
+        shown = dict(manifest) | {
+            "shard": dict(manifest.object("shard")),
+            "sha256": manifest.text("sha256"),
+        }
+        counts = {name: manifest.object("counts").whole(name, most=MOST) for name in COUNTS}
     except OutputError:
         return None  # another's file: the shard is made again
     return None if None in (shown["sha256"], *counts.values()) else shown | {"counts": counts}

@@ -1,11 +1,9 @@
 """What is read: where it comes from, records, and how files become records.
 
-`source` has `Source` (what the user named), `records` has `Record` (a text or a pair), `reader` has
-`Reader` (an iterator over a source that counts what it skips). `input_files` finds the files that
-were named, `stdin_format` what stdin holds; `formats` turns lines and rows of files into records
-and counts them in `read_progress`, `windows` groups them; of many records, `text_block` has the
-columns. `extra_ids` reads ids that a record gives for its words;
-`examples` are records with what a model is to say of them, in the kinds of `example_forms`;
-`field_names` reads a header.
+`source` has `Source` (what the user named) and finds its files, `records` has `Record` (a text or a
+pair) and `TextBlock` (columns of many), `reader` has `Reader` (an iterator over a source), which
+counts in `read_progress` what it skips. `formats` turns lines and rows of files, and stdin, into
+records; `windows` groups them. `extra_ids` reads ids that a record gives for its words; `examples`
+are records with what a model is to say of them, in the kinds of `example_forms`.
 Imports `errors` and `files`. Begin with `reader`.
 """

@@ -64,6 +64,8 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
     if task is None and names.label is not None:
         known = _by_value(known, record, there.get(names.label))
     fitting = [form for form in known if _fits(names.of(form), there)]
+    if len(fitting) > 1 and CONTRAST.target not in there:  # it fits by the name of the pair alone
+        fitting = [form for form in fitting if form != CONTRAST]
     if SIMILARITY in fitting:  # a score is there: not only pairs that belong together
         return SIMILARITY
     if len(fitting) != 1:

@@ -28,7 +28,7 @@ def word_starts(text: Text) -> list[int]:
     """Return where the words of a text begin; of a text that is split, their numbers."""
     if isinstance(text, list):
         return list(range(len(text)))
-    return [found.start() for found in WORD.finditer(text)]
+    return [word.start() for word in WORD.finditer(text)]
 
 
 def word_count(record: Record) -> int:
@@ -61,8 +61,8 @@ def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
     count = word_count(record)
     if isinstance(value, list) and len(value) < count:
         raise unfit_ids(record, field, len(value), counted(count, "word"))
-    found: int | list[int] = value
-    return found
+    ids: int | list[int] = value
+    return ids
 
 
 def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError:
@@ -78,26 +78,26 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterat
 
     Raises InputError, naming the field, unless the document has ids for its sentences.
     """
-    given = (record.extra or {}).get(field)
-    if isinstance(given, list) and any(isinstance(one, list) for one in given):
-        if len(given) != len(sentences):
+    listed = (record.extra or {}).get(field)
+    if isinstance(listed, list) and any(isinstance(ids, list) for ids in listed):
+        if len(listed) != len(sentences):
             raise InputError(
-                f"{record.where}: field {field!r} has {counted(len(given), 'list')} of ids, but "
+                f"{record.where}: field {field!r} has {counted(len(listed), 'list')} of ids, but "
                 f"the document has {counted(len(sentences), 'sentence')}",
                 "give a list for each sentence, or one for the whole document",
             )
-        for sentence, ids in zip(sentences, given, strict=True):
+        for sentence, ids in zip(sentences, listed, strict=True):
             yield extra_ids(record._replace(text=sentence, extra={field: ids}), field)
         return
-    found, at = extra_ids(record._replace(text="\n".join(sentences)), field), 0
-    if isinstance(found, int) or len(sentences) == 1:
-        yield from [found] * len(sentences)
+    values, at = extra_ids(record._replace(text="\n".join(sentences)), field), 0
+    if isinstance(values, int) or len(sentences) == 1:
+        yield from [values] * len(sentences)
         return
     counts = [len(word_starts(sentence)) for sentence in sentences]
-    if len(found) != sum(counts):
-        raise unfit_ids(record, field, len(found), counted(sum(counts), "word"))
+    if len(values) != sum(counts):
+        raise unfit_ids(record, field, len(values), counted(sum(counts), "word"))
     for count in counts:
-        yield found[at : at + count]
+        yield values[at : at + count]
         at += count
 
 
@@ -106,10 +106,10 @@ def _listed(text: str, field: str, where: str) -> object:
     try:
         if text.strip().startswith("["):
             return parse(text)
-        found = [int(number) for number in text.replace(",", " ").split()]
+        ids = [int(number) for number in text.replace(",", " ").split()]
     except (BadJsonError, ValueError):
         raise InputError(
             f"{where}: field {field!r} is {text[:40]!r}, not a list of ids",
             "give whole numbers separated by spaces or commas, or a JSON list",
         ) from None
-    return found[0] if len(found) == 1 else found
+    return ids[0] if len(ids) == 1 else ids

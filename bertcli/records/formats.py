@@ -6,34 +6,56 @@ than `--max-record-bytes` is held in memory, however it is compressed.
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import IO, Any
 
-from bertcli.errors import SKIP, InputError, counted
-from bertcli.files.delimited import DelimitedRows, handfuls
-from bertcli.files.jsonl import object_in, value_of
+from bertcli.errors import SKIP, BertcliError, InputError
+from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
+from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.streams import (
+    LARGEST_RECORD,
     Block,
     LineDecoder,
     blocks,
     on_disk,
     open_bytes,
+    read_chunk,
     recoded,
+    stream_of,
     too_large,
 )
-from bertcli.files.typed_json import parse, parse_lines
+from bertcli.files.typed_json import BadJsonError, parse, parse_lines
 from bertcli.files.writers import TENSORS
 from bertcli.records.read_progress import ReadProgress
-from bertcli.records.records import Record, RecordFields, checked, fields_of, too_many_columns
+from bertcli.records.records import (
+    Record,
+    RecordFields,
+    TextBlock,
+    checked,
+    fields_of,
+    too_many_columns,
+)
 from bertcli.records.source import Source
-from bertcli.records.stdin_format import begins_with_object
-from bertcli.records.text_block import TextBlock
 
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
+BINARY = {  # what files begin with -> what they are
+    b"PK\x03\x04": "an Excel, Word or ZIP file",
+    b"\xd0\xcf\x11\xe0": "an old Excel or Word file",
+    b"%PDF-": "a PDF",
+    b"PAR1": "Parquet, without that suffix",
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 FEW = 16  # lines that are not worth a look at all of them together
+BLANK = re.compile(rb"(\xef\xbb\xbf)?[\s\0]*")  # a byte order mark may come first
+READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
@@ -52,15 +74,35 @@ def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     ended = form == "txt" or (path == "-" and form == "jsonl")
     separator = b"\0" if source.null and ended else b"\n"
     with open_bytes(path, reader.count) as stream:
+        head = b"" if path == "-" else read_chunk(stream, name, peek=True)
+        if error := _not_text(head, name, source):
+            reader.skip(error)
+            return
         decode = LineDecoder(name, source.encoding, source.encoding_errors, separator=separator)
         if "a\n".encode(source.encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
             stream = recoded(stream, name, source.encoding, source.encoding_errors)
             decode = LineDecoder(name, "utf-8", "strict", separator=separator)
         if path == "-" and source.format == "auto" and not source.ids:
-            found, stream = begins_with_object(stream, decode, source.max_record_bytes)
-            form = reader.format_of_stdin(form, objects=found)
+            objects, stream = begins_with_object(stream, decode, source.max_record_bytes)
+            if objects and form != "jsonl":
+                form = "jsonl"
+                reader.note(READ_AS_JSONL)
+            reader.stdin_format = form
+            source.refuse_fields(map(reader.format_of, source.paths))
         yield from FORMS[form](stream, decode, reader)
         reader.replaced += decode.replaced
+
+
+def _not_text(head: bytes, path: str, source: Source) -> InputError | None:
+    """Return the error for a file whose first bytes are those of another format than text."""
+    kind = next((kind for mark, kind in BINARY.items() if head.startswith(mark)), "")
+    if not kind:
+        return None
+    if kind.startswith("UTF"):
+        if codecs.lookup(source.encoding).name != "utf-8":
+            return None
+        return InputError(f"{path}: is text in {kind}", f"give --encoding {kind.lower()}")
+    return InputError(f"{path}: is {kind}, not text", "save it as txt, csv or jsonl first")
 
 
 def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
@@ -103,6 +145,56 @@ def lines(
             yield TextBlock.of_lines(texts, name, block.number)
 
 
+def whole(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
+) -> Iterator[Sequence[Record]]:
+    """One text, the whole file; its id is the name of the file."""
+    source, name = reader.source, decode.name
+    raw = _all_of(stream, reader, name)
+    if raw is None:
+        return
+    block = Block(1, 0, raw)
+    block.lines = [raw]
+
+    def parse(number: int, index: int) -> Record:
+        return checked(Record(decode(block, index), id=name, file=name, line=number), source)
+
+    yield reader.collect([(1, 0)], parse)
+
+
+def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> bytes | None:
+    """Return what is left of a file; one that is larger than a record may be is skipped."""
+    limit = reader.source.max_record_bytes
+    parts, size = [], 0
+    while size <= limit and (chunk := read_chunk(stream, name)):
+        parts.append(chunk)
+        size += len(chunk)
+    if size > limit:
+        reader.skip(too_large(name, limit))
+        return None
+    return b"".join(parts)
+
+
+def json_values(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
+) -> Iterator[Sequence[Record]]:
+    """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
+    name = decode.name
+    head = read_chunk(stream, name, peek=True)
+    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        yield from jsonl(stream, decode, reader)
+        return
+    raw = _all_of(stream, reader, name)
+    if raw is None:
+        return
+    block = Block(1, 0, raw)
+    block.lines = [raw]
+    objects = _Objects(reader, name, strings=True)
+    text = decode(block, 0)
+    escapes = "\\ud" if "\\ud" in text.lower() else ""
+    yield reader.collect(enumerate(value_of(text, name), 1), partial(objects.record, escapes))
+
+
 def jsonl(
     stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
 ) -> Iterator[Sequence[Record]]:
@@ -123,14 +215,16 @@ def delimited(
     stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
 ) -> Iterator[Sequence[Record]]:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
-    rows = DelimitedRows(stream, decode, reader.source.max_record_bytes, reader.skip, tabs=tabs)
-    if reader.source.are_pairs:
-        parse: Callable[[int, list[str]], Record] = partial(_pair_row, reader.source, decode.name)
+    source = reader.source
+    limit, delimiter = source.max_record_bytes, source.delimiter
+    rows = DelimitedRows(stream, decode, limit, reader.skip, tabs=tabs, delimiter=delimiter)
+    if source.are_pairs:
+        parse: Callable[[int, list[str]], Record] = partial(_pair_row, source, decode.name)
         header = None if tabs else next(rows, None)
         rows.begin()
-        if header and header[1] != _pair_names(reader.source):
+        if header and header[1] != _pair_names(source):
             yield reader.collect(iter([header]), parse)
-        yield from (reader.collect(some, parse) for some in handfuls(rows))
+        yield from (reader.collect(batch, parse) for batch in handfuls(rows))
         return
     header = next(rows, None)
     if header is None:
@@ -138,9 +232,9 @@ def delimited(
     rows.begin()
     fields = reader.table_fields(header[1], decode.name)
     parse = partial(_row, fields, reader, decode.name, header[1])
-    for some in handfuls(rows):
-        together = _rows(fields, reader, decode.name, header[1], some)
-        yield together or reader.collect(some, parse)
+    for batch in handfuls(rows):
+        together = _rows(fields, reader, decode.name, header[1], batch)
+        yield together or reader.collect(batch, parse)
 
 
 def _rows(
@@ -169,11 +263,7 @@ def _row(
     number: int,
     row: list[str],
 ) -> Record:
-    if len(row) != len(header):
-        raise InputError(
-            f"{name}:{number}: {counted(len(row), 'column')}, but the header has {len(header):,}",
-            SKIP,
-        )
+    refuse_other_columns(f"{name}:{number}", row, header)
     cells: dict[str, Any] = dict(zip(header, row, strict=True))
     for field in (fields.pair, fields.id):
         if field is not None and not cells[field]:  # an empty cell is all that CSV has for "none"
@@ -267,16 +357,20 @@ def _numbered(block: Block) -> Iterator[tuple[int, int]]:
 class _Objects:
     """Records from lines of JSON; the fields may change from line to line."""
 
-    def __init__(self, reader: ReadProgress, name: str) -> None:
+    def __init__(self, reader: ReadProgress, name: str, *, strings: bool = False) -> None:
         source = self.source = reader.source
+        self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
         self.reader, self.name = reader, name
         self.single = replace(source, pair_field=None)  # that field may be missing
         self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
 
     def __call__(self, text: str, number: int) -> Record:
+        return self.record(text, number, value_of(text, f"{self.name}:{number}", SKIP))
+
+    def record(self, text: str, number: int, value: Any) -> Record:
+        """Return the record of a value of ``text``, or of one with its escapes."""
         source, name = self.source, self.name
-        value = value_of(text, f"{name}:{number}", SKIP)
-        if source.ids and isinstance(value, list):
+        if isinstance(value, self.values):
             return checked(Record("", file=name, line=number)._replace(text=value), source)
         value = object_in(value, f"{name}:{number}", OBJECTS)
         fields = self._fields(tuple(value), number)
@@ -292,23 +386,23 @@ class _Objects:
         if values is None or {*map(type, values)} != {dict}:
             return None
         try:
-            found = [self._fields(keys, 0) for keys in dict.fromkeys(map(tuple, values))]
+            shapes = [self._fields(keys, 0) for keys in dict.fromkeys(map(tuple, values))]
         except InputError:  # a closer look says of which line
             return None
-        fields = found[0]
-        if any(other != fields for other in found):
+        fields = shapes[0]
+        if any(other != fields for other in shapes):
             return None
         columns = {name: [value[name] for value in values] for name in fields.needed}
         return self.reader.block(fields, columns, self.name, [number for number, _ in filled])
 
     def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
-        found = self.known.get(keys)
-        if found is None:
+        fields = self.known.get(keys)
+        if fields is None:
             source = self.source if self.source.pair_field in keys else self.single
-            found = fields_of(source, keys, f"{self.name}:{number}")
+            fields = fields_of(source, keys, f"{self.name}:{number}")
             if len(self.known) < SHAPES:
-                self.known[keys] = found
-        return found
+                self.known[keys] = fields
+        return fields
 
 
 def _whole(value: Any, where: str, source: Source) -> Any:
@@ -326,9 +420,67 @@ def _whole(value: Any, where: str, source: Source) -> Any:
     return value
 
 
+def begins_with_object(
+    stream: IO[bytes], decode: LineDecoder, limit: int
+) -> tuple[bool, IO[bytes]]:
+    """Return whether the first line that is not blank is a JSON object, and the whole stream.
+
+    No more is read than up to the end of that line, about ``limit`` bytes at most, and of it only
+    one byte where it is no object: typed lines are texts as soon as they are there.
+    """
+    head, start = bytearray(), -1  # where the line begins, once that is known
+    while len(head) <= limit and (chunk := read_chunk(stream, decode.name)):
+        size = len(head)
+        head += chunk
+        if start < 0 and (blank := BLANK.match(head, size if size > len(codecs.BOM_UTF8) else 0)):
+            start = blank.end() if blank.end() < len(head) else -1
+        brace = start >= 0 and head.startswith(b"{", start)
+        if start >= 0 and (not brace or head.find(decode.separator, max(start, size)) > 0):
+            break
+    is_object = start >= 0 and head.startswith(b"{", start)
+    if is_object:
+        end = head.find(decode.separator, start)
+        line = bytes(head[start : end if end > 0 else None])
+        try:
+            is_object = isinstance(parse(line.decode(decode.encoding, decode.errors)), dict)
+        except (BadJsonError, UnicodeDecodeError):
+            is_object = False
+    chunks = iter(partial(read_chunk, stream, decode.name), b"")
+    return is_object, stream_of(chain([bytes(head)], chunks), stream)
+
+
+def field_names(path: str, source: Source) -> Sequence[str]:
+    """Return the names of the fields of a file, in order; none where it has none, or is broken.
+
+    No more than the beginning of the file is read.
+    """
+    try:
+        form = source.format_of(path)
+        if form == "parquet":
+            from bertcli.files.parquet import opened
+
+            with on_disk(path, lambda size: None) as place, opened(place, path) as table:
+                return list(table.names)
+        with open_bytes(path) as stream:
+            if form in ("csv", "tsv"):
+                decode = LineDecoder(path, source.encoding, "replace")
+                rows = DelimitedRows(
+                    stream, decode, LARGEST_RECORD, lambda error: None, tabs=form == "tsv"
+                )
+                return next(rows, (0, []))[1]
+            if form in ("jsonl", "json"):
+                lines = next(filter(None, lines_of(stream, path)), [(0, "{}")])
+                return list(object_in(value_of(lines[0][1], path), path))
+    except (BertcliError, OSError, ValueError, ImportError):
+        pass
+    return ()
+
+
 FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Iterator[Sequence[Record]]]] = {
     "txt": lines,
+    "whole": whole,
     "jsonl": jsonl,
+    "json": json_values,
     "conll": conll,
     "csv": partial(delimited, tabs=False),
     "tsv": partial(delimited, tabs=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
@@ -11,10 +12,16 @@ from typing import Any, TypeVar
 from bertcli.errors import InputError
 from bertcli.files.typed_json import kind_of
 from bertcli.records.extra_ids import extra_ids
-from bertcli.records.records import Record, RecordFields, checked, fields_of, is_finite, not_finite
-from bertcli.records.source import Source
-from bertcli.records.stdin_format import READ_AS_JSONL
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import (
+    Record,
+    RecordFields,
+    TextBlock,
+    checked,
+    fields_of,
+    is_finite,
+    not_finite,
+)
+from bertcli.records.source import Source, input_files
 
 T = TypeVar("T")
 Lines = Sequence[int]
@@ -27,10 +34,16 @@ def silent(message: str) -> None:
 
 
 class ReadProgress:
-    """How far a source is read: counts, and the fields of its last table."""
+    """A source, whose folders and globs are made files here, and how far it is read.
+
+    Raises InputError for a path where no file is, UsageError for fields of inputs that have none.
+    """
 
     def __init__(self, source: Source, warn: Say = silent, note: Say = silent) -> None:
-        self.source = source
+        paths = input_files(source.paths, source, note)
+        if source.placed is None:
+            source = replace(source, placed=len(paths) > 1 or paths != source.paths)
+        self.source = replace(source, paths=paths)
         self.warn, self.note = warn, note
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
@@ -39,23 +52,16 @@ class ReadProgress:
         self.with_id = self.without_id = 0  # records of files that have fields
         self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
         self.bytes_read = self.records = 0
+        self.empty = 0  # texts without a character that are left out
         self.exhausted = False  # whether all records were read
+        if any(source.format_of(path) == "parquet" for path in paths):
+            from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
+        if "-" not in paths or source.format != "auto":  # else stdin tells
+            source.refuse_fields(map(source.format_of, paths))
 
     def format_of(self, path: str) -> str:
         """Return the format of a file; of stdin, the one that was found."""
-        found = self.stdin_format if path == "-" else None
-        return found or self.source.format_of(path)
-
-    def format_of_stdin(self, form: str, *, objects: bool) -> str:
-        """Return the format of stdin, which is JSONL when it begins with an object.
-
-        Raises UsageError when fields were asked for and no input has any.
-        """
-        self.stdin_format = "jsonl" if objects else form
-        if objects and form != "jsonl":
-            self.note(READ_AS_JSONL)
-        self.source.refuse_fields(map(self.format_of, self.source.paths))
-        return self.stdin_format
+        return (self.stdin_format if path == "-" else None) or self.source.format_of(path)
 
     def read_extra(self, limits: Mapping[str, int]) -> None:
         """Read fields with ids of words as well, each so many, and refuse records without them."""
@@ -67,13 +73,13 @@ class ReadProgress:
 
     def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
         """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
-        found = []
+        parsed = []
         for number, unit in units:
             try:
-                found.append(parse(number, unit))
+                parsed.append(parse(number, unit))
             except InputError as error:
                 self.skip(error)
-        return found
+        return parsed
 
     def skip(self, error: InputError) -> None:
         """Report and count a record that is skipped; raise with ``on_error="fail"``."""
@@ -110,28 +116,28 @@ class ReadProgress:
 
         Raises InputError for values that cannot be written as JSON, such as NaN and infinity.
         """
-        found = Record(
+        record = Record(
             row[fields.text],
             row.get(fields.pair) if fields.pair else None,
             row.get(fields.id) if fields.id else None,
-            {name: row.get(name) for name in fields.rest} if fields.rest else None,
+            {name: row.get(name) for name in fields.carried} if fields.carried else None,
             file,
             line,
         )
-        if found.id is not None and type(found.id) not in (str, int):
-            found = found._replace(id=self.fit_id(found.id, fields.id or "", found.where))
-        if found.id is None:
+        if record.id is not None and type(record.id) not in (str, int):
+            record = record._replace(id=self.fit_id(record.id, fields.id or "", record.where))
+        if record.id is None:
             self.without_id += 1
         else:
             self.with_id += 1
-        if found.extra:
-            for name, value in found.extra.items():
+        if record.extra:
+            for name, value in record.extra.items():
                 if not is_finite(value):
-                    raise not_finite(name, found.where)
-        found = checked(found, self.source)
+                    raise not_finite(name, record.where)
+        record = checked(record, self.source)
         for name, size in self.source.extra_ids.items():
-            extra_ids(found, name, size)
-        return found
+            extra_ids(record, name, size)
+        return record
 
     def block(
         self, fields: RecordFields, columns: Mapping[str, list[Any]], file: str, lines: Lines
@@ -141,14 +147,14 @@ class ReadProgress:
         Such a one `record` refuses, or makes another of it. No text is half a surrogate pair.
         """
         texts, pairs, ids = (columns[name] if name else None for name in fields[:3])
-        rest = [columns[name] for name in fields.rest]
+        carried = [columns[name] for name in fields.carried]
         plain = not (self.source.ids or self.source.pre_split or self.source.extra_ids)
         if not (plain and texts and {*map(type, texts)} == {str}):
             return None
         for column, kinds in ((pairs, PAIRS), (ids, IDS)):
             if column is not None and not kinds.issuperset(map(type, column)):
                 return None
-        if any(bytes in map(type, column) or not is_finite(column) for column in rest):
+        if any(bytes in map(type, column) or not is_finite(column) for column in carried):
             return None
         without = len(texts) if ids is None else ids.count(None)
         self.without_id += without
@@ -159,19 +165,21 @@ class ReadProgress:
             lines,
             None if pairs is None or pairs.count(None) == len(pairs) else pairs,
             None if without == len(texts) else ids,
-            [dict(zip(fields.rest, row, strict=True)) for row in zip(*rest, strict=True)] or None,
+            [dict(zip(fields.carried, row, strict=True)) for row in zip(*carried, strict=True)]
+            or None,
         )
 
-    def table_fields(self, there: Sequence[str], where: str) -> RecordFields:
+    def table_fields(self, names: Sequence[str], where: str) -> RecordFields:
         """Return the fields of a table, and keep them for the header of the output.
 
         Raises InputError for a field that is missing, or the name of two columns.
         """
-        fields = fields_of(self.source, there, where)
+        fields = fields_of(self.source, names, where)
+        columns = Counter(names)
         for name in fields.needed:
-            if there.count(name) > 1:
+            if columns[name] > 1:
                 raise InputError(
-                    f"{where}: {there.count(name)} columns are named {name!r}",
+                    f"{where}: {columns[name]} columns are named {name!r}",
                     "give each a name of its own, or leave it out of --keep-fields",
                 )
         self.fields = fields

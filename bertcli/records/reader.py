@@ -9,26 +9,24 @@ with its file and line, or is reported, counted and skipped (`on_error="skip"`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
-from bertcli.records.input_files import input_files
-from bertcli.records.read_progress import ReadProgress, Say, silent
-from bertcli.records.records import Record, checked
+from bertcli.records.read_progress import ReadProgress
+from bertcli.records.records import (
+    Record,
+    TextBlock,
+    checked,
+    is_empty,
+)
 from bertcli.records.source import Source
+
+BLOCK = 1024  # texts that are taken from an iterable at a time
 
 
 class Reader(ReadProgress):
-    """Iterates over the records of a source; its folders and globs are made files here.
-
-    Raises InputError for a path where no file is, UsageError for fields of inputs that have none.
-    """
-
-    def __init__(self, source: Source, warn: Say = silent, note: Say = silent) -> None:
-        paths = input_files(source.paths, source)
-        super().__init__(replace(source, paths=paths), warn, note)
-        if "-" not in paths or source.format != "auto":  # else stdin tells
-            source.refuse_fields(map(source.format_of, paths))
+    """Iterates over the records of a source."""
 
     def __iter__(self) -> Iterator[Record]:
         for block in self.blocks():
@@ -37,9 +35,25 @@ class Reader(ReadProgress):
     def blocks(self) -> Iterator[Sequence[Record]]:
         """Yield records as they become available, in lists of no fixed length."""
         for block in self._blocks():
+            if self.source.skip_empty:
+                block = self._filled(block)
+            if self.source.placed or self.source.kept_text:
+                block = _carrying(block, self.source)
             self.records += len(block)
             yield block
         self.exhausted = True
+
+    def again(self) -> Reader:
+        """Return a reader of the same records, from the first."""
+        return Reader(self.source, self.warn)
+
+    def _filled(self, block: Sequence[Record]) -> Sequence[Record]:
+        """Return the records whose text or pair has a character, and count the others."""
+        rows = [row for row, record in enumerate(block) if not is_empty(record)]
+        self.empty += len(block) - len(rows)
+        if len(rows) == len(block):
+            return block
+        return block.take(rows) if isinstance(block, TextBlock) else [block[row] for row in rows]
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
         from bertcli.records import formats  # arguments alone do not need it
@@ -52,3 +66,50 @@ class Reader(ReadProgress):
     def _argument(self, number: int, text: str) -> Record:
         record = Record(text, self.source.pair, line=number)
         return checked(record, self.source)
+
+
+def _carrying(block: Sequence[Record], source: Source) -> Sequence[Record]:
+    """Return records that carry their file and line, and their text, where that is asked for."""
+    extras = [
+        {
+            **({"file": record.file, "line": record.line} if source.placed else {}),
+            **({source.kept_text: record.text} if source.kept_text else {}),
+            **(record.extra or {}),
+        }
+        for record in block
+    ]
+    if isinstance(block, TextBlock):
+        return TextBlock(block.texts, block.files, block.lines, block.pairs, block.ids, [*extras])
+    return [record._replace(extra=extra) for record, extra in zip(block, extras, strict=True)]
+
+
+class GivenTexts(Reader):
+    """Reads texts from Python: any iterable of strings, pairs of two, records or lists of words.
+
+    A single text is ``alone``. What is neither is an InputError, when it is read.
+    """
+
+    def __init__(self, texts: Any, source: Source) -> None:
+        super().__init__(source)
+        several = isinstance(texts, Iterable) and not isinstance(texts, Mapping)
+        self.alone = isinstance(texts, str | bytes | Record) or not several
+        self.given = [texts] if self.alone else texts
+
+    def _blocks(self) -> Iterator[Sequence[Record]]:
+        left, number = iter(self.given), 1
+        while texts := list(islice(left, BLOCK)):
+            plain = not self.source.pre_split and all(type(text) is str for text in texts)
+            if plain and "".join(texts).isascii():
+                yield TextBlock.of_lines(texts, "", number)
+            else:
+                records = (self._record(text, line) for line, text in enumerate(texts, number))
+                yield [checked(record, self.source) for record in records]
+            number += len(texts)
+
+    def _record(self, text: Any, line: int) -> Record:
+        if isinstance(text, Record):
+            return text if text.file or text.line else text._replace(line=line)
+        words = self.source.pre_split and text and isinstance(text[0], str)
+        if isinstance(text, tuple | list) and len(text) == 2 and not words:
+            return Record(text[0], text[1], line=line)
+        return Record(text, line=line)

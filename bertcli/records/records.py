@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, repeat
+from typing import Any, NamedTuple, overload
 
 from bertcli.errors import SKIP, InputError
 from bertcli.files.typed_json import BadJsonError, TooDeepError, parse
-from bertcli.records.source import Source
+from bertcli.records.source import ORIGIN, Source
 
 Text = str | list[str]  # a list is a text that is already split into words
 
@@ -30,6 +32,13 @@ class Record(NamedTuple):
     def where(self) -> str:
         """The place to name in messages: ``reviews.txt:12``, or ``text 2`` for arguments."""
         return f"{self.file}:{self.line}" if self.file else f"text {self.line}"
+
+
+def is_empty(record: Record) -> bool:
+    """Return whether a record has no character but white space."""
+    parts = (record.text, record.pair or "")
+    texts = (part if isinstance(part, str) else "".join(part) for part in parts)
+    return not any(map(str.strip, texts))
 
 
 def checked(record: Record, source: Source) -> Record:
@@ -60,9 +69,9 @@ def _checked(text: Any, record: Record, source: Source) -> Text:
 
 
 def _kind(value: Any) -> str:
-    known = {list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
+    kinds = {list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
     number = isinstance(value, int | float)
-    return known.get(type(value), "a number" if number else type(value).__name__)
+    return kinds.get(type(value), "a number" if number else type(value).__name__)
 
 
 def _words(text: str, record: Record) -> list[str]:
@@ -95,13 +104,13 @@ def words(text: str) -> list[str]:
     """
     if text.startswith("["):
         try:
-            found = parse(text)
+            value = parse(text)
         except TooDeepError:
             raise
         except BadJsonError:
             return text.split()
-        if isinstance(found, list) and all(isinstance(word, str) for word in found):
-            return found
+        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+            return value
     return text.split()
 
 
@@ -133,19 +142,19 @@ class RecordFields(NamedTuple):
     text: str
     pair: str | None
     id: str | None
-    rest: Sequence[str]
+    carried: Sequence[str]
 
     @property
     def needed(self) -> list[str]:
         """All names, without duplicates."""
-        return list(dict.fromkeys(name for name in (*self[:3], *self.rest) if name is not None))
+        return list(dict.fromkeys(name for name in (*self[:3], *self.carried) if name is not None))
 
 
 def not_finite(name: str, where: str) -> InputError:
     """Return the error for a value that JSON cannot hold."""
     return InputError(
         f"{where}: field {name!r} holds NaN or infinity, which JSON cannot hold",
-        "write null there, or leave the field out; commands with --on-error can skip such records",
+        "write null there, or leave the field out; most commands can skip it with --on-error skip",
     )
 
 
@@ -162,43 +171,55 @@ def is_finite(value: Any) -> bool:
     return True
 
 
-def fields_of(source: Source, there: Sequence[str], where: str) -> RecordFields:
+def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     """Return the names of text, pair, id and kept fields among those available.
 
     Raises InputError for a requested name that is missing, and for a kept field that has the name
     of an output field.
     """
     text = source.text_field or ("input_ids" if source.ids else "text")
-    text = next((name for name in source.text_fields if name in there), text)
+    text = next((name for name in source.text_fields if name in names), text)
     single = source.pair_field is None and (source.single or source.ids)
     pair, key = None if single else source.pair_field or "pair", source.id_field or "id"
-    used = (pair, key) if source.text_fields else (text, pair, key)
-    rest = [name for name in there if name not in used]
-    if source.keep != "*":
-        rest = [name.strip() for name in source.keep.split(",")] if source.keep else []
-        rest = [name for name in dict.fromkeys(rest) if name != "id" or key != "id"]  # kept anyway
-    asked = {"--text-field": [text], "--keep-fields": rest}
+    reserved = {*source.taken, *(ORIGIN if source.placed and not source.text_fields else ())}
+    if source.keep == "*":
+        written = () if source.kept_text or source.text_fields else (text, pair)
+        carried = [name for name in names if name != key and name not in written]
+    else:
+        carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
+        carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
+    asked, present = {"--text-field": [text], "--keep-fields": carried}, set(names)
     asked |= {"--pair-field": [pair]} if pair and source.pair_field else {}
     asked |= {"--id-field": [key]} if source.id_field else {}
-    for option, names in asked.items():
-        for name in names:
-            if name not in there:
+    available = f"available: {', '.join(names) or 'none'}"
+    for option, fields in asked.items():
+        for name in fields:
+            if name not in present:
+                choose = "" if source.ids else f"; choose with {source.flags.get(name, option)}"
                 raise InputError(
-                    f"{where}: field {name!r} not found",
-                    f"available: {', '.join(there) or 'none'}"
-                    + ("" if source.ids else f"; choose with {source.flags.get(name, option)}"),
+                    f"{where}: field {name!r} not found", _one_column(names) or available + choose
                 )
-    for name in rest:
-        if name in source.taken:
+    for name in carried:
+        if name in reserved:
             raise taken(name, where)
     for name in source.extra_ids:
-        if name not in there:
+        if name not in names:
             raise InputError(
                 f"{where}: field {name!r} not found",
-                f"available: {', '.join(there) or 'none'}; the model needs ids of the words in it",
+                f"{available}; the model needs ids of the words in it",
             )
-    rest += [name for name in source.extra_ids if name not in rest]
-    return RecordFields(text, pair if pair in there else None, key if key in there else None, rest)
+    carried += [name for name in source.extra_ids if name not in carried]
+    pair = pair if pair in names else None
+    return RecordFields(text, pair, key if key in names else None, carried)
+
+
+def _one_column(names: Sequence[str]) -> str:
+    """Return the hint for a header that is all one column; none for another."""
+    likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
+    if not likely or likely not in names[0]:
+        return ""
+    advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"
+    return f"the header is one column, {names[0]!r}; try {advice}"
 
 
 def taken(name: str, where: str) -> InputError:
@@ -227,3 +248,124 @@ def too_many_columns(where: str, count: int) -> InputError:
         f"{where}: {count} columns, but BERT takes at most two sentences",
         "keep two columns, or read the file with --input and name --text-field and --pair-field",
     )
+
+
+class TextBlock(Sequence[Record]):
+    """Records as columns; a record is made where somebody asks for one.
+
+    ``pairs``, ``ids`` and ``extras`` are None where no record has any.
+    """
+
+    def __init__(
+        self,
+        texts: list[Text],
+        files: list[str],
+        lines: Sequence[int],
+        pairs: list[Text | None] | None = None,
+        ids: list[Any] | None = None,
+        extras: list[dict[str, Any] | None] | None = None,
+    ) -> None:
+        self.texts, self.files, self.lines = texts, files, lines
+        self.pairs, self.ids, self.extras = pairs, ids, extras
+
+    @classmethod
+    def of_lines(cls, texts: Sequence[Text], file: str, number: int) -> TextBlock:
+        """Return texts that stand on successive lines of a file, the first on line ``number``."""
+        return cls(list(texts), [file] * len(texts), range(number, number + len(texts)))
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> TextBlock:
+        """Return records as columns."""
+        if isinstance(records, TextBlock):
+            return records
+        if not records:
+            return cls([], [], [])
+        texts, pairs, ids, extras, files, lines, _ = map(list, zip(*records, strict=True))
+        optional = (
+            None if column.count(None) == len(column) else column for column in (pairs, ids, extras)
+        )
+        return cls(texts, files, lines, *optional)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[TextBlock]) -> TextBlock:
+        """Return the records of several blocks."""
+
+        def column(name: str) -> Any:
+            columns = [getattr(block, name) for block in blocks]
+            if all(values is None for values in columns):
+                return None
+            filled = zip(columns, blocks, strict=True)
+            return list(
+                chain(*(repeat(None, len(b)) if values is None else values for values, b in filled))
+            )
+
+        return cls(*map(column, ("texts", "files", "lines", "pairs", "ids", "extras")))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the records are nothing but single texts."""
+        return self._rest == (None, None, None)
+
+    @cached_property
+    def is_split(self) -> bool:
+        """Whether any text is a list of words."""
+        return list in map(type, self.texts) or list in map(type, self.pairs or ())
+
+    @property
+    def strings(self) -> Iterable[str]:
+        """All strings of the records: texts and pairs, or their words if they are split."""
+        if self.pairs is None and not self.is_split:
+            return self.texts  # type: ignore[return-value]
+        both = zip(self.texts, self.pairs or repeat(None), strict=False)
+        filled = filter(None, chain.from_iterable(both))
+        return chain.from_iterable([text] if isinstance(text, str) else text for text in filled)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> TextBlock: ...
+    def __getitem__(self, at: int | slice) -> Record | TextBlock:
+        if isinstance(at, slice):
+            return self._mapped(lambda column: column[at])
+        pair, key, extra = (None if column is None else column[at] for column in self._rest)
+        return Record(self.texts[at], pair, key, extra, self.files[at], self.lines[at])
+
+    @property
+    def _rest(self) -> tuple[list[Any] | None, ...]:
+        return self.pairs, self.ids, self.extras
+
+    def __iter__(self) -> Iterator[Record]:
+        optional = (column or repeat(None) for column in self._rest)
+        return map(Record, self.texts, *optional, self.files, self.lines)
+
+    def take(self, rows: Sequence[int]) -> TextBlock:
+        """Return some of the records."""
+        return self._mapped(lambda column: [column[at] for at in rows])
+
+    def with_texts(self, texts: list[Text], pairs: list[Text | None] | None) -> TextBlock:
+        """Return the records with other texts."""
+        return TextBlock(texts, self.files, self.lines, pairs, self.ids, self.extras)
+
+    def without(self, names: Collection[str]) -> TextBlock:
+        """Return the records without these of the fields that they carry."""
+        if not (names and self.extras):
+            return self
+        others = [
+            {k: v for k, v in (extra or {}).items() if k not in names} for extra in self.extras
+        ]
+        extras: list[dict[str, Any] | None] = [extra or None for extra in others]
+        return TextBlock(
+            self.texts,
+            self.files,
+            self.lines,
+            self.pairs,
+            self.ids,
+            extras if any(others) else None,
+        )
+
+    def _mapped(self, change: Callable[[Any], Any]) -> TextBlock:
+        optional = (column and change(column) for column in self._rest)
+        return TextBlock(*map(change, (self.texts, self.files, self.lines)), *optional)

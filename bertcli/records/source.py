@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from fnmatch import fnmatch
+from pathlib import Path, PurePath
 
-from bertcli.errors import InputError, UsageError
-from bertcli.files.streams import LARGEST_RECORD, PACKED
+from bertcli.errors import InputError, UsageError, counted
+from bertcli.files.streams import LARGEST_RECORD, PACKED, blocks, open_bytes, unreadable
 from bertcli.files.writers import SUFFIXES, TENSORS
 
-FORMATS = {**SUFFIXES, ".tab": "tsv", ".pq": "parquet"}
+FORMATS = {**SUFFIXES, ".json": "json", ".tab": "tsv", ".pq": "parquet"}
+FORMATS |= dict.fromkeys((".md", ".markdown", ".rst"), "whole")
+ORIGIN = ("file", "line")  # fields of records of several files
 QUOTE = "quote globs, so that the shell does not expand them; ** matches folders"
 NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 
@@ -24,14 +28,18 @@ class Source:
     texts: tuple[str, ...] = ()
     pair: str | None = None
     paths: tuple[str, ...] = ()
+    list_file: str | None = None  # the file that names the paths
     are_pairs: bool = False  # files of two columns without a header (--pairs)
-    format: str = "auto"
+    format: str = "auto"  # "whole": each file is one text
+    delimiter: str = ","  # of csv
     text_field: str | None = None
     text_fields: tuple[str, ...] = ()  # instead: the first that is there, kept as well
     pair_field: str | None = None
     id_field: str | None = None
     keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
     null: bool = False
+    skip_empty: bool = False  # leave out texts without a character
+    placed: bool | None = None  # records carry their file and line; None: those of several files
     single: bool = False  # no pairs: a field `pair` is a field like any other
     pre_split: bool = False
     sentences: bool = False  # a text may be a list of sentences
@@ -56,6 +64,8 @@ class Source:
                 f"--pair needs exactly one text, not {len(self.texts)}",
                 "BERT takes one or two sentences; a file of pairs goes to --pairs",
             )
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise UsageError(f"--delimiter {self.delimiter!r} is not one character", "such as ';'")
         try:
             if codecs.lookup(self.encoding).name.replace("_", "-") in NO_ENCODINGS:
                 raise LookupError
@@ -65,9 +75,20 @@ class Source:
                 f"unknown --encoding {self.encoding}", "for example utf-8, latin-1, utf-16, gb18030"
             ) from None
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The files that are read: those of records, and the list of their names."""
+        return (*self.paths, *filter(None, [self.list_file]))
+
+    @property
+    def kept_text(self) -> str:
+        """The field in which all fields are carried with the text; none where it is written."""
+        written = self.ids or self.text_fields or "text" in self.taken
+        return (self.text_field or "text") if self.keep == "*" and not written else ""
+
     def refuse_fields(self, formats: Iterable[str]) -> None:
         """Raise UsageError when fields were asked for, but all the formats of its paths are txt."""
-        if self.asked and {*formats} == {"txt"}:
+        if self.asked and {*formats} <= {"txt", "whole"}:
             raise UsageError(
                 f"{', '.join(self.asked)}: the input is read as txt, which has no fields",
                 "--input-format csv, tsv or jsonl reads fields",
@@ -77,9 +98,161 @@ class Source:
         """Return the format of a file: that of the source, else by the suffix."""
         name = Path(path)
         inner = name.with_suffix("") if name.suffix.lower() in PACKED else name
-        found = FORMATS.get(inner.suffix.lower(), "txt") if self.format == "auto" else self.format
-        if found == "txt" and self.are_pairs and self.format == "auto":
-            found = "tsv"  # a line of text is no pair
-        if found in TENSORS and not self.ids:
-            raise InputError(f"{path}: {found} holds numbers, not texts")
-        return found
+        form = FORMATS.get(inner.suffix.lower(), "txt") if self.format == "auto" else self.format
+        if form in ("txt", "whole") and self.are_pairs and self.format == "auto":
+            form = "tsv"  # a line of text is no pair
+        if form in TENSORS and not self.ids:
+            raise InputError(f"{path}: {form} holds numbers, not texts")
+        return form
+
+
+MAGIC = "*?["  # a name with one of these may be a glob
+OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl")  # what is written next to outputs
+NAMES = "--files-from reads names of files, one a line, or with -0 up to a NUL; -i reads texts"
+
+
+def input_files(
+    named: Iterable[str], source: Source, note: Callable[[str], None] = lambda message: None
+) -> tuple[str, ...]:
+    """Return the files to read, in the order of the names and sorted below each.
+
+    What is passed over in a folder is noted. Raises InputError for a name that stands for no file.
+    """
+    return tuple(file for name in named for file in _files(name, source, note))
+
+
+def _files(name: str, source: Source, note: Callable[[str], None]) -> Sequence[str]:
+    if name == "-":
+        return (name,)
+    if os.path.isdir(name):
+        return _in_folder(name, source, note)
+    if is_glob(name) and not os.path.lexists(name):
+        matching = _matches("", *_parts(name))
+        data_files = sorted({path for path in matching if is_data(path, source, glob=True)})
+        if not data_files:
+            raise InputError(f"{name}: no matching files", QUOTE)
+        return data_files
+    try:
+        os.stat(name)
+    except (OSError, ValueError) as failed:  # ValueError: a NUL in the name
+        raise unreadable(name, failed) from None
+    return (name,)
+
+
+def is_glob(name: str) -> bool:
+    """Return whether a name may be a glob."""
+    return any(letter in name for letter in MAGIC)
+
+
+def is_data(name: str, source: Source, *, glob: bool = False) -> bool:
+    """Return whether a file of a folder, or one that a ``glob`` matches, is one of records."""
+    has_format = glob or source.format != "auto" or _suffix(name) in _suffixes(source)
+    return has_format and not name.endswith(OURS)
+
+
+def _suffix(name: str) -> str:
+    path = PurePath(name)
+    return (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
+
+
+def _suffixes(source: Source) -> list[str]:
+    return [end for end, form in FORMATS.items() if source.ids or form not in TENSORS]
+
+
+def no_data(named: str, count: int, source: Source) -> InputError:
+    """Return the error for folders whose ``count`` files are none of records."""
+    none = f"none of {counted(count, 'file')} has a known suffix" if count else "no files"
+    suffixes = ", ".join(_suffixes(source))
+    hint = f"known: {suffixes}; --whole reads each file as one text, --input-format as it says"
+    return InputError(f"{named}: {none}", hint if count else "")
+
+
+def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list[str]:
+    def failed(error: OSError) -> None:
+        raise unreadable(str(error.filename), error) from None
+
+    paths = []
+    for place, folders, names in os.walk(folder, onerror=failed):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [os.path.join(place, name) for name in names if not name.startswith(".")]
+    data_files = sorted(path for path in paths if is_data(path, source))
+    if not data_files:
+        raise no_data(folder, len(paths), source)
+    for path in data_files:
+        if not os.path.exists(path):
+            raise InputError(f"{path}: broken or circular symlink")
+    others = [path for path in {*paths}.difference(data_files) if not path.endswith(OURS)]
+    if others:
+        suffixes = sorted(Counter(map(_suffix, others)).items())
+        kinds = ", ".join(f"{count:,} {suffix or 'without'}" for suffix, count in suffixes)
+        note(f"{folder}: {counted(len(others), 'file')} passed over, by suffix: {kinds}")
+    return data_files
+
+
+def _parts(pattern: str) -> list[str]:
+    """Return the parts of a glob; the last one matches files."""
+    parts = pattern.replace(os.sep, "/").split("/")
+    return [*parts, "*"] if parts[-1] == "**" else parts
+
+
+def _matches(base: str, part: str, *further: str) -> Iterator[str]:
+    """Yield the files below a folder that match; no wildcard matches a hidden name."""
+    if part == "**":
+        yield from _matches(base, *further)
+        for name, link in _entries(base):
+            if not link and not name.startswith(".") and os.path.isdir(base + name):
+                yield from _matches(f"{base}{name}/", part, *further)
+        return
+    names = [name for name, _ in _entries(base) if _fits(name, part)] if is_glob(part) else [part]
+    for name in names:
+        if further:
+            yield from _matches(f"{base}{name}/", *further)
+        elif os.path.isfile(base + name):
+            yield base + name
+
+
+def _fits(name: str, part: str) -> bool:
+    return fnmatch(name, part) and (part.startswith(".") or not name.startswith("."))
+
+
+def _entries(folder: str) -> list[tuple[str, bool]]:
+    """Return the names in a folder, and whether each is a link; none of what is no folder."""
+    try:
+        with os.scandir(folder or ".") as entries:
+            return [(entry.name, entry.is_symlink()) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as failed:
+        raise unreadable(folder, failed) from None
+
+
+def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
+    """Return the names in a list of files, one a line or up to a NUL; ``-`` is stdin.
+
+    Raises InputError for a name, with its line, that is not one of a file, and for an empty list.
+    """
+    where, names = "stdin" if path == "-" else path, []
+    with open_bytes(path) as stream:
+        for block in blocks(stream, where, b"\0" if null else b"\n"):
+            for number, line in enumerate(block.lines, block.number):
+                name = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if name := name if null else name.removesuffix(b"\r"):
+                    names.append(_listed(os.fsdecode(name), f"{where}:{number}"))
+    if not names:
+        raise InputError(
+            f"{where}: the list of files is empty", "--files-from reads names of files"
+        )
+    return tuple(names)
+
+
+def _listed(name: str, where: str) -> str:
+    """Return a name from a list. Raises InputError where it is not one of a file."""
+    if "://" in name:  # of another machine
+        return name
+    try:
+        if os.path.isdir(name):
+            raise InputError(f"{where}: {name}: is a folder", "list files only, or use -i FOLDER")
+        os.stat(name)
+    except (OSError, ValueError) as failed:
+        raise InputError(f"{where}: {unreadable(name, failed)}", NAMES) from None
+    return name

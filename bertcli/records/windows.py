@@ -4,43 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import accumulate, chain
 from queue import Empty, Queue, SimpleQueue
 from threading import Lock, Semaphore, Thread
 from typing import Any, TypeVar
 
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import Record, TextBlock
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 DONE = object()
+CHARACTERS = 4 << 20  # of a window: some hundred MB once they are tokens
 
 
 def windows(
-    blocks: Iterable[Sequence[T]], size: int, *, full: bool = False
+    blocks: Iterable[Sequence[T]], size: int, *, full: bool = False, characters: int = CHARACTERS
 ) -> Iterator[Sequence[T]]:
     """Split blocks into sequences of at most ``size`` items.
 
-    A block that is short because its source is slow is passed on at once, unless ``full`` asks for
-    windows that do not depend on the blocks.
+    A window ends early with the item that fills it with so many ``characters``. A block that is
+    short because its source is slow is passed on at once, unless ``full`` asks for windows that do
+    not depend on the blocks.
     """
-    held: list[Sequence[T]] = []
-    missing = size
+    parts: list[Sequence[T]] = []
+    missing, room = size, characters
     for block in blocks:
-        at = 0
-        while at < len(block):
-            held.append(block[at : at + missing])
-            at += missing
-            missing -= len(held[-1])
-            if not missing:
-                yield _joined(held)
-                held, missing = [], size
-        if held and not full:
-            yield _joined(held)
-            held, missing = [], size
-    if held:
-        yield _joined(held)
+        start = 0
+        while start < len(block):
+            part = block[start : start + missing]
+            weight = _characters(part)
+            if weight > room:
+                totals = accumulate(map(_characters, part), initial=1 - room)
+                part = part[: next(count for count, total in enumerate(totals) if total > 0)]
+            parts.append(part)
+            start, missing, room = start + len(part), missing - len(part), room - weight
+            if not missing or room <= 0:
+                yield _joined(parts)
+                parts, missing, room = [], size, characters
+        if parts and not full:
+            yield _joined(parts)
+            parts, missing, room = [], size, characters
+    if parts:
+        yield _joined(parts)
+
+
+def _characters(value: Any) -> int:
+    """Return about how many characters of memory a value takes, a block as much as its records."""
+    match value:
+        case str():
+            return len(value)
+        case None:
+            return 0
+        case TextBlock():
+            return _characters([value.texts, value.pairs, value.ids, value.extras])
+        case Record():
+            return _characters([value.text, value.pair, value.id, value.extra, value.ids])
+        case dict():
+            return _characters([*value.values()])
+        case list() | tuple():
+            return sum(map(_characters, value))
+        case _:
+            return 8
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -71,10 +96,10 @@ def ahead(
     for number in range(threads):
         Thread(target=turns.run, args=(number > 0,), daemon=True).start()
     try:
-        while (found := turns.next())[0] is not DONE:
-            yield found[0]
-        if found[1] is not None:
-            raise found[1]
+        while (result := turns.next())[0] is not DONE:
+            yield result[0]
+        if result[1] is not None:
+            raise result[1]
     finally:
         turns.end(threads)
 

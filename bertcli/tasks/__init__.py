@@ -5,9 +5,10 @@ for window in TagTask(head).stream(Reader(Source(texts=("Angela lives in Berlin.
     for result in window:
         print(result.fields)
 
-`head` opens the model (`pooled_head` one over pooled vectors) and streams texts through it,
-`scores` makes scores of logits, `results` are the rows written; torch or OpenVINO runs the model,
-and nothing here imports either. The tasks are `fill_mask`, `next_sentence`, `classify`, `rerank`,
-`choose`, `tag` (tokens to `entities`) and `answer` (scores to `spans`). Imports `inference` and
-what is below. Begin with `head`, then `classify`.
+`head` opens the model, with a head over tokens or over pooled vectors, and streams texts through
+it; `results` are the rows written; torch or OpenVINO runs the model, and nothing here imports
+either. The tasks are `classify` (also to sort texts for a query), `fill_mask`, `tag`, `answer`, and
+`continuations`: whether a sentence follows, and which. `from_python` has classes for each. `export`
+makes a graph of a model with a head, or of a sentence model, that other libraries run. Imports
+`inference` and what is below. Begin with `head`, then `classify`.
 """

@@ -6,20 +6,22 @@ a mask is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from bertcli.embedding.pooling import library_of, split
 from bertcli.errors import InputError, UsageError
-from bertcli.inference.tell import Tell
+from bertcli.inference.progress import Tell
 from bertcli.records.reader import Reader
 from bertcli.tasks.head import Head, Stream, streamed
 from bertcli.tasks.results import Result
-from bertcli.tasks.scores import BestWords
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
+ROWS = 256  # masks whose whole vocabulary is scored together
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 
 
@@ -33,8 +35,8 @@ class FillMaskTask:
     ids: tuple[int, ...] = field(init=False)  # of the targets
 
     def __post_init__(self) -> None:
-        found = (target_id(target, self.head.tokenizer, self.head.tell) for target in self.targets)
-        object.__setattr__(self, "ids", tuple(dict.fromkeys(found)))
+        ids = (target_id(target, self.head.tokenizer, self.head.tell) for target in self.targets)
+        object.__setattr__(self, "ids", tuple(dict.fromkeys(ids)))
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts of a reader. InputError for a text without a mask."""
@@ -68,14 +70,14 @@ class FillMaskTask:
         """Return the best words of each mask of a text, [masks, k, 2]."""
         decode, core = self.head.tokenizer.text_of, self.head.tokenizer.core
         ids = list(item.columns["input_ids"])
-        found = []
+        predictions = []
         for number, (place, words) in enumerate(zip(self._places(item), best, strict=True)):
             for score, word in words.tolist():
                 index = self.ids[int(word)] if self.ids else int(word)
                 # Models may have more embeddings than there are tokens: those have no text.
                 token = [index] if core.id_to_token(index) is not None else []
                 filled = [*ids[:place], *token, *ids[place + 1 :]]
-                found.append(
+                predictions.append(
                     {
                         "mask": number,
                         "score": score,
@@ -85,7 +87,7 @@ class FillMaskTask:
                         "sequence": decode(filled, skip_special=len(best) == 1),
                     }
                 )
-        return found
+        return predictions
 
 
 def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
@@ -102,3 +104,43 @@ def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
             f"--targets: {target!r} is not one token; its first, {pieces.tokens[0]!r}, is scored"
         )
     return pieces.ids[0]
+
+
+@dataclass(frozen=True)
+class BestWords:
+    """Finish with the best words at each mask, [masks, k, 2] per text: scores and words.
+
+    A word is its place in ``ids``, the only ones that are ranked, or its id where there are none.
+    """
+
+    top_k: int
+    ids: tuple[int, ...] = ()
+
+    def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
+        """Score the vocabulary at masked states [T, hidden]."""
+        parts = [states[at : at + ROWS] for at in range(0, len(states), ROWS)]
+        best = [self._best(model.packed_logits(part)) for part in parts]
+        return split(library_of(states).concat(best), lengths)
+
+    def _best(self, logits: Any) -> Any:
+        library = library_of(logits)
+        logits = library.asarray(logits, dtype=library.float32)
+        with np.errstate(invalid="ignore"):  # infinite ones are refused with the text they are of
+            peak = library.amax(logits, -1)[:, None]
+            total = library.exp(logits - peak).sum(-1)[:, None]
+            ranked = logits[:, list(self.ids)] if self.ids else logits
+            values, places = top(ranked, min(self.top_k, ranked.shape[-1]))
+            scores = library.exp(values - peak) / total
+        wide = {"dtype": library.float64, "device": "cpu"}  # for large ids
+        return library.stack([library.asarray(column, **wide) for column in (scores, places)], -1)
+
+
+def top(scores: Any, count: int) -> tuple[Any, Any]:
+    """Return the ``count`` largest of each row, the largest first, and their places."""
+    if library_of(scores) is not np:
+        best: tuple[Any, Any] = scores.topk(count)
+        return best
+    largest = np.argpartition(-scores, count - 1)[:, :count]
+    order = np.argsort(-np.take_along_axis(scores, largest, -1), kind="stable")
+    places = np.take_along_axis(largest, order, -1)
+    return np.take_along_axis(scores, places, -1), places

@@ -6,34 +6,35 @@ Logits are computed on packed states, batch by batch, so that what is kept of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertcli.checkpoints.names import own_layer
 from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions, prepared
 from bertcli.embedding.pooling import split
+from bertcli.embedding.sentence_config import default_prompt
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.options import Compute
+from bertcli.inference.progress import SILENCE, Ran, Tell
 from bertcli.inference.runner import Finish, Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs, token_limit
-from bertcli.inference.tell import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.run import TokenCounts, TokenizeRun
+from bertcli.tokenizing.run import Prepare, TokenCounts, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from bertcli.checkpoints.load_report import LoadReport
-
+CLASSIFIER = "BertForSequenceClassification"
 COLUMNS = ("input_ids", "token_type_ids")
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
 
@@ -58,7 +59,7 @@ TASKS: Mapping[str, HeadKind] = {
     "BertForQuestionAnswering": HeadKind("answer", "deepset/bert-base-cased-squad2"),
     "BertForMultipleChoice": HeadKind("choose", "a BERT trained on SWAG", whole=True, alike=True),
 }
-COMMANDS = {known.command: kind for kind, known in TASKS.items()}
+COMMANDS = {task.command: kind for kind, task in TASKS.items()}
 
 
 @dataclass(frozen=True)
@@ -89,19 +90,32 @@ class OpenModel:
         """The ids of words that the model needs."""
         return ExtraColumns.of(self.runtime.config)
 
-    def prepare(self, record: Record) -> Record:
-        """Return a record as it is tokenized: as it is."""
-        return record
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of the logits."""
+        names = self.runtime.config.id2label
+        return [names.get(index, f"LABEL_{index}") for index in range(self.label_count)]
+
+    @property
+    def label_count(self) -> int:
+        """The number of labels."""
+        return self.runtime.config.num_labels
 
 
 @dataclass(frozen=True)
 class Head(OpenModel):
     """A model with a head that is open."""
 
+    prompt: str = ""  # of a cross-encoder, before each text, or the first of a pair
+
+    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records as they are tokenized."""
+        return prepared(records, self.prompt, lower=False)
+
     @classmethod
     def open(
         cls,
-        found: ModelFolder,
+        place: ModelFolder,
         kind: str,
         settings: Settings = Settings(),
         tell: Tell = SILENCE,
@@ -112,7 +126,7 @@ class Head(OpenModel):
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
-        folder = bert_folder(found.path)
+        folder = bert_folder(place.path)
         refuse_other_class(folder, kind, command or TASKS[kind].command)
         spec = ModelSpec(
             folder,
@@ -125,16 +139,11 @@ class Head(OpenModel):
         try:
             tokenizer = open_tokenizer(spec, tell)
             spec = replace(spec, reading=reading(spec, tokenizer))
-            return cls(open_runtime(spec, lambda: tokenizer, tell), settings, tell)
+            prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
+            return cls(open_runtime(spec, lambda: tokenizer, tell), settings, tell, prompt)
         except ModelError:
             refuse_without_head(folder, kind)  # has more to say of it
             raise
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
-        config = self.runtime.config
-        return [config.id2label.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
 
     @property
     def max_length(self) -> int:
@@ -160,15 +169,71 @@ class Head(OpenModel):
         """
         refuse_pairs(batch, self.runtime.config)
         work = self.runtime.runner.run(Tokens.of(self.extra.added(batch, self.tokenizer)), finish)
-        found = list(result_of(work, self.tell.warn))
-        for item, output in zip(batch, found, strict=True):
+        outputs = list(result_of(work, self.tell.warn))
+        for item, output in zip(batch, outputs, strict=True):
             if not np.isfinite(output).all():
                 raise ModelError(
                     f"{item.record.where}: its logits contain NaN or infinity",
                     "bertcli inspect --verify checks the weights; float16 overflows, float32 "
                     "does not",
                 )
-        return found
+        return outputs
+
+
+@dataclass(frozen=True)
+class PooledHead(OpenModel):
+    """A sentence model whose vectors are logits, in the place of a `Head` that classifies.
+
+    Its folder is that of a sentence-transformers model that ends in a Dense layer, with the labels
+    in config.json.
+    """
+
+    embedder: Embedder
+
+    @classmethod
+    def open(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> PooledHead:
+        """Load the model; ModelError when it is incomplete."""
+        names = (*(row.name for row in fields(Compute)), "max_length", "parse_special", "window")
+        options = EmbedOptions(**{name: getattr(settings, name) for name in names})
+        embedder = Embedder.open(folder, options, tell)
+        return cls(embedder.runtime, settings, tell, embedder)
+
+    @property
+    def label_count(self) -> int:
+        """The number of labels."""
+        return self.embedder.width
+
+    @property
+    def max_length(self) -> int:
+        """The number of tokens, special ones included, that a text is truncated to."""
+        return self.embedder.max_length
+
+    def layout(self) -> Layout:
+        """Return how texts become tokens."""
+        return self.embedder.layout
+
+    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records as they are tokenized."""
+        return self.embedder.prepare(records)
+
+    def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
+        """Return the logits of each text. ModelError for a result that is not finite."""
+        logits: list[np.ndarray] = []
+        for part in self.embedder.embedded(list(batch)):
+            if not isinstance(part, Ran):
+                logits += list(part.vectors)
+            elif part.warning:
+                self.tell.warn(part.warning)
+        return logits
+
+
+def open_classifier(
+    folder: ModelFolder, settings: Settings, tell: Tell, command: str
+) -> Head | PooledHead:
+    """Load a model that classifies texts, by their first token or by their pooled vector."""
+    if is_pooled_head(folder.path):
+        return PooledHead.open(folder, settings, tell)
+    return Head.open(folder, CLASSIFIER, settings, tell, command)
 
 
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
@@ -195,7 +260,6 @@ def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
 
 
 Judge = Callable[[list[Encoded]], list[Result]]
-Prepare = Callable[[Record], Record]  # what is done to each record before
 Ask = Callable[[Encoded], Encoded]  # what is judged of an item; InputError for one that is skipped
 
 
@@ -233,23 +297,23 @@ def streamed(
     the output.
     """
     consumed = head.extra.read_by(reader)
-    each = None if prepare is None else lambda records: list(map(prepare, records))
-    run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=each)
+    run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=prepare)
 
     def results() -> Iterator[list[Result]]:
         for part in growing(run):
             if ask is not None:
                 part = reader.collect(enumerate(part), lambda _, item: ask(item))
-            found = judge(part)
-            yield [_without(consumed, result) for result in found] if consumed else found
+            results = judge(part)
+            yield [without(consumed, result) for result in results] if consumed else results
 
     return Stream(reader, run.tally, results(), layout.max_length or 0, masks, blank, consumed)
 
 
-def _without(names: frozenset[str], result: Result) -> Result:
+def without(names: frozenset[str], result: Result) -> Result:
     """Return a result whose record does not carry these fields."""
-    rest = {name: it for name, it in (result.record.extra or {}).items() if name not in names}
-    return result._replace(record=result.record._replace(extra=rest or None))
+    extra = result.record.extra or {}
+    others = {name: value for name, value in extra.items() if name not in names}
+    return result._replace(record=result.record._replace(extra=others or None))
 
 
 def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:
@@ -265,9 +329,9 @@ def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:
         yield part
 
 
-def command_of(found: ModelFolder) -> str:
+def command_of(folder: ModelFolder) -> str:
     """Return the command for the head that config.json names; "" for none."""
-    named = next(iter(read_config(found.path).architectures), "")
+    named = next(iter(read_config(folder.path).architectures), "")
     return TASKS[named].command if named in TASKS else ""
 
 
@@ -290,8 +354,7 @@ def refuse_without_head(folder: Path, kind: str) -> None:
 
     What else may be wrong with a checkpoint is said when it is loaded.
     """
-    from bertcli.checkpoints.load import examine
-    from bertcli.models.heads import ARCHITECTURES
+    from bertcli.checkpoints.weights import plan
 
     if is_pooled_head(folder):
         command, example = TASKS[kind][:2]
@@ -300,8 +363,9 @@ def refuse_without_head(folder: Path, kind: str) -> None:
             f"bertcli classify is for this model; bertcli {command} takes another --model, for "
             f"example {example}",
         )
-    report = examine(folder, ARCHITECTURES[kind])
-    if _lacks_head(report):
+    report = plan(folder, kind).report
+    head = [name for name in report.missing if not name.startswith("bert.") or "pooler" in name]
+    if head and len(head) == len(report.missing) and not report.mismatched:
         where = report.files[0] if len(report.files) == 1 else folder
         raise ModelError(
             f"{where}: {'; '.join(report.faults())}",
@@ -311,13 +375,8 @@ def refuse_without_head(folder: Path, kind: str) -> None:
 
 
 def is_pooled_head(folder: Path) -> bool:
-    """Tell whether a sentence model ends in a layer with a score for each label."""
+    """Return whether a sentence model ends in a layer with a score for each label."""
     modules = read_modules(folder)
     if not modules or modules[-1].kind != "Dense":
         return False
     return bool(read_config(bert_folder(folder)).id2label)
-
-
-def _lacks_head(report: LoadReport) -> bool:
-    head = [name for name in report.missing if not name.startswith("bert.") or "pooler" in name]
-    return bool(head) and len(head) == len(report.missing) and not report.mismatched

@@ -21,23 +21,37 @@ class Result(NamedTuple):
 
 def row(result: Result) -> dict[str, Any]:
     """Return the JSON object of a result: id, the task's fields, dropped tokens, other fields."""
-    key = result.record.id
-    found = ({} if key is None else {"id": key}) | dict(result.fields)
+    fields = {"id": _id(result), **_rounded(result.fields)}
     if result.cut:
-        found["truncated"] = result.cut
-    return found | carried(found, result.record)
+        fields["truncated"] = result.cut
+    return fields | carried(fields, result.record)
+
+
+def _id(result: Result) -> Any:
+    """Return the id of a record; one without has its number."""
+    return result.sample if result.record.id is None else result.record.id
+
+
+def _rounded(value: Any) -> Any:
+    """Return the value with the digits that a float32 has."""
+    match value:
+        case float():
+            return float(f"{value:.9g}")
+        case list():
+            return [_rounded(item) for item in value]
+        case Mapping():
+            return {name: _rounded(item) for name, item in value.items()}
+    return value
 
 
 def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table: one for each item of the list, or one; the same columns for all.
 
-    A mapping becomes a column for each of its names. A record without an id has its number.
+    A mapping becomes a column for each of its names.
     """
-    record = result.record
-    first = {"id": result.sample if record.id is None else record.id}
-    single: dict[str, Any] = {}
+    single: dict[str, Any] = {"id": _id(result)}
     items: list[Mapping[str, Any]] = [{}]
-    for name, value in result.fields.items():
+    for name, value in _rounded(result.fields).items():
         match value:
             case list():
                 items = value
@@ -46,8 +60,8 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
             case _:
                 single[name] = value
     for item in items:
-        found = {**first, **single, **item, "truncated": result.cut}
-        yield found | carried(found, record)
+        fields = {**single, **item, "truncated": result.cut}
+        yield fields | carried(fields, result.record)
 
 
 def lined(batches: Iterable[Sequence[Result]]) -> Iterator[list[dict[str, Any]]]:
@@ -67,14 +81,14 @@ def tabular(
     ``blank`` are the fields of a result, with one item in their list; fields ``consumed`` by the
     task are not carried.
     """
-    first, some = None, False
+    first, empty = None, True
     for batch in batches:
         rows = [line for result in batch for line in flat_rows(result)]
-        first, some = first or batch[0], some or bool(rows)
+        first, empty = first or batch[0], empty and not rows
         yield rows
-    if not some:
-        rest = reader.fields.rest if reader.fields else ()
-        extra = {name: None for name in rest if name not in consumed}
+    if empty:
+        others = reader.fields.carried if reader.fields else ()
+        extra = {name: None for name in others if name not in consumed}
         record = first.record if first else Record("", extra=extra)
         yield [TableHeader(line) for line in flat_rows(Result(record, 0, blank))]
 

@@ -1,6 +1,12 @@
 """Which tokens of a text are a name, a place, a drug ...: entities with their spans.
 
-Results are those of transformers' token-classification pipeline.
+Results are those of transformers' token-classification pipeline, which makes entities of labels so:
+
+none      every token with a label of its own
+simple    neighbours with the same label are one entity; B- begins another
+first, average, max
+          first each word gets one label: that of its first token, of the mean of its tokens'
+          scores, or of its most certain token
 """
 
 from __future__ import annotations
@@ -9,16 +15,187 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
+from typing import Any
 
+import numpy as np
+
+from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import UsageError
 from bertcli.records.reader import Reader
-from bertcli.tasks.entities import Grouping, without_overlap
 from bertcli.tasks.head import Head, Stream, streamed, token_logits
 from bertcli.tasks.results import Result
-from bertcli.tasks.scores import softmax
 from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
+AGGREGATIONS = ("simple", "none", "first", "average", "max")
+SHARED = 4  # a window of split words shares one of so many tokens with the next one
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token, or a word of several, with its scores of all labels [labels] and its span."""
+
+    word: str
+    scores: np.ndarray
+    start: int
+    end: int
+    index: int = 0
+    continues: bool = False  # the word of the token before
+
+    @property
+    def best(self) -> int:
+        """The number of the likeliest label."""
+        return int(self.scores.argmax())
+
+    @property
+    def score(self) -> float:
+        """The score of the likeliest label."""
+        return float(self.scores.max())
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How labelled tokens become entities. Labels in ``ignored`` are left out."""
+
+    tokenizer: Tokenizer
+    labels: Sequence[str]
+    aggregation: str = "simple"
+    ignored: tuple[str, ...] = ("O",)
+
+    def entities(self, item: Encoded, scores: np.ndarray) -> list[dict[str, Any]]:
+        """Return the entities of one window from its scores [L, labels], in their order."""
+        pieces = list(pieces_of(item, scores, self.tokenizer))
+        match self.aggregation:
+            case "none":
+                tokens = [self._token(piece) for piece in pieces]
+                return [token for token in tokens if token["entity"] not in self.ignored]
+            case "simple":
+                groups = self._groups(pieces)
+            case _:
+                groups = self._groups([self._word(word) for word in words_of(pieces)])
+        entities = [self._entity(group) for group in groups]
+        return [entity for entity in entities if entity["entity_group"] not in self.ignored]
+
+    @property
+    def blank(self) -> dict[str, Any]:
+        """An entity of nothing."""
+        piece = Piece("", np.zeros(len(self.labels)), 0, 0)
+        return self._token(piece) if self.aggregation == "none" else self._entity([piece])
+
+    def _token(self, piece: Piece) -> dict[str, Any]:
+        return {
+            "entity": self.labels[piece.best],
+            "score": piece.score,
+            "index": piece.index,
+            "word": piece.word,
+            "start": piece.start,
+            "end": piece.end,
+        }
+
+    def _word(self, pieces: Sequence[Piece]) -> Piece:
+        """Make the tokens of a word one piece with one label."""
+        match self.aggregation:
+            case "first":
+                scores = pieces[0].scores
+            case "average":
+                scores = np.mean([piece.scores for piece in pieces], axis=0)
+            case _:
+                scores = max(pieces, key=lambda piece: piece.score).scores
+        text = self._text([piece.word for piece in pieces])
+        return replace(pieces[0], word=text, scores=scores, end=pieces[-1].end)
+
+    def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+        """Gather neighbours with the same label; one that is marked B- begins another group."""
+        group: list[Piece] = []
+        for piece in pieces:
+            begins, kind = self._tag(piece)
+            if group and (begins or kind != self._tag(group[-1])[1]):
+                yield group
+                group = []
+            group.append(piece)
+        if group:
+            yield group
+
+    def _tag(self, piece: Piece) -> tuple[bool, str]:
+        label = self.labels[piece.best]
+        return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
+
+    def _entity(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        return {
+            "entity_group": self.labels[pieces[0].best].split("-", 1)[-1],
+            "score": float(np.mean([piece.score for piece in pieces])),
+            "word": self._text([piece.word for piece in pieces]),
+            "start": pieces[0].start,
+            "end": pieces[-1].end,
+        }
+
+    def _text(self, words: list[str]) -> str:
+        decoder = self.tokenizer.core.decoder
+        return decoder.decode(words) if decoder else " ".join(words)
+
+
+def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield the tokens of a text without the special ones; spans count from its start.
+
+    The spans of a text that is split into words count in the words joined by blanks. The tokens of
+    its pair are left out: their spans would count in another text.
+    """
+    text, starts = joined(item.record.text)
+    unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
+    marked = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
+    columns = ("tokens", "input_ids", "offset_mapping", "word_ids", "sequence_ids")
+    for at, (token, index, (start, end), word, sequence) in enumerate(
+        zip(*(item.columns[name] for name in columns), strict=True)
+    ):
+        if sequence != 0:
+            continue
+        if starts is not None and word is not None:
+            start, end = start + starts[word], end + starts[word]
+        if index == unknown:
+            yield Piece(text[start:end], scores[at], start, end, at)
+            continue
+        token = tokenizer.core.id_to_token(index) or token  # a mask's has the blank before it
+        if marked:  # "##ing" is longer than what it stands for
+            continues = len(token) != end - start
+        else:
+            continues = start > 0 and " " not in text[start - 1 : start + 1]
+        yield Piece(token, scores[at], start, end, at, continues)
+
+
+def joined(text: str | list[str]) -> tuple[str, list[int] | None]:
+    """Return a text, and where its words begin when it comes in words."""
+    if isinstance(text, str):
+        return text, None
+    starts, at = [], 0
+    for word in text:
+        starts.append(at)
+        at += len(word) + 1
+    return " ".join(text), starts
+
+
+def words_of(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Gather the tokens of each word."""
+    word: list[Piece] = []
+    for piece in pieces:
+        if word and not piece.continues:
+            yield word
+            word = []
+        word.append(piece)
+    if word:
+        yield word
+
+
+def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Keep of the entities that windows share the longest one, of equal ones the most certain."""
+    chosen: list[dict[str, Any]] = []
+    for entity in sorted(entities, key=lambda entity: entity["start"]):
+        if chosen and chosen[-1]["start"] <= entity["start"] < chosen[-1]["end"]:
+            pair = chosen[-1], entity
+            chosen[-1] = max(pair, key=lambda e: (e["end"] - e["start"], e["score"]))
+        else:
+            chosen.append(entity)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -30,6 +207,9 @@ class TagTask:
     ignored: tuple[str, ...] = ("O",)
 
     def __post_init__(self) -> None:
+        if self.aggregation not in AGGREGATIONS:
+            known = ", ".join(AGGREGATIONS)
+            raise UsageError(f"unknown --aggregation {self.aggregation!r}", f"one of {known}")
         if self.head.settings.stride is not None and self.aggregation == "none":
             raise UsageError(
                 "--stride cannot be combined with --aggregation none",
@@ -57,12 +237,12 @@ class TagTask:
     def word_labels(self, batch: list[Encoded]) -> list[list[str]]:
         """Return the label of each word: that of its first token, "O" where it has none."""
         labels = self.head.labels
-        found = {one.sample: ["O"] * len(one.record.text) for one in batch}
+        tags = {item.sample: ["O"] * len(item.record.text) for item in batch}
         logits = self.head.outputs(batch, token_logits)
         for item, scores, words in zip(batch, logits, own_words(batch), strict=True):
             for word, place in words.items():
-                found[item.sample][word] = labels[int(scores[place].argmax())]
-        return list(found.values())
+                tags[item.sample][word] = labels[int(scores[place].argmax())]
+        return list(tags.values())
 
     def _judge(self, batch: list[Encoded]) -> list[Result]:
         grouping = self._grouping
@@ -70,16 +250,13 @@ class TagTask:
         results = []
         pairs = zip(batch, logits, strict=True)
         for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
-            parts = [(item, softmax(one)) for item, one in windows]
-            found = [entity for part in parts for entity in grouping.entities(*part)]
+            parts = [(item, softmax(scores)) for item, scores in windows]
+            entities = [entity for part in parts for entity in grouping.entities(*part)]
             if len(parts) > 1:
-                found = without_overlap(found)
+                entities = without_overlap(entities)
             item = parts[0][0]
-            results.append(Result(item.record, item.sample, {"entities": found}, item.cut))
+            results.append(Result(item.record, item.sample, {"entities": entities}, item.cut))
         return results
-
-
-SHARED = 4  # a window shares one of so many tokens with the next one
 
 
 def word_windows(layout: Layout) -> Layout:
@@ -92,25 +269,22 @@ def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
 
     A word belongs to the window that has most tokens around its first token.
     """
-    for _, windows in groupby(items, key=lambda item: item.sample):
-        yield from _of_sentence(list(windows))
-
-
-def _of_sentence(windows: Sequence[Encoded]) -> list[dict[int, int]]:
-    best: dict[int, tuple[float, int, int]] = {}  # tokens around it, the window, the place
-    for number, item in enumerate(windows):
-        found: set[int] = set()
-        for place, word in enumerate(item.columns["word_ids"]):
-            if word is None or word in found:
-                continue
-            begun_before = word in best and not found  # then its first token may be elsewhere
-            found.add(word)
-            left = place if number else inf
-            right = item.length - place if number + 1 < len(windows) else inf
-            around = min(left, right)
-            if word not in best or (around > best[word][0] and not begun_before):
-                best[word] = around, number, place
-    own: list[dict[int, int]] = [{} for _ in windows]
-    for word, (_, number, place) in best.items():
-        own[number][word] = place
-    return own
+    for _, sentence in groupby(items, key=lambda item: item.sample):
+        windows = list(sentence)
+        best: dict[int, tuple[float, int, int]] = {}  # tokens around it, the window, the place
+        for number, item in enumerate(windows):
+            seen: set[int] = set()
+            for place, word in enumerate(item.columns["word_ids"]):
+                if word is None or word in seen:
+                    continue
+                begun_before = word in best and not seen  # then its first token may be elsewhere
+                seen.add(word)
+                left = place if number else inf
+                right = item.length - place if number + 1 < len(windows) else inf
+                around = min(left, right)
+                if word not in best or (around > best[word][0] and not begun_before):
+                    best[word] = around, number, place
+        own: list[dict[int, int]] = [{} for _ in windows]
+        for word, (_, number, place) in best.items():
+            own[number][word] = place
+        yield from own

@@ -3,22 +3,26 @@
 call = Call(padding=True, return_tensors="np")
 records, batched = call.records(['I love NLP!', "Hi"])
 layout = call.layout(tokenizer.limit, tokenizer.model_inputs)
-call.result(tokenizer.encode(records, layout), layout.columns, batched=batched)
+call.result(tokenizer.encode_records(records, layout), layout.columns, batched=batched)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
+from bertcli.files.versions import require_torch
 from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Encoded, Layout, strategies
+from bertcli.tokenizing.conversion import as_lists
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
+DETAILS = ("tokens", "word_ids")  # that a result has methods for
 CUTS = ("longest_first", "only_first", "only_second")
 ALLOWED = {
     "padding": (None, "true", "false", "longest", "max_length", "do_not_pad"),
@@ -94,6 +98,7 @@ class Call:
             pad_to_multiple_of=self.pad_to_multiple_of,
             stride=self.stride,
             overflowing=self.return_overflowing_tokens,
+            late_types=True,
         )
 
     def records(self, text: Texts, pair: Texts | None) -> tuple[list[Record], bool]:
@@ -122,12 +127,24 @@ class Call:
             for line, (first, second) in enumerate(found, 1)
         ], batched
 
+    def items(self, rows: Iterable[Mapping[str, Any]], usual: Collection[str]) -> list[Encoded]:
+        """Return encoded inputs, of lists, arrays or tensors, as items to pad."""
+        items = [Encoded(Record(""), {k: as_lists(v) for k, v in row.items()}) for row in rows]
+        for item in items if "attention_mask" in self._columns(usual) else ():
+            item.columns.setdefault("attention_mask", [1] * item.length)
+        return items
+
     def result(
-        self, items: Sequence[Encoded], columns: Sequence[str], *, batched: bool
-    ) -> dict[str, Any]:
+        self,
+        items: Sequence[Encoded],
+        columns: Iterable[str],
+        details: Callable[[], list[Encoded]] | None = None,
+        *,
+        batched: bool,
+    ) -> BatchEncoding:
         """Return the columns: of a batch, or those of a single text without its dimension."""
         found: dict[str, Any] = {
-            name: [list(item.columns[name]) for item in items] for name in columns
+            name: [_copied(item.columns[name]) for item in items] for name in columns
         }
         if not (batched or self.return_overflowing_tokens or self.return_tensors):
             found = {name: rows[0] for name, rows in found.items()}
@@ -136,7 +153,7 @@ class Call:
         if self.return_overflowing_tokens:
             found["overflow_to_sample_mapping"] = [item.sample for item in items]
         if self.return_tensors is None:
-            return found
+            return BatchEncoding(found, details)
         for row, item in enumerate(items, 1):
             if item.length != items[0].length:
                 raise InputError(
@@ -144,7 +161,49 @@ class Call:
                     f"{items[0].length:,}: an array needs rows of one length",
                     "give padding=True, with truncation=True when some are too long",
                 )
-        return {name: _array(rows, _value(self.return_tensors)) for name, rows in found.items()}
+        kind = _value(self.return_tensors)
+        arrays = {name: _array(rows, kind) for name, rows in found.items()}
+        return BatchEncoding(arrays, details)
+
+
+class BatchEncoding(dict[str, Any]):
+    """The columns of texts, by name or as attributes, with the methods of transformers'."""
+
+    def __init__(
+        self, columns: Mapping[str, Any], details: Callable[[], list[Encoded]] | None = None
+    ) -> None:
+        super().__init__(columns)
+        self._details = details
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"no {name} here; available: {', '.join(self)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchEncoding, (dict(self),)
+
+    def tokens(self, batch_index: int = 0) -> list[str]:
+        """Return the tokens of a text."""
+        return self._detail("tokens", batch_index)
+
+    def word_ids(self, batch_index: int = 0) -> list[int | None]:
+        """Return the number of each token's word in its text; None for special tokens."""
+        return self._detail("word_ids", batch_index)
+
+    def to(self, device: Any) -> BatchEncoding:
+        """Move the tensors to a device."""
+        self.update({name: x.to(device) for name, x in self.items() if hasattr(x, "to")})
+        return self
+
+    @cached_property
+    def _encoded(self) -> list[Encoded]:
+        if self._details is None:
+            raise UsageError("only what calling a tokenizer returns has tokens", "call it again")
+        return self._details()
+
+    def _detail(self, name: str, row: int) -> list[Any]:
+        return list(self._encoded[row].columns[name])
 
 
 def _value(given: Any) -> Any:
@@ -161,16 +220,23 @@ def _pair(row: Any, *, words: bool) -> tuple[Any, Any]:
     return (row[0], row[1]) if is_pair else (row, None)
 
 
+def _copied(column: Any) -> Any:
+    return list(column) if isinstance(column, Sequence) else column
+
+
 def _list(text: Any) -> Any:
     return list(text) if isinstance(text, tuple) else text
 
 
 def _array(rows: list[Any], kind: str) -> Any:
-    """Return an integer array; one of no rows has none either."""
+    """Return an array or a tensor, of integers if it is empty."""
     if kind == "pt":
+        require_torch("return_tensors='pt'")
         import torch
 
-        return torch.tensor(rows, dtype=torch.int64)
+        tensor = torch.tensor(rows)
+        return tensor if tensor.numel() else tensor.long()
     import numpy as np
 
-    return np.asarray(rows, dtype=np.int64)
+    array = np.asarray(rows)
+    return array if array.size else array.astype(np.int64)

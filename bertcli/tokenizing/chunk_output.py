@@ -14,8 +14,8 @@ from typing import Any
 from bertcli.errors import OutputError
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import Record, TextBlock, carried
+from bertcli.records.source import Source
 from bertcli.tokenizing.chunks import Chunk, Chunker
 from bertcli.tokenizing.columns import PLACE
 from bertcli.tokenizing.run import TokenCounts
@@ -23,9 +23,9 @@ from bertcli.tokenizing.run import TokenCounts
 WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may have
 
 
-def chunk_row(chunk: Chunk) -> dict[str, Any]:
+def chunk_row(chunk: Chunk, source: Source) -> dict[str, Any]:
     """Return what is written of a piece. A record without an id has its number."""
-    record = chunk.record
+    record = _with_line(chunk, source)
     row = {
         "id": chunk.sample if record.id is None else record.id,
         "chunk": chunk.number,
@@ -35,6 +35,15 @@ def chunk_row(chunk: Chunk) -> dict[str, Any]:
         "n_tokens": chunk.n_tokens,
     }
     return row | carried(row, record)
+
+
+def _with_line(chunk: Chunk, source: Source) -> Record:
+    """Return the record of a piece; in a file that is one text, with the line of the piece."""
+    record = chunk.record
+    if not source.placed or source.format_of(record.file) != "whole":
+        return record
+    line = record.line + str(record.text).count("\n", 0, chunk.start)
+    return record._replace(line=line, extra={**(record.extra or {}), "line": line})
 
 
 def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
@@ -80,7 +89,7 @@ class ChunkRun:
 
     def header(self) -> TableHeader:
         """Return the row that begins a table without any."""
-        rest = dict.fromkeys(self.reader.fields.rest) if self.reader.fields else {}
+        rest = dict.fromkeys(self.reader.fields.carried) if self.reader.fields else {}
         return TableHeader(dict.fromkeys(WRITTEN) | rest)
 
     def write(
@@ -91,7 +100,10 @@ class ChunkRun:
         The writer of plain text takes bytes: its form is "finished".
         """
         for chunks in self:
-            put([plain(chunks, null=null)] if form == "txt" else list(map(chunk_row, chunks)))
+            if form == "txt":
+                put([plain(chunks, null=null)])
+            else:
+                put([chunk_row(chunk, self.reader.source) for chunk in chunks])
             yield self.chunks
         if not self.chunks and form not in ("txt", "jsonl"):
             put([self.header()])
@@ -107,16 +119,23 @@ class ChunkReader(Reader):
         super().__init__(reader.source, reader.warn, reader.note)
         self.chunker = chunker
 
+    def again(self) -> Reader:
+        """Return a reader of the same pieces, from the first."""
+        return ChunkReader(super().again(), self.chunker)
+
     def blocks(self) -> Iterator[Sequence[Record]]:
         """Yield pieces as they become available, in lists of no fixed length."""
         for records in super().blocks():
             first = self.records - len(records)
             for chunks in self.chunker.chunks(records, self.skip, first):
-                yield TextBlock.of([_record_of(chunk) for chunk in chunks])
+                yield TextBlock.of([_record_of(chunk, self.source) for chunk in chunks])
 
 
-def _record_of(chunk: Chunk) -> Record:
-    record = chunk.record
+def _record_of(chunk: Chunk, source: Source) -> Record:
+    record = _with_line(chunk, source)
     place = dict(zip(PLACE, (chunk.number, chunk.start, chunk.end), strict=True))
     key = chunk.sample if record.id is None else record.id
-    return record._replace(text=chunk.text, id=key, extra=place | (record.extra or {}))
+    extra = place | (record.extra or {})
+    if source.kept_text:
+        extra[source.kept_text] = chunk.text
+    return record._replace(text=chunk.text, id=key, extra=extra)

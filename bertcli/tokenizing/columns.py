@@ -50,6 +50,7 @@ class Layout:
     stride: int = 0
     overflowing: bool = False
     offset_unit: str = "char"
+    late_types: bool = False  # later windows of a pair have type 1, as a template leaves them
 
     def __post_init__(self) -> None:
         step, length = self.pad_to_multiple_of, self.max_length
@@ -113,7 +114,7 @@ def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Enc
         fill = [values.get(name, 0)] * size
         return [*fill, *column] if side == "left" else [*column, *fill]
 
-    columns = {name: pad(name, column) for name, column in item.columns.items()}
+    columns = {n: pad(n, c) if n in COLUMNS else c for n, c in item.columns.items()}
     return item._replace(columns=columns)
 
 

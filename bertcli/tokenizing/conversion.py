@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.errors import InputError, ModelError
 from bertcli.tokenizing.frame import Frame, frame_of
 from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
+from bertcli.tokenizing.tokenizer_classes import ROLES
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -28,13 +29,42 @@ def _cleaned(text: str) -> str:
     return text
 
 
-def _plain(ids: Any) -> Any:
+def as_lists(ids: Any) -> Any:
     """Return what may be an array or a tensor as numbers and lists."""
     return ids.tolist() if hasattr(ids, "tolist") else ids
 
 
 class TokenConverter(LoadedTokenizer):
     """A tokenizer's vocabulary and template."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return cls_token, cls_token_id, sep_token and so on; None for an id that is not there."""
+        role = name.removesuffix("_id")
+        if role not in ROLES:
+            raise AttributeError(f"a tokenizer has no attribute {name!r}")
+        token = self.roles[role]
+        return token if role == name else self.core.token_to_id(token)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The ids of the special tokens, added ones included."""
+        added = self.core.get_added_tokens_decoder().items()
+        special = (index for index, token in added if token.special)
+        return list(dict.fromkeys((*self.special_ids().values(), *special)))
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens, added ones included."""
+        return self.tokens_of(self.all_special_ids)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens without added ones, which `len` counts as well."""
+        return self.core.get_vocab_size(with_added_tokens=False)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return token -> id."""
+        return self.core.get_vocab()
 
     def decode(
         self,
@@ -46,19 +76,21 @@ class TokenConverter(LoadedTokenizer):
 
         Raises InputError for an id that is not in the vocabulary.
         """
-        ids = _plain(token_ids)
+        ids = as_lists(token_ids)
         if isinstance(ids, int):
             ids = [ids]
-        several = bool(len(ids)) and not isinstance(_plain(ids[0]), int)
+        several = bool(len(ids)) and not isinstance(as_lists(ids[0]), int)
         made = [
             self.text_of(
-                _plain(some),
+                as_lists(some),
                 skip_special=skip_special_tokens,
                 clean_up=clean_up_tokenization_spaces,
             )
             for some in (ids if several else [ids])
         ]
         return made if several else made[0]
+
+    batch_decode = decode
 
     def text_of(
         self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool | None = None
@@ -85,7 +117,7 @@ class TokenConverter(LoadedTokenizer):
 
         Raises InputError for an id that is not in the vocabulary.
         """
-        plain = _plain(ids)
+        plain = as_lists(ids)
         if isinstance(plain, int):
             return self.tokens_of([plain])[0]
         return self.tokens_of([int(index) for index in plain], skip_special=skip_special_tokens)
@@ -150,9 +182,7 @@ class TokenConverter(LoadedTokenizer):
         if already_has_special_tokens:
             if token_ids_1 is not None:
                 raise InputError("ids that have special tokens already are one list, not two")
-            added = self.core.get_added_tokens_decoder().items()
-            special = {index for index, token in added if token.special}
-            special |= {*self.special_ids().values()}
+            special = {*self.all_special_ids}
             return [int(index in special) for index in token_ids_0]
         sizes = self._sizes(token_ids_0, token_ids_1)
         return [1 - at % 2 for at, size in enumerate(sizes) for _ in range(size)]
@@ -187,7 +217,7 @@ class TokenConverter(LoadedTokenizer):
             known = 0 <= index < 2**32 and self.core.id_to_token(index) is not None
             if not known:
                 raise InputError(
-                    f"id {index} is not in the vocabulary of {self.vocabulary_size} tokens",
+                    f"id {index} is not in the vocabulary of {len(self)} tokens",
                     "if the ids are of another model, give it with --model",
                 )
 

@@ -33,7 +33,7 @@ class DecodeSettings:
         """Return the header of a table without rows."""
         known = reader.fields
         key = {"id": None} if known and known.id is not None else {}
-        rest = dict.fromkeys(known.rest) if known else {}
+        rest = dict.fromkeys(known.carried) if known else {}
         return TableHeader({**key, self.field: Made() if self.tokens else "", **rest})
 
 

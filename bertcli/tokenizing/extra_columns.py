@@ -80,7 +80,7 @@ def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> lis
     Raises InputError unless the record has this many tokens.
     """
     layout = Layout(columns=("input_ids", *NEEDED), special_tokens=False)
-    (whole,) = tokenizer.encode([item.record], layout)
+    (whole,) = tokenizer.encode_records([item.record], layout)
     keys = [*zip(*(whole.columns[name] for name in NEEDED), strict=True)]
     if len(keys) != count:
         words = counted(word_count(item.record), "word")

@@ -26,6 +26,7 @@ from bertcli.tokenizing.model_files import (
     read_settings,
     sequence_limit,
 )
+from bertcli.tokenizing.tokenizer_classes import needs_prefix_space, with_prefix_space
 from bertcli.tokenizing.truncation import TooShortError, Window, windows
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class LoadedTokenizer:
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
         self.literals = SpecialTextCounter(self.core)
         self.state = _state(self.core)  # of the core, which others are made from
+        self.reads_types = True  # whether the model that it is loaded for takes token types
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         self.core.no_truncation()
         self.core.no_padding()
@@ -93,12 +95,32 @@ class LoadedTokenizer:
 
         return WordPieceEngine(self.core)
 
+    @cached_property
+    def words_core(self) -> Core:
+        """The core for texts that are split into words: with ``add_prefix_space``, as all need it.
+
+        Without it, byte-level BPE would read words as parts of one long word.
+        """
+        if not needs_prefix_space(self.core):
+            return self.core
+        core = with_prefix_space(self.core)
+        core.encode_special_tokens = self.core.encode_special_tokens
+        return core
+
+    @cached_property
+    def words_engine(self) -> WordPieceEngine:
+        """What makes ids of many words at once."""
+        from bertcli.tokenizing.wordpiece import WordPieceEngine
+
+        return self.engine if self.words_core is self.core else WordPieceEngine(self.words_core)
+
     def notice_changes(self) -> None:
         """Forget what was remembered of a core that has changed since, as by ``add_tokens``."""
         if self.state != (now := _state(self.core)):
             self.state = now
             self.literals = SpecialTextCounter(self.core)
-            self.__dict__.pop("engine", None)
+            for name in ("engine", "words_core", "words_engine"):
+                self.__dict__.pop(name, None)
 
     @property
     def engine_used(self) -> str:
@@ -106,9 +128,8 @@ class LoadedTokenizer:
         made = self.__dict__.get("engine")
         return made.why if made else "tokenizers, as there is little text"
 
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of tokens, added ones included."""
+    def __len__(self) -> int:
+        """Return the number of tokens, added ones included."""
         return self.core.get_vocab_size()
 
     def beyond(self, rows: int) -> tuple[str, int] | None:

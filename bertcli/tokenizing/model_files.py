@@ -170,6 +170,9 @@ def _from_json(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded
     return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
 
 
+LONGEST_GROWTH = 100  # times; where memory ends, the library ends the process
+
+
 def _read_json(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
@@ -181,6 +184,8 @@ def _read_json(path: Path) -> Tokenizer:
             f"{path}: not a tokenizer: {broken}", "download it again, or remove it to use vocab.txt"
         ) from None
     for key, check_part in (
+        ("normalizer", _growth),
+        ("decoder", _growth),
         ("pre_tokenizer", _check_pre_tokenizer),
         ("post_processor", partial(_check_processor, core)),
     ):
@@ -201,6 +206,24 @@ def _check_roles(
             f"{folder}: the vocabulary has no {', '.join(missing)}",
             "name them in special_tokens_map.json or tokenizer_config.json",
         )
+
+
+def _growth(part: JsonObject) -> float:
+    """Return how many times longer replacements make a text, at most; ModelError for too many."""
+    times = 1.0
+    for key in ("normalizers", "decoders"):
+        inner = part.entries(key)
+        for at in inner:
+            times *= _growth(inner.object(at))
+    if part["type"] == "Replace":
+        pattern = part["pattern"].get("String")  # one of a regex may match nothing, everywhere
+        content = len(part["content"])
+        times = max(1.0, content / len(pattern) if pattern else 1 + content)
+    if times > LONGEST_GROWTH:
+        raise part.bad(
+            "type", f"replacements that make a text {LONGEST_GROWTH} times longer, at most"
+        )
+    return times
 
 
 def _check_pre_tokenizer(part: JsonObject) -> None:

@@ -1,6 +1,6 @@
 """Millions of texts as flat arrays: ids, and where those of each text begin.
 
-    ragged = tokenizer.ragged([Record('I love NLP!'), Record("Hi")], Layout())
+    ragged, rows = RaggedMaker(tokenizer, Layout())([Record('I love NLP!'), Record("Hi")], skip)
     ragged.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
     ragged.offsets   # int64 [B + 1]: 0 7 10
     ragged.column("token_type_ids")   # uint8 [T]
@@ -21,8 +21,7 @@ import numpy as np
 
 from bertcli.errors import InputError
 from bertcli.files.tables import NUMERIC
-from bertcli.records.records import Record, Text
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import Record, Text, TextBlock
 from bertcli.tokenizing.columns import Column, Encoded, Layout
 from bertcli.tokenizing.frame import Frame, frame_of
 
@@ -125,9 +124,10 @@ class RaggedMaker:
         self.limit = tokenizer.cut_at(layout)
         self.side = layout.truncation_side or tokenizer.truncation_side
         core, special = tokenizer.core, layout.special_tokens
-        self.single, self.pair = (
-            frame_of(core, pair=pair, special=special) for pair in (False, True)
-        )
+        frames = (frame_of(core, pair=pair, special=special) for pair in (False, True))
+        if not tokenizer.reads_types:
+            frames = (frame and frame._replace(types=[0] * len(PARTS)) for frame in frames)
+        self.single, self.pair = frames
 
     @property
     def fits(self) -> bool:
@@ -206,7 +206,7 @@ class RaggedMaker:
         if list not in map(type, texts):
             return self.engine(texts)  # type: ignore[arg-type]
         words = [text if isinstance(text, list) else [text] for text in texts]
-        ids, offsets = self.engine([word for some in words for word in some])
+        ids, offsets = self.tokenizer.words_engine([word for some in words for word in some])
         return ids, offsets[offsets_of(np.array([len(some) for some in words], np.int64))]
 
     def _kept(

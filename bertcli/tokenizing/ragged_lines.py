@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from bertcli.files.jsonl import to_lines
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import TextBlock
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.ragged import ATTENDED, SPECIAL, Ragged
 from bertcli.tokenizing.run import RaggedBatch, count_row, row

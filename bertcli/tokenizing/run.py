@@ -12,9 +12,8 @@ from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
 from bertcli.files.tables import NUMERIC, Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried
-from bertcli.records.text_block import TextBlock
-from bertcli.records.windows import ahead, windows
+from bertcli.records.records import Record, TextBlock, carried
+from bertcli.records.windows import CHARACTERS, ahead, windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import FEW, RAGGED, Tokenizer
 
@@ -121,6 +120,7 @@ class TokenizeRun:
     layout: Layout
     window: int = WINDOW
     full: bool = False  # whether every window has that many records, however slowly they come
+    characters: int = CHARACTERS  # with which a window ends early
     prepare: Prepare | None = None  # what is done to records before
     blocks: Iterable[Sequence[Record]] | None = None  # what is left of the reader's
     start: int = 0  # the number of the first record in them
@@ -137,7 +137,12 @@ class TokenizeRun:
     def counted(self) -> Iterator[Counted]:
         """Yield the windows with their counts, for whoever keeps the tally; some may be empty."""
         yield from self._counted(
-            windows(self.blocks or self.reader.blocks(), self.window, full=self.full)
+            windows(
+                self.blocks or self.reader.blocks(),
+                self.window,
+                full=self.full,
+                characters=self.characters,
+            )
         )
 
     @property
@@ -261,8 +266,8 @@ def header(run: TokenizeRun, extra: Sequence[str] = (), *, only_count: bool = Fa
     Lists are as long as padding makes those of every text.
     """
     known = run.reader.fields
-    rest = dict.fromkeys(known.rest) if known else None
-    (item,) = run.tokenizer.encode([Record("", extra=rest)], run.layout)
+    rest = dict.fromkeys(known.carried) if known else None
+    (item,) = run.tokenizer.encode_records([Record("", extra=rest)], run.layout)
     if run.layout.padding != "max_length":
         item = item._replace(columns={name: [] for name in item.columns})
     found = count_row(item) if only_count else row(item, run.layout, extra=extra, sparse=False)

@@ -8,8 +8,7 @@ from copy import copy
 from itertools import accumulate, compress, groupby
 from typing import Any
 
-from bertcli.records.records import Record
-from bertcli.records.text_block import TextBlock
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.run import Batch, RaggedBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on

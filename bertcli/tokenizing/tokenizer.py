@@ -3,7 +3,7 @@
     tokenizer = Tokenizer.load("bert-base-uncased")
     tokenizer('I love NLP!')["input_ids"]   # [101, 1045, 2293, 17953, 2361, 999, 102]
     tokenizer.decode([101, 1045, 2293, 17953, 2361, 999, 102])   # '[CLS] i love nlp! [SEP]'
-    tokenizer.encode([Record('I love NLP!')], Layout())   # as the commands do it
+    tokenizer.encode_records([Record('I love NLP!')], Layout())   # as the commands do it
 
 Splitting into pieces is done by the tokenizers library. Truncation, windows and padding are ours:
 what a tokenizer.json says about them is overridden, and what was cut is counted.
@@ -11,15 +11,16 @@ what a tokenizer.json says about them is overridden, and what was cut is counted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bertcli.errors import BertcliError, InputError
+from bertcli.errors import BertcliError, InputError, called_from_python
 from bertcli.files.tables import NUMERIC
-from bertcli.hub import find_model
-from bertcli.records.records import Record
-from bertcli.records.text_block import TextBlock
+from bertcli.hub import DEFAULT_MODEL, find_model
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import (
     COLUMNS,
     Column,
@@ -31,14 +32,14 @@ from bertcli.tokenizing.columns import (
     span,
 )
 from bertcli.tokenizing.conversion import TokenConverter
+from bertcli.tokenizing.tokenizer_classes import xlm_roberta
 from bertcli.tokenizing.truncation import Window
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from typing_extensions import Self
 
-    from bertcli.tokenizing.call import Texts
-    from bertcli.tokenizing.ragged import Ragged
+    from bertcli.tokenizing.call import BatchEncoding, Texts
 
 FEW = 256  # records that do not pay for the import of numpy
 RAGGED = {*NUMERIC}
@@ -54,9 +55,10 @@ class Tokenizer(TokenConverter):
     """The tokenizer of one model: texts to tokens and back."""
 
     @classmethod
+    @called_from_python()
     def load(
         cls,
-        name: str | Path,
+        name: str | Path = DEFAULT_MODEL,
         *,
         parse_special: bool = True,
         revision: str | None = None,
@@ -71,22 +73,57 @@ class Tokenizer(TokenConverter):
             name = find_model(name, revision=revision, offline=offline).path
         return cls.open(name, parse_special=parse_special)
 
+    from_pretrained = load
+
+    @called_from_python()
     def __call__(
         self, text: Texts, text_pair: Texts | None = None, **options: Any
-    ) -> dict[str, Any]:
+    ) -> BatchEncoding:
         """Return what transformers' tokenizer returns, as lists that ``json.dumps`` takes.
 
         ``options`` are the fields of `Call`, named as in transformers. Truncation and padding
         to the model's limit mean that of all files of the folder, 256 for all-MiniLM-L6-v2.
         """
-        from bertcli.tokenizing.call import Call
+        from bertcli.tokenizing.call import DETAILS, Call
 
         call = Call(**options)
         records, batched = call.records(text, text_pair)
-        with self.parsing(call.split_special_tokens):
-            layout = call.layout(self.limit, self.model_inputs)
-            found = self.encode(records, layout)
-        return call.result(found, layout.columns, batched=batched)
+        layout = call.layout(self.limit, self.model_inputs)
+
+        def encoded(columns: tuple[str, ...]) -> list[Encoded]:
+            with self.parsing(call.split_special_tokens):
+                return self.encode_records(records, replace(layout, columns=columns))
+
+        details = partial(encoded, ("input_ids", *DETAILS))
+        return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
+
+    def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:
+        """Return the ids of a call."""
+        ids: list[int] = self(text, text_pair, **options)["input_ids"]
+        return ids
+
+    def tokenize(self, text: Texts, pair: Texts | None = None, **options: Any) -> list[str]:
+        """Return the tokens of a text, by default without special ones."""
+        return self(text, pair, **{"add_special_tokens": False, **options}).tokens()
+
+    @called_from_python()
+    def pad(self, encoded_inputs: Any, padding: bool | str = True, **options: Any) -> BatchEncoding:
+        """Return encoded inputs, one mapping or a list of them, padded as in transformers."""
+        from bertcli.tokenizing.call import Call
+
+        call, rows, batched = Call(padding=padding, **options), encoded_inputs, True
+        if isinstance(rows, Mapping):
+            batched = not isinstance(rows["input_ids"][0], int)
+            columns = zip(*rows.values(), strict=True) if batched else [rows.values()]
+            rows = [dict(zip(rows, column, strict=True)) for column in columns]
+        items = call.items(rows, self.model_inputs)
+        padded = self.padded(items, call.layout(self.limit, self.model_inputs))
+        return call.result(padded, items[0].columns if items else (), batched=batched)
+
+    @property
+    def model_max_length(self) -> int:
+        """The number of tokens that a text is truncated to, or 10^30."""
+        return int(1e30) if self.limit is None else self.limit
 
     def save(self, folder: str | Path) -> None:
         """Write the files of this tokenizer, which transformers loads as well.
@@ -97,6 +134,8 @@ class Tokenizer(TokenConverter):
 
         write_tokenizer(self, Path(folder))
 
+    save_pretrained = save
+
     def count_literals(self, records: Sequence[Record]) -> int:
         """Return how many special tokens are written out in the texts, and parsed as such."""
         if self.core.encode_special_tokens:
@@ -104,7 +143,7 @@ class Tokenizer(TokenConverter):
         self.notice_changes()
         return self.literals.count(TextBlock.of(records).strings)
 
-    def encode(
+    def encode_records(
         self,
         records: Sequence[Record],
         layout: Layout,
@@ -123,21 +162,9 @@ class Tokenizer(TokenConverter):
             maker = RaggedMaker(self, layout)
             if maker.fits:
                 ragged, rows = maker(records, skip)
-                some = [records[at] for at in rows]
-                return ragged.encoded(some, layout.columns, (first + at for at in rows))
+                encoded = [records[row] for row in rows]
+                return ragged.encoded(encoded, layout.columns, (first + row for row in rows))
         return self.encode_each(records, layout, skip=skip, first=first)
-
-    def ragged(
-        self,
-        records: Sequence[Record],
-        layout: Layout,
-        *,
-        skip: Callable[[InputError], None] = _stop,
-    ) -> Ragged:
-        """Return the records as flat arrays, for columns in RAGGED."""
-        from bertcli.tokenizing.ragged import RaggedMaker
-
-        return RaggedMaker(self, layout)(records, skip)[0]
 
     def encode_each(
         self,
@@ -147,23 +174,23 @@ class Tokenizer(TokenConverter):
         skip: Callable[[InputError], None] = _stop,
         first: int = 0,
     ) -> list[Encoded]:
-        """Do what `encode` does record by record, for any columns."""
+        """Do what `encode_records` does record by record, for any columns."""
         self.notice_changes()
         limit = self.cut_at(layout)
-        found: list[Encoded] = []
+        items: list[Encoded] = []
         encodings = self._encodings(records, layout)
         for sample, (record, encoding) in enumerate(zip(records, encodings, strict=True), first):
             encoded = Encoded(record, self._columns(record, encoding, layout), 0, sample)
             if limit is None or (encoded.length <= limit and not layout.overflowing):
-                found.append(encoded)
+                items.append(encoded)
                 continue
             try:
-                found.extend(self._windows(encoded, encoding, layout, limit))
+                items.extend(self._windows(encoded, encoding, layout, limit))
             except InputError as error:
                 skip(error)
-        return self.pad(found, layout)
+        return self.padded(items, layout)
 
-    def pad(self, batch: list[Encoded], layout: Layout) -> list[Encoded]:
+    def padded(self, batch: list[Encoded], layout: Layout) -> list[Encoded]:
         """Return the items with their columns made equally long, where the layout asks for it."""
         match layout.padding:
             case "do_not_pad":
@@ -181,12 +208,13 @@ class Tokenizer(TokenConverter):
     def _encodings(self, records: Sequence[Record], layout: Layout) -> list[Encoding]:
         special = layout.special_tokens
         split = any(isinstance(record.text, list) for record in records)
+        core = self.words_core if split else self.core
         if len(records) == 1:  # without the start of a thread pool
             text, pair = records[0][:2]
-            return [self.core.encode(text, pair, split, special)]
+            return [core.encode(text, pair, split, special)]
         inputs = [text if pair is None else (text, pair) for text, pair, *_ in records]
         fast = FAST_COLUMNS.issuperset(layout.columns)
-        run = self.core.encode_batch_fast if fast else self.core.encode_batch
+        run = core.encode_batch_fast if fast else core.encode_batch
         return run(inputs, split, special)
 
     def _columns(self, record: Record, encoding: Encoding, layout: Layout) -> dict[str, Column]:
@@ -194,9 +222,17 @@ class Tokenizer(TokenConverter):
         for name in layout.columns:
             if name == "offset_mapping" and layout.offset_unit != "char":
                 columns[name] = offsets_in(record, encoding, layout.offset_unit)
+            elif name == "token_type_ids" and not self.reads_types:
+                columns[name] = [0] * len(encoding)
             elif name != "input_ids":
                 columns[name] = COLUMNS[name](encoding)
         return columns
+
+    @property
+    def _has_template(self) -> bool:
+        """Whether transformers puts the special tokens of this tokenizer around texts by one."""
+        template = type(self.core.post_processor).__name__ == "TemplateProcessing"
+        return template or self.kind.make is xlm_roberta
 
     def _windows(
         self, encoded: Encoded, encoding: Encoding, layout: Layout, limit: int
@@ -205,11 +241,16 @@ class Tokenizer(TokenConverter):
         sequences = encoding.sequence_ids
         first, second = (span(sequences, which) for which in (0, 1))
         lengths = first[1] - first[0], second[1] - second[0]
-        found = self.windows_of(encoded.record, lengths, layout, limit)
+        cuts = self.windows_of(encoded.record, lengths, layout, limit)
         shared: dict[tuple[object, ...], Column] = {}  # equal masks: there may be many windows
+        late = dict(encoded.columns)
+        if layout.late_types and "token_type_ids" in late and self._has_template:
+            types = late["token_type_ids"]
+            late["token_type_ids"] = [*types[: second[0]], *[1] * lengths[1], *types[second[1] :]]
 
         def part(name: str, window: Window) -> Column:
-            column = select(encoded.columns[name], window, first, second)
+            columns = encoded.columns if window[1] == cuts[0][1] else late
+            column = select(columns[name], window, first, second)
             return shared.setdefault(tuple(column), column) if name in REPEATING else column
 
         return [
@@ -217,5 +258,5 @@ class Tokenizer(TokenConverter):
                 columns={name: part(name, window) for name in encoded.columns},
                 cut=0 if layout.overflowing else sum(lengths) - sum(b - a for a, b in window),
             )
-            for window in (found if layout.overflowing else found[:1])
+            for window in (cuts if layout.overflowing else cuts[:1])
         ]

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertcli.files.typed_json import JsonObject
+from bertcli.files.jsonl import to_json
+from bertcli.files.typed_json import JsonObject, parse
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -96,6 +97,21 @@ def _step(part: Any, name: str) -> Any:
     return next((step for step in _steps(part) if type(step).__name__ == name), None)
 
 
+def needs_prefix_space(core: Tokenizer) -> bool:
+    """Return whether words that a text is split into would lose the mark of their beginning."""
+    return getattr(_step(core.pre_tokenizer, "ByteLevel"), "add_prefix_space", None) is False
+
+
+def with_prefix_space(core: Tokenizer) -> Tokenizer:
+    """Return a copy that puts a blank before each text, as ``add_prefix_space`` in transformers."""
+    raw = parse(core.to_str().encode())
+    before = raw["pre_tokenizer"]
+    for part in (before, *before.get("pretokenizers", ()), raw["post_processor"] or {}):
+        if "add_prefix_space" in part:
+            part["add_prefix_space"] = True
+    return type(core).from_str(to_json(raw))
+
+
 def goes_on(core: Tokenizer) -> Callable[[str], bool]:
     """Return what tells of a token whether it goes on with a word that another one began.
 
@@ -163,7 +179,7 @@ def _metaspace(core: Tokenizer, settings: JsonObject, *before: Any, never: str =
     core.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
 
 
-def _xlm_roberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> None:
+def xlm_roberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> None:
     """Split at white space, which does not count, and make <s> A </s></s> B </s>."""
     from tokenizers import pre_tokenizers, processors
 
@@ -218,12 +234,12 @@ _LISTED = (
         wide_mask=True,
     ),
     TokenizerClass("RobertaTokenizer", "BPE", LIKE_ROBERTA, _roberta),
-    TokenizerClass("XLMRobertaTokenizer", "Unigram", LIKE_ROBERTA, _xlm_roberta),
+    TokenizerClass("XLMRobertaTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta),
     TokenizerClass(
         "CamembertTokenizer",
         "Unigram",
         LIKE_ROBERTA,
-        _xlm_roberta,
+        xlm_roberta,
         wide_mask=True,
         unused=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     ),

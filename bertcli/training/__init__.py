@@ -4,14 +4,12 @@
 - `prepare` turns a corpus into a folder of instances: `documents` (tokenized, on disk) ->
   `instances` (sentence pairs, masks) -> arrays in `shards` (the folder, also read);
   `statistics` counts what they are like.
-- `run` trains a task: `loop` (one optimizer step over `batches`) with the losses of its
-  `objective`, `checkpoints`, `log`; `options` are its numbers, `ranks` the processes.
+- `run` trains a task: `loop` (one optimizer step over `batches`, on one process or several) with
+  the losses of its objective, `checkpoints` and the log; `options` are its numbers.
 - `pretraining` is the task of such a folder, with its `configuration`.
 - `fine_tuning` is the task of labelled texts: read and checked by `labelled_texts`, as
-  arrays in `batches`, with the losses of a `label_objective` (of words: `tag_objective`, of
-  answers: `span_objective`); `frozen` is that of a head alone over vectors that are computed once
-  and kept; `pairs` that of an embedding model. `result`
-  describes the model.
+  arrays in `batches`, with the losses of heads in `objectives`; `frozen` is that of a head alone
+  over vectors that are computed once and kept; `pairs` that of an embedding model.
 
 Begin with `prepare` and `run`.
 """

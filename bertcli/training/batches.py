@@ -55,17 +55,17 @@ class Order:
         """Return the rows of a step, counted from 0."""
         start, count = step * self.batch_size, len(self.rows)
         places = np.arange(start, start + self.batch_size)
-        parts = []
-        for epoch in range(places[0] // count, places[-1] // count + 1):
-            inside = places[places // count == epoch] % count
-            parts.append(self._epoch(epoch)[inside])
-        self.shuffled = {epoch: self.shuffled[epoch]}  # earlier ones are not needed again
-        return np.concatenate(parts)
-
-    def _epoch(self, epoch: int) -> Any:
-        if epoch not in self.shuffled:
-            self.shuffled[epoch] = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
-        return self.shuffled[epoch]
+        epochs = range(places[0] // count, places[-1] // count + 1)
+        self.shuffled = {  # earlier ones are not needed again
+            epoch: self.shuffled[epoch]
+            if epoch in self.shuffled
+            else np.random.default_rng((self.seed, epoch)).permutation(self.rows)
+            for epoch in epochs
+        }
+        inside = [
+            self.shuffled[epoch][places[places // count == epoch] % count] for epoch in epochs
+        ]
+        return np.concatenate(inside)
 
 
 def held_out(count: int, fraction: float) -> tuple[Any, Any]:
@@ -78,13 +78,13 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
     return np.arange(cut), np.arange(cut, count)
 
 
-def read(data: Instances, rows: Any) -> Columns:
+def read(data: Instances, numbers: Any) -> Columns:
     """Read rows; InputError when an id is not in the vocabulary, or in an extra embedding."""
-    found: Columns = data.rows(rows)
+    rows: Columns = data.rows(numbers)
     sizes = dict.fromkeys(("input_ids", "masked_lm_ids"), data.vocab_size)
     extra = {EXTRA + name: size for name, size in data.extra_embeddings.items()}
     for name, size in (sizes | extra).items():
-        for worst in (int(found[name].max(initial=0)), int(found[name].min(initial=0))):
+        for worst in (int(rows[name].max(initial=0)), int(rows[name].min(initial=0))):
             if not 0 <= worst < size:
                 of = "its embedding" if name in extra else "the vocabulary"
                 raise InputError(
@@ -92,50 +92,41 @@ def read(data: Instances, rows: Any) -> Columns:
                     f"{'ids' if name in extra else 'tokens'}",
                     "prepare the instances again",
                 )
-    return found
+    return rows
 
 
-def parts(found: Columns, count: int) -> list[Columns]:
+def parts(rows: Columns, count: int) -> list[Columns]:
     """Split rows into this number of parts with about the same number of tokens."""
-    longest_first = np.argsort(-found["lengths"].astype(np.int64), kind="stable")
+    longest_first = np.argsort(-rows["lengths"].astype(np.int64), kind="stable")
     dealt = (longest_first[part::count] for part in range(count))
-    return [{name: column[some] for name, column in found.items()} for some in dealt]
+    return [{name: column[numbers] for name, column in rows.items()} for numbers in dealt]
 
 
-def token_batch(found: Columns, *, padded: bool) -> TokenBatch:
+def token_batch(rows: Columns, *, padded: bool) -> TokenBatch:
     """Return the tokens of rows as one batch."""
-    ids, lengths = found["input_ids"], found["lengths"].astype(np.int64)
-    width = 0
+    longest, lengths = rows["input_ids"].shape[1], rows["lengths"].astype(np.int64)
+    width, starts = 0, np.cumsum(lengths) - lengths
+    inside: Any = np.arange(longest) < lengths[:, None]
     if padded:
-        width = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, ids.shape[1])
-        kept: Any = (slice(None), slice(width))
-        starts = np.arange(len(lengths)) * width
-    else:
-        kept = np.arange(ids.shape[1]) < lengths[:, None]
-        starts = np.cumsum(lengths) - lengths
-    return TokenBatch(
-        ids=ids[kept].ravel().astype(np.int64),
-        types=found["token_type_ids"][kept].ravel().astype(np.int64),
-        lengths=lengths,
-        starts=starts,
-        width=width,
-        extra={
-            name.removeprefix(EXTRA): column[kept].ravel().astype(np.int64)
-            for name, column in found.items()
-            if name.startswith(EXTRA)
-        },
-    )
+        width = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, longest)
+        inside, starts = (slice(None), slice(width)), np.arange(len(lengths)) * width
+
+    def flat(name: str) -> Any:
+        return rows[name][inside].ravel().astype(np.int64)
+
+    extra = {name.removeprefix(EXTRA): flat(name) for name in rows if name.startswith(EXTRA)}
+    return TokenBatch(flat("input_ids"), flat("token_type_ids"), lengths, starts, width, extra)
 
 
-def collate(found: Columns, *, padded: bool) -> MaskedBatch:
+def collate(rows: Columns, *, padded: bool) -> MaskedBatch:
     """Return rows of instances as one batch."""
-    tokens = token_batch(found, padded=padded)
-    chosen = np.arange(found["masked_lm_ids"].shape[1]) < found["masked_lm_counts"][:, None]
+    tokens = token_batch(rows, padded=padded)
+    chosen = np.arange(rows["masked_lm_ids"].shape[1]) < rows["masked_lm_counts"][:, None]
     return MaskedBatch(
         tokens,
-        masked=(tokens.starts[:, None] + found["masked_lm_positions"])[chosen],
-        words=found["masked_lm_ids"][chosen].astype(np.int64),
-        follows=found["next_sentence_labels"].astype(np.int64),
+        masked=(tokens.starts[:, None] + rows["masked_lm_positions"])[chosen],
+        words=rows["masked_lm_ids"][chosen].astype(np.int64),
+        follows=rows["next_sentence_labels"].astype(np.int64),
     )
 
 
@@ -175,17 +166,17 @@ class TokenRows:
     def places(self, rows: Any, name: str) -> Any:
         """Return the places of the tokens of rows for which a column is not 0."""
         inside = [np.arange(self.starts[row], self.starts[row + 1]) for row in rows]
-        found = np.concatenate(inside) if inside else np.zeros(0, np.int64)
-        return found[self.tokens[name][found] > 0]
+        places = np.concatenate([np.zeros(0, np.int64), *inside])
+        return places[self.tokens[name][places] > 0]
 
-    def columns(self, rows: Any) -> Columns:
+    def columns(self, numbers: Any) -> Columns:
         """Return rows by their numbers, their tokens padded with 0, [B, L]."""
-        starts = self.starts[rows]
-        lengths = self.starts[rows + 1] - starts
+        starts = self.starts[numbers]
+        lengths = self.starts[numbers + 1] - starts
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         places = (starts[:, None] + np.arange(inside.shape[1]))[inside]
-        found: Columns = {"lengths": lengths}
+        rows: Columns = {"lengths": lengths}
         for name, flat in self.tokens.items():
-            found[name] = np.zeros(inside.shape, flat.dtype)
-            found[name][inside] = flat[places]
-        return found | {name: column[rows] for name, column in self.targets.items()}
+            rows[name] = np.zeros(inside.shape, flat.dtype)
+            rows[name][inside] = flat[places]
+        return rows | {name: column[numbers] for name, column in self.targets.items()}

@@ -2,14 +2,18 @@
 
     CKPT/checkpoint-500/model.safetensors, config.json, tokenizer files: a model like any other
     CKPT/checkpoint-500/optimizer.safetensors   the moments of AdamW
-    CKPT/checkpoint-500/training_state.json     everything else
+    CKPT/checkpoint-500/training_state.json     everything else, and the sha256 of all files
+    CKPT/best/                                  the best weights so far, with such a file
+    CKPT/.begun                                 of a run that has no checkpoint yet
 
 A checkpoint is written under a hidden name, synced and renamed; one to be removed is renamed first.
-So every folder with the name of a checkpoint is complete. Nothing in it is a pickle.
+So every folder with the name of a checkpoint is complete. Nothing in it is a pickle. What has no
+such file is not of a run, and never removed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -21,15 +25,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertcli.checkpoints.load import Model, save
+from bertcli.checkpoints.load import Model, save, save_tensors
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.sentence_config import CONFIG as PROMPTS
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, restore, scratch_folder
+from bertcli.files.digests import sha256
 from bertcli.files.typed_json import (
     BadJsonError,
     JsonObject,
@@ -40,20 +43,21 @@ from bertcli.files.typed_json import (
 )
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.models.config import BertConfig
-from bertcli.training.log import LOG, PLOT
 from bertcli.training.options import RunFolder
 
-VERSION = 1  # of training_state.json
-MOST_BYTES = 1 << 62
+VERSION = 2  # of training_state.json
+LOG, PLOT = "log.jsonl", "loss.svg"
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
 BEST = "best"  # the weights that are best so far
+CHANGED = "it is not as it was written: its sha256 is another"
 RESULT = (  # files of a result, of whatever method
     *("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT),
     *(*TOKENIZER_FILES, PROMPTS),
 )
 MODULE = re.compile(r"[1-9]\d?_[A-Z]\w*")  # folders of a result, and not a year of a user
 MAKING, GOING = ".making-", ".going-"
+BEGUN = ".begun"
 BEFORE = ".best-"  # and a step: the best weights that the last checkpoint speaks of
 
 
@@ -87,15 +91,37 @@ class Checkpoints:
     @classmethod
     def of(cls, place: RunFolder, keep: int) -> Checkpoints:
         """Return those of a run; OutputError when the folder has files not to be overwritten."""
-        found = cls(place.output, keep, place.resume)
-        found._check(overwrite=place.overwrite)
-        return found
+        folder, checkpoints = place.output, cls(place.output, keep, place.resume)
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder}: not a folder", "give a folder with --output")
+        if not is_text(str(folder)):
+            raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
+        names = [path.name for path in folder.glob("[!.]*")]
+        begun = bool(checkpoints.steps()) or (folder / BEGUN).exists()
+        if names and not (place.resume or place.overwrite):
+            go_on = "--resume continues the run, " if begun else ""
+            raise OutputError(
+                f"{folder}: folder already exists",
+                f"{go_on}--overwrite starts over, or give another folder",
+            )
+        if names and not begun and not place.overwrite:
+            raise OutputError(
+                f"{folder}: no run to resume in this folder",
+                "give the folder of the run, or an empty one",
+            )
+        for name in names:
+            if (name == BEST or NAME.fullmatch(name)) and not (folder / name / STATE).exists():
+                raise OutputError(
+                    f"{folder}: holds {name}, which is not of a run",
+                    "give another folder with --output",
+                )
+        return checkpoints
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints, in ascending order."""
         if not self.folder.is_dir():
             return []
-        named = (NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        named = (NAME.fullmatch(path.parent.name) for path in self.folder.glob(f"*/{STATE}"))
         return sorted(int(match[1]) for match in named if match)
 
     def path(self, step: int) -> Path:
@@ -106,28 +132,6 @@ class Checkpoints:
         """Return the last checkpoint, if any."""
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
-
-    def _check(self, *, overwrite: bool) -> None:
-        if self.folder.exists() and not self.folder.is_dir():
-            raise OutputError(f"{self.folder}: not a folder", "give a folder with --output")
-        if not is_text(str(self.folder)):
-            raise OutputError(f"{self.folder}: the path is not UTF-8: {UTF8_ONLY}")
-        there = [path.name for path in self.folder.glob("[!.]*")]
-        ours = self._of_a_run()
-        if there and not (self.resume or overwrite):
-            go_on = "--resume continues the run, " if ours else ""
-            raise OutputError(
-                f"{self.folder}: folder already exists",
-                f"{go_on}--overwrite starts over, or give another folder",
-            )
-        if there and not ours and not overwrite:
-            raise OutputError(
-                f"{self.folder}: no run to resume in this folder",
-                "give the folder of the run, or an empty one",
-            )
-
-    def _of_a_run(self) -> bool:
-        return (self.folder / LOG).exists() or bool(self.steps())
 
     def sweep(self, best: int | None) -> None:
         """Remove what a killed run left half written or half removed.
@@ -156,10 +160,10 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             with scratch_folder(making):
                 fill(making)
-                said = {"version": VERSION, **asdict(state)}
-                (making / STATE).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
+                put_state(making, asdict(state))
                 put_folder(making, target)
             self._drop()
+            (self.folder / BEGUN).unlink(missing_ok=True)
         return target
 
     @property
@@ -175,6 +179,7 @@ class Checkpoints:
         making, before = self.folder / f"{MAKING}{BEST}", self.folder / f"{BEFORE}{last}"
         with self.explained(f"{BEST} cannot be written"), scratch_folder(making):
             fill(making)
+            put_state(making, {})
             if last is not None and self.best.exists() and not before.exists():
                 move(self.best, before)
             put_folder(making, self.best)
@@ -182,15 +187,24 @@ class Checkpoints:
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete.
 
-        A folder that no run has written to loses what would be read as a part of the new model.
+        Of other folders, only those that modules.json names: they would be read with the new model.
         """
-        for name in (*RESULT, *(["README.md"] if self._of_a_run() else [])):
-            (self.folder / name).unlink(missing_ok=True)
-        for step in self.steps():
-            self._remove(self.path(step))
-        for path in [*self.folder.iterdir()] if self._of_a_run() else ():
-            if path.is_dir() and (path == self.best or MODULE.fullmatch(path.name)):
+        (self.folder / BEGUN).touch()
+        listed, manifest = (
+            read_bytes(self.folder / name, OutputError) or b""
+            for name in ("modules.json", "manifest.json")
+        )
+        modules = [
+            path
+            for path in self.folder.iterdir()
+            if MODULE.fullmatch(path.name) and f'"{path.name}"'.encode() in listed
+        ]
+        (self.folder / "config.json").unlink(missing_ok=True)
+        for path in (*map(self.path, self.steps()), *modules, self.best):
+            if path.is_dir():
                 self._remove(path)
+        for name in (*RESULT, *(["README.md"] if b'"bertcli"' in manifest else [])):
+            (self.folder / name).unlink(missing_ok=True)
 
     def publish(self, fill: Callable[[Path], None]) -> None:
         """Move what `fill` writes into the folder itself, config.json last."""
@@ -220,9 +234,9 @@ class Checkpoints:
         """Turn system errors into an OutputError that names the checkpoint to resume from."""
         try:
             yield
-        except (OSError, SafetensorError, OutputError) as failed:
+        except (OSError, OutputError) as failed:
             reason = getattr(failed, "strerror", None) or failed
-            cause = str(failed.__cause__ or failed)  # safetensors gives no number
+            cause = str(failed.__cause__ or failed)
             if any(os.strerror(number) in cause for number in FULL):
                 hint = "free disk space, then run the same command with --resume"
             elif isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
@@ -245,59 +259,54 @@ def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -
     save(model, config, folder)
 
 
-def put_moments(folder: Path, kept: Mapping[str, Tensor]) -> None:
+def put_moments(folder: Path, moments: Mapping[str, Tensor]) -> None:
     """Write the moments of the optimizer."""
-    target = folder / OPTIMIZER
-    save_file({name: one.contiguous() for name, one in kept.items()}, target)
-    # safetensors makes files that only their owner may read.
-    target.chmod(folder.stat().st_mode & 0o666)
+    save_tensors(folder / OPTIMIZER, moments)
 
 
-def read_moments(folder: Path) -> dict[str, Tensor]:
-    """Read what `put_moments` wrote."""
-    path = folder / OPTIMIZER
-    is_regular(path, OutputError, damaged(path, "").hint, inf)
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as broken:
-        raise damaged(path, broken) from None
+def put_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write the state of a checkpoint, with the sha256 of its files and of the state itself."""
+    digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+    record = {"version": VERSION, **state, "sha256": digests}
+    digests[STATE] = hashlib.sha256(json.dumps(record).encode()).hexdigest()
+    (folder / STATE).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
 
 def read_state(folder: Path) -> State:
-    """Read the state of a checkpoint; OutputError when it has another version."""
+    """Read the state of a checkpoint.
+
+    Raises OutputError for another version, and where a file is not as it was written.
+    """
     path = folder / STATE
     try:
-        raw = parse(read_bytes(path, OutputError) or b"")
+        record = parse(read_bytes(path, OutputError) or b"")
     except BadJsonError as bad:
         raise damaged(path, bad) from None
-    if not isinstance(raw, dict) or raw.get("version") != VERSION:
+    if not isinstance(record, dict) or record.pop("version", None) != VERSION:
         raise damaged(path, "written by another version of bertcli")
-    found = JsonObject(raw, f"{path}: cannot be read", OutputError, damaged(path, "").hint)
-    step = NAME.fullmatch(folder.name)
-    state = State(
-        step=found.whole("step") or 0,
-        updates=found.whole("updates") or 0,
-        log_bytes=found.whole("log_bytes", most=MOST_BYTES) or 0,
-        window=_numbers(found.object("window")),
-        scaler=_numbers(found.object("scaler")),
-        fingerprint=dict(found.object("fingerprint")),
-        made_with=dict(found.object("made_with")),
-        best=dict(found.object("best")),
-        waited=found.whole("waited") or 0,
-    )
-    if step and int(step[1]) != state.step:
-        raise found.bad("step", f"{step[1]}, as in the folder's name")
+    digests = dict(JsonObject(record, str(path), OutputError).object("sha256"))
+    own = digests.pop(STATE, None)
+    record["sha256"] = digests
+    whole = json.dumps({"version": VERSION, **record}).encode()
+    if own != hashlib.sha256(whole).hexdigest():
+        raise damaged(path, CHANGED)
+    for name, digest in digests.items():
+        place = folder / name
+        if not is_regular(place, OutputError, most=inf) or sha256(place) != digest:
+            raise damaged(place, CHANGED)
+    del record["sha256"]
+    state = State(**record)
+    if folder.name not in (BEST, f"checkpoint-{state.step}"):
+        raise damaged(path, f"it is of step {state.step}")
     return state
-
-
-def _numbers(found: JsonObject) -> dict[str, float]:
-    return {name: found.number(name) or 0 for name in found}
 
 
 def damaged(path: Path, why: object) -> OutputError:
     """Return the error of a checkpoint that cannot be resumed from."""
     return OutputError(
         f"{path}: cannot be read: {why}",
-        f"remove {path.parent} to resume from the checkpoint before it, or start over with "
+        "start over with --overwrite"
+        if path.parent.name == BEST
+        else f"remove {path.parent} to resume from the checkpoint before it, or start over with "
         "--overwrite",
     )

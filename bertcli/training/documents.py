@@ -40,33 +40,33 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
     """
 
     def split(_: int, record: Record) -> list[Record]:
-        return [*_split(record, fields), END]
+        lines = lines_of(record.text)
+        ids = [sentence_ids(record, lines, field) for field in fields]
+        return [
+            *(
+                record._replace(text=line, extra=dict(zip(fields, values, strict=True)))
+                for line, *values in zip(lines, *ids, strict=True)
+                if line.strip()
+            ),
+            END,
+        ]
 
     paths = {"stdin" if path == "-" else path: path for path in reader.source.paths}
     file = ""
     for block in filter(None, reader.blocks()):
-        found = [] if block[0].file == file else [END]
+        before = [] if block[0].file == file else [END]
         file = block[0].file
         if reader.format_of(paths[file]) != "txt":
             documents = reader.collect(enumerate(block), split)
-            yield [*found, *chain.from_iterable(documents)]
+            yield [*before, *chain.from_iterable(documents)]
         elif not fields:
-            yield [*found, *block]
+            yield [*before, *block]
         else:
             raise UsageError(
                 f"--extra: {file} is read as txt, which has no fields",
                 "--input-format csv, tsv or jsonl reads fields",
             )
     yield [END]
-
-
-def _split(record: Record, fields: Sequence[str]) -> Iterator[Record]:
-    lines = lines_of(record.text)
-    ids = [sentence_ids(record, lines, field) for field in fields]
-    for line, *given in zip(lines, *ids, strict=True):
-        if line.strip():
-            extra = dict(zip(fields, given, strict=True))
-            yield record._replace(text=line, extra=extra)
 
 
 def lines_of(text: Text) -> Sequence[str]:
@@ -85,17 +85,17 @@ def tokenized(
     columns = ExtraColumns(extra, dict.fromkeys(extra, MOST))
     layout = Layout(columns=("input_ids", *columns.needed), special_tokens=False)
 
-    def ids(item: Encoded) -> Sequence[int] | None:
+    def ids_of(item: Encoded) -> Sequence[int] | None:
         if not str(item.record.text).strip():
             return None
         if not extra:
             return [*item.columns["input_ids"]]
         (item,) = columns.added([item], tokenizer)
-        each = [item.columns["input_ids"], *(item.columns[EXTRA + name] for name in extra)]
-        return [*chain.from_iterable(zip(*each, strict=True))]
+        ids = [item.columns["input_ids"], *(item.columns[EXTRA + name] for name in extra)]
+        return [*chain.from_iterable(zip(*ids, strict=True))]
 
     def run(records: Sequence[Record]) -> list[Sequence[int] | None]:
-        return [*map(ids, tokenizer.encode(records, layout))]
+        return [*map(ids_of, tokenizer.encode_records(records, layout))]
 
     return ahead(windows(sentences(reader, fields), WINDOW), run)
 
@@ -135,8 +135,8 @@ class Documents:
         if not count:
             return
         self.tokens += len(self.ids) // self.width
-        for at, largest in enumerate(self.largest):
-            self.largest[at] = max(largest, *self.ids[at + 1 :: self.width])
+        for number, largest in enumerate(self.largest):
+            self.largest[number] = max(largest, *self.ids[number + 1 :: self.width])
         self.sentences += count
         self.starts.append(self.starts[-1] + 1 + count + len(self.ids))
         for part in (array("i", [count]), self.lengths, self.ids):
@@ -153,12 +153,12 @@ class Documents:
         """Return the sentences of a document."""
         start, end = self.starts[number], self.starts[number + 1]
         items = self._read(start, end - start)
-        at, found = 1 + items[0], []
-        for length in items[1:at]:
-            end = at + length * self.width
-            found.append(self._tokens(items[at:end]))
-            at = end
-        return found
+        place, document = 1 + items[0], []
+        for length in items[1:place]:
+            end = place + length * self.width
+            document.append(self._tokens(items[place:end]))
+            place = end
+        return document
 
     def _tokens(self, ids: array[int]) -> list[Token]:
         if self.width == 1:
@@ -187,9 +187,9 @@ class Documents:
 
     def _read(self, start: int, count: int) -> array[int]:
         self.file.seek(start * ITEM)
-        found, size = array("i"), count * ITEM
+        items, size = array("i"), count * ITEM
         raw = self.file.read(size)
         while len(raw) < size and (more := self.file.read(size - len(raw))):
             raw += more
-        found.frombytes(raw)
-        return found
+        items.frombytes(raw)
+        return items

@@ -1,9 +1,13 @@
-"""Fine-tuning as a task of the loop: labelled texts or words, and a head over a BERT."""
+"""Fine-tuning as a task of the loop: labelled texts or words, and a head over a BERT.
+
+Beside the model, a result has its manifest.json and a model card, README.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,7 +19,10 @@ from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config
 from bertcli.embedding.sentence_folder import IDENTITY
 from bertcli.errors import ModelError, UsageError, counted
-from bertcli.inference.runtime import refuse_pairs, refuse_unfit, token_limit
+from bertcli.evaluation.metrics import label_numbers
+from bertcli.files.typed_json import strict
+from bertcli.files.versions import __version__, versions
+from bertcli.inference.runtime import fit_tokenizer, refuse_pairs, token_limit
 from bertcli.models.bert import BertEncoder, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import (
@@ -33,13 +40,18 @@ from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.batches import TokenRows
 from bertcli.training.checkpoints import put_model
-from bertcli.training.label_objective import LabelLoss, LabelObjective, text_logits
-from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.objective import Objective, TrainedTask
+from bertcli.training.labelled_texts import UNNAMED, LabelledTexts
+from bertcli.training.loop import Objective, RunSummary, TrainedTask
+from bertcli.training.objectives import (
+    LabelLoss,
+    LabelObjective,
+    SpanObjective,
+    TagObjective,
+    span_rows,
+    tagged_rows,
+    text_logits,
+)
 from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.training.result import RunSummary, put_description
-from bertcli.training.span_objective import SpanObjective, span_rows
-from bertcli.training.tag_objective import TagObjective, tagged_rows
 
 HeadedBert: TypeAlias = (
     BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering
@@ -51,11 +63,17 @@ KINDS: Mapping[str, type[HeadedBert]] = {
     "tag": BertForTokenClassification,
     "answer": BertForQuestionAnswering,
 }
-
 PROBLEMS = {
     "classify": "single_label_classification",
     "multilabel": "multi_label_classification",
     "regress": "regression",
+}
+PIPELINES = {
+    "classify": "text-classification",
+    "multilabel": "text-classification",
+    "tag": "token-classification",
+    "answer": "question-answering",
+    "embed": "sentence-similarity",
 }
 
 
@@ -79,7 +97,73 @@ class FineTuningTask(TrainedTask):
 
     def describe(self, folder: Path, summary: RunSummary) -> None:
         """Write the manifest and the model card of a result."""
-        put_description(folder, self.texts, self.job, self.options, self.identity, summary)
+        texts, identity, options = self.texts, self.identity, asdict(self.options)
+        del options["eval_fraction"]
+        manifest = {
+            "bertcli": __version__,
+            "versions": versions("torch", "tokenizers", "numpy"),
+            **{key: value for key, value in identity.items() if key != "config"},
+            "data": [{"path": path, "sha256": digest} for path, digest in texts.sources],
+            "examples": {"train": len(texts.train), "eval": len(texts.held)},
+            "options": {**asdict(self.job), **options},
+            "steps": summary.steps,
+            "metrics": dict(summary.best),
+        }
+        text = json.dumps(strict(manifest), indent=2, ensure_ascii=False) + "\n"
+        (folder / "manifest.json").write_text(text, "utf-8")
+        fields = identity.get("config", {}).get("extra_fields", {}).values()
+        card = model_card(texts, self.job.base, identity["method"], [*fields], summary.best)
+        (folder / "README.md").write_text(card, "utf-8")
+
+
+def model_card(
+    texts: LabelledTexts, base: str, method: str, fields: list[str], best: Mapping[str, Any]
+) -> str:
+    """Return README.md: what the model does, how it was made, how good it is."""
+    task, record = texts.task, texts.records[0]
+    table = [
+        f"| {name} | {value:.4f} |"
+        for name, value in best.items()
+        if isinstance(value, float) and name != "eval_loss"
+    ]
+    tags = [f"pipeline_tag: {PIPELINES[task]}"] if task in PIPELINES else []
+    tags += [] if Path(base).is_dir() else [f"base_model: {base}"]
+    command = "classify" if task in PROBLEMS else task
+    arguments = '"some text"'
+    if record.extra:
+        arguments = "-i texts.jsonl"
+    elif task == "answer":
+        arguments = '--question "a question" --context "a text"'
+    elif record.pair is not None and task != "embed":
+        arguments += ' --pair "another"'
+    lines = [
+        "---",
+        "tags:",
+        "- bert",
+        "- bertcli",
+        *tags,
+        "---",
+        "",
+        f"# BERT for {task}",
+        "",
+        f"`{base}`, trained with `bertcli train` ({method}) on "
+        f"{len(texts.train):,} examples, evaluated on {len(texts.held):,}. `manifest.json` has "
+        "the options, the versions and the sha256 of the data.",
+        "",
+        *(
+            [f"Each text comes with ids of its words: `{'`, `'.join(fields)}`", ""]
+            if fields
+            else []
+        ),
+        *([f"Labels: {', '.join(f'`{name}`' for name in texts.names)}"] if texts.names else []),
+        *(["", "| metric | held-out examples |", "|---|---|", *table] if table else []),
+        "",
+        "```",
+        f"bertcli {command} {arguments} -m THIS_FOLDER",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +183,36 @@ class HeadTask(FineTuningTask):
         Raises ModelError for a folder that is not a whole BERT.
         """
         torch.manual_seed(options.seed)
-        start, notes = _with_head(base, KINDS[texts.task], texts.names)
-        _add_extra(start.bert, job.extra, texts, base)
-        config = _config(start, texts)
+        start, texts, notes = _with_head(base, KINDS[texts.task], texts)
+        bert, fields = start.bert, job.extra
+        if missing := [name for name in bert.config.extra_embeddings if name not in fields]:
+            raise ModelError(
+                f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs "
+                "their ids",
+                " ".join(f"--extra {name}=FIELD" for name in missing),
+            )
+        if fields:
+            sizes = {name: largest_id(texts.records, field) + 1 for name, field in fields.items()}
+            add_extra_embeddings(bert, fields, sizes)
+        config = replace(bert.config, problem_type=PROBLEMS.get(texts.task))
+        if texts.task == "regress":
+            identity = {"activation_fn": IDENTITY}
+            config = replace(config, other={**config.other, "sentence_transformers": identity})
         check_layers(job.layers, config)
         items, tally = _tokenized(job, texts, base, config)
-        notes += _window_notes(texts, items)
-        objective, rows = _objective(job, texts, items)
+        windows = np.bincount([item.sample for item in items])
+        if texts.task == "tag" and (count := int((windows > 1).sum())):
+            length = max(item.length for item in items)
+            notes.append(
+                f"{count:,} of {len(windows):,} sentences are read in windows of {length} tokens"
+            )
+        samples = np.array([item.sample for item in items])
+        rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
+        lengths = np.array([item.length for item in items])
+        held = held[np.argsort(lengths[held], kind="stable")]
         return cls(
             options=job.settled(options, len(rows), frozen=False),
-            objective=objective,
+            objective=_objective(job, texts, items, held),
             rows=rows,
             notes=notes,
             job=job,
@@ -146,74 +250,51 @@ class HeadTask(FineTuningTask):
 
 
 def _objective(
-    job: FineTuningJob, texts: LabelledTexts, items: Sequence[Encoded]
-) -> tuple[Objective, Any]:
-    """Return what is learnt from texts, and the rows to train on.
-
-    Rows that are held out come in the order of their lengths.
-    """
-    samples = np.array([item.sample for item in items])
-    train, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
-    if texts.task == "answer":
-        every = texts.examples.examples
-        rows = span_rows(items, every)
-        return SpanObjective(data=rows, held=texts.held, items=items, examples=every), train
-    lengths = np.array([item.length for item in items])
-    held = held[np.argsort(lengths[held], kind="stable")]
-    weights = texts.weights(job.class_weights)
-    if texts.task == "tag":
+    job: FineTuningJob, texts: LabelledTexts, items: list[Encoded], held: np.ndarray
+) -> Objective:
+    """Return what is learnt from texts; ``held`` are windows, in the order of their lengths."""
+    task, examples, weights = texts.task, texts.examples.examples, texts.weights(job.class_weights)
+    if task == "answer":
+        rows = span_rows(items, examples)
+        return SpanObjective(data=rows, held=texts.held, items=items, examples=examples)
+    if task == "tag":
         loss = LabelLoss("classify", weights, job.label_smoothing)
-        rows, sentences = tagged_rows(items, texts.targets), samples[held]
-        tags = TagObjective(data=rows, held=held, loss=loss, samples=sentences, names=texts.names)
-        return tags, train
-    loss = LabelLoss(texts.task, weights, job.label_smoothing)
+        rows = tagged_rows(items, texts.targets)
+        sentences = np.array([items[row].sample for row in held])
+        return TagObjective(data=rows, held=held, loss=loss, samples=sentences, names=texts.names)
+    loss = LabelLoss(task, weights, job.label_smoothing)
     rows, width = TokenRows.of(items, targets=texts.targets), len(texts.names)
-    return LabelObjective(data=rows, held=held, logits=text_logits, loss=loss, width=width), train
+    return LabelObjective(data=rows, held=held, logits=text_logits, loss=loss, width=width)
 
 
 def _with_head(
-    base: Path, kind: type[HeadedBert], names: Sequence[str]
-) -> tuple[HeadedBert, list[str]]:
-    """Load a model with a head for these labels: its own if it has them all, else a fresh one."""
-    there = read_config(base)
-    own = [there.id2label.get(index, "") for index in range(len(there.id2label))]
-    same = own == list(names) and kind.__name__ in there.architectures
+    base: Path, kind: type[HeadedBert], texts: LabelledTexts
+) -> tuple[HeadedBert, LabelledTexts, list[str]]:
+    """Load a model with a head for these labels: its own if it is for no others, else a fresh one.
+
+    With its own head, the labels have the numbers that they have there.
+    """
+    config, labels = read_config(base), {*texts.names}
+    own = [config.id2label.get(at, f"LABEL_{at}") for at in range(config.num_labels)]
+    numbers = label_numbers(own, labels)
+    headed = kind.__name__ in config.architectures
+    same = headed and (numbers.keys() == labels or (texts.task == "regress" and len(own) == 1))
+    if same and texts.task not in UNNAMED:
+        texts = texts.numbered(own, numbers)
     model: HeadedBert
-    model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=names)
+    model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=texts.names)
     fresh = list(report.fresh)
-    headed = not isinstance(model, BertForQuestionAnswering)
-    if headed and not same and "classifier.weight" not in fresh:
-        for name in ("classifier.weight", "classifier.bias"):
-            weight = torch.empty_like(model.get_parameter(name))
-            initialise_weight(name, weight, there.initializer_range)
-            setattr(model.classifier, name.split(".")[1], nn.Parameter(weight))
-            fresh.append(name)
+    other = not (same or isinstance(model, BertForQuestionAnswering))
+    if other and "classifier.weight" not in fresh:
+        for name in ("weight", "bias"):
+            weight = torch.empty_like(model.get_parameter(f"classifier.{name}"))
+            initialise_weight(f"classifier.{name}", weight, config.initializer_range)
+            setattr(model.get_submodule("classifier"), name, nn.Parameter(weight))
+            fresh.append(f"classifier.{name}")
     note = f"fresh head: {', '.join(fresh)}"
-    if kind.__name__ in there.architectures and headed and not same:
+    if headed and other:
         note += f"; the labels of {base.name} are others: {', '.join(own)[:80]}"
-    return model, [note] if fresh else []
-
-
-def _config(start: HeadedBert, texts: LabelledTexts) -> BertConfig:
-    config = replace(start.bert.config, problem_type=PROBLEMS.get(texts.task))
-    if texts.task != "regress":
-        return config
-    other = {**config.other, "sentence_transformers": {"activation_fn": IDENTITY}}
-    return replace(config, other=other)
-
-
-def _add_extra(
-    bert: BertModel, fields: Mapping[str, str], texts: LabelledTexts, base: Path
-) -> None:
-    """Add the extra embeddings that are asked for; ModelError for others that the model needs."""
-    if missing := [name for name in bert.config.extra_embeddings if name not in fields]:
-        raise ModelError(
-            f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs their ids",
-            " ".join(f"--extra {name}=FIELD" for name in missing),
-        )
-    if fields:
-        sizes = {name: largest_id(texts.records, field) + 1 for name, field in fields.items()}
-        add_extra_embeddings(bert, fields, sizes)
+    return model, texts, [note] if fresh else []
 
 
 def check_layers(layers: int | None, config: BertConfig) -> None:
@@ -231,25 +312,13 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
     if layers is None:
         return
     bert = model if isinstance(model, BertModel) else model.get_submodule("bert")
-    extra = bert.get_submodule("embeddings.extra").parameters()
     encoder = bert.get_submodule("encoder")
     assert isinstance(encoder, BertEncoder)
     above = {*encoder.order[layers:]}  # a layer that is used again there is trained
-    below = [layer for at, layer in enumerate(encoder.layer) if at not in above]
+    below = [layer for number, layer in enumerate(encoder.layer) if number not in above]
     for part in (bert.get_submodule("embeddings"), *below):
         part.requires_grad_(False)
-    for table in extra:  # nothing of them is pretrained
-        table.requires_grad_(True)
-
-
-def _window_notes(texts: LabelledTexts, items: Sequence[Encoded]) -> list[str]:
-    """Say how many sentences of tagged words are longer than a window."""
-    windows = np.bincount([item.sample for item in items])
-    count = int((windows > 1).sum())
-    if texts.task != "tag" or not count:
-        return []
-    length = max(item.length for item in items)
-    return [f"{count:,} of {len(windows):,} sentences are read in windows of {length} tokens"]
+    bert.get_submodule("embeddings.extra").requires_grad_(True)  # nothing of them is pretrained
 
 
 def _tokenized(
@@ -257,7 +326,7 @@ def _tokenized(
 ) -> tuple[list[Encoded], TokenCounts]:
     folder = bert_folder(base)
     tokenizer = Tokenizer.load(folder)
-    refuse_unfit(folder, config, tokenizer)
+    fit_tokenizer(folder, config, tokenizer)
     limit = token_limit(config, tokenizer, job.max_length)
     further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(texts.task, ())
     extra = ExtraColumns.of(config)
@@ -267,7 +336,7 @@ def _tokenized(
         layout = in_windows(layout, job.max_length or min(limit, WINDOW))
     elif texts.task == "tag":
         layout = word_windows(layout)
-    items = list(extra.added(tokenizer.encode(texts.records, layout), tokenizer))
+    items = list(extra.added(tokenizer.encode_records(texts.records, layout), tokenizer))
     refuse_pairs(items, config)
     tally = TokenCounts()
     tally.add(items, limit)

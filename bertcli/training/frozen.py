@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bertcli.checkpoints.load import load
+from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import read_config
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
@@ -35,11 +34,10 @@ from bertcli.models.bert import BertModel
 from bertcli.training.batches import Columns
 from bertcli.training.checkpoints import MAKING, put_model
 from bertcli.training.fine_tuning import PROBLEMS, FineTuningTask
-from bertcli.training.label_objective import LabelLoss, LabelObjective
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.objective import VECTORS, tensor
+from bertcli.training.loop import VECTORS, RunSummary, tensor
+from bertcli.training.objectives import LabelLoss, LabelObjective
 from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.training.result import RunSummary
 from bertcli.vectors.fingerprint import made_by
 
 HEAD = "head.safetensors"
@@ -54,11 +52,11 @@ class VectorRows:
     vectors: np.ndarray
     targets: np.ndarray
 
-    def columns(self, rows: Any) -> Columns:
+    def columns(self, numbers: Any) -> Columns:
         """Return rows by their numbers."""
-        found = self.vectors[rows]
-        lengths = np.ones(len(found), np.int64)
-        return {"vectors": found, "targets": self.targets[rows], "lengths": lengths}
+        vectors = self.vectors[numbers]
+        lengths = np.ones(len(vectors), np.int64)
+        return {"vectors": vectors, "targets": self.targets[numbers], "lengths": lengths}
 
 
 def vector_logits(model: nn.Linear, part: Columns, device: torch.device) -> Tensor:
@@ -71,18 +69,24 @@ def vector_logits(model: nn.Linear, part: Columns, device: torch.device) -> Tens
 class FrozenTask(FineTuningTask):
     """A linear layer over vectors that do not change."""
 
-    made: RecordVectors  # of all examples
+    source: RecordVectors  # of all examples
     scale: tuple[np.ndarray, np.ndarray]  # of each dimension to train on: mean, deviation
 
     @classmethod
     def of(
-        cls, job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, made: RecordVectors
+        cls,
+        job: FineTuningJob,
+        options: TrainingOptions,
+        texts: LabelledTexts,
+        source: RecordVectors,
     ) -> FrozenTask:
         """Return the task of vectors that are computed."""
-        train = made.vectors[texts.train].astype(np.float64)
+        train = source.vectors[texts.train].astype(np.float64)
         mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
         objective = LabelObjective(
-            data=VectorRows(((made.vectors - mean) / deviation).astype(np.float32), texts.targets),
+            data=VectorRows(
+                ((source.vectors - mean) / deviation).astype(np.float32), texts.targets
+            ),
             held=texts.held,
             logits=vector_logits,
             loss=LabelLoss(texts.task, texts.weights(job.class_weights), job.label_smoothing),
@@ -94,8 +98,8 @@ class FrozenTask(FineTuningTask):
             rows=texts.train,
             job=job,
             texts=texts,
-            base=made.embedder.folder.path,
-            made=made,
+            base=source.embedder.folder.path,
+            source=source,
             scale=(mean, deviation),
         )
 
@@ -110,32 +114,36 @@ class FrozenTask(FineTuningTask):
         if job.layers is not None:
             raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
         read_config(folder.path)  # what is trained is put behind an encoder
-        options = EmbedOptions(max_length=job.max_length, **compute)
-        return RecordVectors(Embedder.open(folder, options), texts.records)
+        embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
+        whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
+        return RecordVectors(replace(embedder, options=whole), texts.records)
 
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the results, beside the numbers of the run."""
-        chosen = self.made.embedder.chosen()
+        chosen = self.source.embedder.chosen()
         vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
         return {**super().identity, "method": "frozen", "vectors": vectors}
 
     def model(self, checkpoint: Path | None) -> nn.Linear:
         """Build the head: fresh, or as it is in a checkpoint."""
-        head = nn.Linear(self.made.vectors.shape[1], len(self.texts.names))
+        head = nn.Linear(self.source.vectors.shape[1], len(self.texts.names))
         nn.init.normal_(head.weight, std=SPREAD)
         nn.init.zeros_(head.bias)
         if checkpoint is not None:
-            head.load_state_dict(load_file(checkpoint / HEAD))
+            head.load_state_dict(load_tensors(checkpoint / HEAD))
         return head
 
     def put(self, folder: Path, model: nn.Linear) -> None:
         """Write the head alone."""
-        save_file({name: one.detach() for name, one in model.state_dict().items()}, folder / HEAD)
+        save_tensors(folder / HEAD, model.state_dict())
 
     def keep(self, folder: Path) -> None:
         """Keep the vectors."""
-        write_vectors(folder, self.made)
+        vectors: Any = np.ascontiguousarray(self.source.vectors, np.float32)
+        with whole_file(folder / VECTORS, beside=folder / f"{MAKING}vectors") as file:
+            file.write(_header(self.source, vectors))
+            file.write(vectors.tobytes())
 
     def publish(self, folder: Path, model: nn.Linear, summary: RunSummary) -> None:
         """Write the whole sentence model: the BERT, its pooling, and the head."""
@@ -143,7 +151,7 @@ class FrozenTask(FineTuningTask):
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
-        embedder = self.made.embedder
+        embedder = self.source.embedder
         parts = SentenceParts(
             embedder.options.modes,
             bool(embedder.options.normalize),
@@ -159,38 +167,30 @@ class FrozenTask(FineTuningTask):
         self.describe(folder, summary)
 
 
-def _header(made: RecordVectors, vectors: np.ndarray) -> bytes:
+def _header(source: RecordVectors, vectors: np.ndarray) -> bytes:
     """Return the line that says what decides vectors, and what they are."""
-    digest = hashlib.sha256(json.dumps(made_by(made.embedder), sort_keys=True).encode())
-    for record in made.records:
+    digest = hashlib.sha256(json.dumps(made_by(source.embedder), sort_keys=True).encode())
+    for record in source.records:
         digest.update(repr((record.text, record.pair)).encode())
-    said = {
+    header = {
         "made_by": digest.hexdigest(),
         "shape": vectors.shape,
         "sha256": hashlib.sha256(vectors.tobytes()).hexdigest(),
     }
-    return json.dumps(said).encode() + b"\n"
+    return json.dumps(header).encode() + b"\n"
 
 
-def write_vectors(folder: Path, made: RecordVectors) -> None:
-    """Write vectors that are computed into the folder of a run; OSError."""
-    vectors: Any = np.ascontiguousarray(made.vectors, np.float32)
-    with whole_file(folder / VECTORS, beside=folder / f"{MAKING}vectors") as file:
-        file.write(_header(made, vectors))
-        file.write(vectors.tobytes())
-
-
-def read_vectors(folder: Path, made: RecordVectors) -> bool:
+def read_vectors(folder: Path, source: RecordVectors) -> bool:
     """Take the vectors from the folder of a run, if it has them all, made by the same model."""
     try:
         header, _, data = (folder / VECTORS).read_bytes().partition(b"\n")
     except OSError:
         return False
-    width = made.embedder.nothing.shape[1]
-    if len(data) != 4 * len(made.records) * width:
+    width = source.embedder.nothing.shape[1]
+    if len(data) != 4 * len(source.records) * width:
         return False
     vectors = np.frombuffer(data, np.float32).reshape(-1, width)
-    if header + b"\n" != _header(made, vectors):
+    if header + b"\n" != _header(source, vectors):
         return False
-    made.vectors = vectors
+    source.vectors = vectors
     return True

@@ -33,16 +33,29 @@ def below(rng: Random, count: int) -> int:
 
 def between(rng: Random, low: int, high: int) -> int:
     """Return one of low ... high, each as likely as the others."""
-    return low + int(rng.random() * (high - low + 1))
+    return low + below(rng, high - low + 1)
 
 
 def drawn(rng: Random, items: Sequence[T]) -> Iterator[T]:
     """Yield all items in random order; each costs one step, so a few of many cost little."""
     left = list(items)
     while left:
-        at = int(rng.random() * len(left))
-        left[at], left[-1] = left[-1], left[at]
+        place = below(rng, len(left))
+        left[place], left[-1] = left[-1], left[place]
         yield left.pop()
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """How instances are made; the defaults are those of the BERT paper."""
+
+    max_length: int = 128
+    short_seq_prob: float = 0.1
+    masked_lm_prob: float = 0.15
+    max_predictions: int = 20
+    dupe_factor: int = 5
+    whole_word: bool = False
+    seed: int = 0
 
 
 MASK, KEEP = 0.8, 0.9  # below the first: [MASK]; below the second: the token itself; else another
@@ -73,9 +86,7 @@ class Masker:
     whole_word: bool = False
 
     @classmethod
-    def of(
-        cls, tokenizer: Tokenizer, masked_lm_prob: float, max_predictions: int, *, whole_word: bool
-    ) -> Masker:
+    def of(cls, tokenizer: Tokenizer, options: PrepareOptions) -> Masker:
         """Return the masker of a tokenizer. Raises ModelError without [MASK] or words."""
         special, mask = tokenizer.special_ids(), tokenizer.roles["mask_token"]
         if mask not in special:
@@ -95,66 +106,54 @@ class Masker:
         if not words:
             raise ModelError("the vocabulary has only special tokens", "choose another --model")
         pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
-        if whole_word and not pieces:
+        if options.whole_word and not pieces:
             raise ModelError(
                 f"no token begins with {PREFIX}: --whole-word cannot tell what is one word",
                 "leave out --whole-word, or choose a --model with WordPiece",
             )
-        return cls(special[mask], words, pieces, masked_lm_prob, max_predictions, whole_word)
+        chosen = options.masked_lm_prob, options.max_predictions, options.whole_word
+        return cls(special[mask], words, pieces, *chosen)
 
     def mask(self, ids: Sequence[int], segments: Sequence[range], rng: Random) -> Masked:
         """Return a sequence masked; only positions in ``segments`` are ever touched."""
-        wanted = min(self.max_predictions, max(1, round(len(ids) * self.masked_lm_prob)))
-        chosen = sorted(self._chosen(ids, segments, wanted, rng))
-        found = list(ids)
-        for at in chosen:
+        count = min(self.max_predictions, max(1, round(len(ids) * self.masked_lm_prob)))
+        positions = sorted(self._chosen(ids, segments, count, rng))
+        masked = list(ids)
+        for position in positions:
             chance = rng.random()
             if chance < MASK:
-                found[at] = self.mask_id
+                masked[position] = self.mask_id
             elif chance >= KEEP:
-                found[at] = self.replacements[below(rng, len(self.replacements))]
-        return Masked(found, chosen, [ids[at] for at in chosen])
+                masked[position] = self.replacements[below(rng, len(self.replacements))]
+        return Masked(masked, positions, [ids[position] for position in positions])
 
     def _chosen(
-        self, ids: Sequence[int], segments: Sequence[range], wanted: int, rng: Random
+        self, ids: Sequence[int], segments: Sequence[range], count: int, rng: Random
     ) -> list[int]:
         """Choose random positions; a word longer than what is left to choose is skipped."""
         if not self.whole_word:
-            return [*islice(drawn(rng, [*chain.from_iterable(segments)]), wanted)]
+            return [*islice(drawn(rng, [*chain.from_iterable(segments)]), count)]
         chosen: list[int] = []
         for word in drawn(rng, [word for part in segments for word in self._words(ids, part)]):
-            if len(chosen) + len(word) <= wanted:
+            if len(chosen) + len(word) <= count:
                 chosen += word
-            if len(chosen) == wanted:
+            if len(chosen) == count:
                 break
         return chosen
 
     def _words(self, ids: Sequence[int], part: range) -> Iterator[range]:
         """Yield the positions of each word; the first token of a segment always starts one."""
         start = part.start
-        for at in part[1:]:
-            if ids[at] not in self.continuing:
-                yield range(start, at)
-                start = at
+        for position in part[1:]:
+            if ids[position] not in self.continuing:
+                yield range(start, position)
+                start = position
         yield range(start, part.stop)
 
 
 SPECIAL = 3  # [CLS] A [SEP] B [SEP]
 
 Other = Callable[[int, Random], Sequence[Token]]
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """How instances are made; the defaults are those of the BERT paper."""
-
-    max_length: int = 128
-    short_seq_prob: float = 0.1
-    masked_lm_prob: float = 0.15
-    max_predictions: int = 20
-    dupe_factor: int = 5
-    whole_word: bool = False
-    seed: int = 0
 
 
 class Pair(NamedTuple):
@@ -182,45 +181,37 @@ def pairs(
     ``other`` returns sentences of another document: at least one, up to about this many tokens.
     """
     room = options.max_length - SPECIAL
-    target, at = _target(room, options, rng), 0
-    while at < len(document):
-        end, size = at, 0
+    short = rng.random() < options.short_seq_prob  # mostly, pairs fill all of the room
+    target, start = between(rng, 2, room) if short else room, 0
+    while start < len(document):
+        end, size = start, 0
         while end < len(document) and size < target:
             size += len(document[end])
             end += 1
-        alone = end - at == 1
-        middle = end if alone else between(rng, at + 1, end - 1)
-        a = [*chain.from_iterable(document[at:middle])]
+        alone = end - start == 1
+        middle = end if alone else between(rng, start + 1, end - 1)
+        a = [*chain.from_iterable(document[start:middle])]
         is_random = alone or rng.random() < 0.5
-        if is_random:
-            b, at = (
-                other(target - len(a), rng),
-                middle,
-            )  # the sentences that B did not use come again
+        b: Sequence[Token]
+        if is_random:  # the sentences that B did not use come again
+            b, start = other(target - len(a), rng), middle
         else:
-            b, at = [*chain.from_iterable(document[middle:end])], end
+            b, start = [*chain.from_iterable(document[middle:end])], end
         yield Pair(*truncated(a, b, room, rng), is_random)
-
-
-def _target(room: int, options: PrepareOptions, rng: Random) -> int:
-    """Return the target length of the pairs of a document: mostly the maximum."""
-    return between(rng, 2, room) if rng.random() < options.short_seq_prob else room
 
 
 def truncated(
     a: Sequence[Token], b: Sequence[Token], room: int, rng: Random
 ) -> tuple[Sequence[Token], Sequence[Token]]:
     """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
-    spans = [[0, len(a)], [0, len(b)]]
-    sizes = [len(a), len(b)]
-    while sum(sizes) > room:
-        longer = int(sizes[1] >= sizes[0])
-        sizes[longer] -= 1
-        if rng.random() < 0.5:
-            spans[longer][0] += 1
+    start_a, end_a, start_b, end_b = 0, len(a), 0, len(b)
+    while (size_a := end_a - start_a) + (size_b := end_b - start_b) > room:
+        at_start = rng.random() < 0.5
+        if size_b >= size_a:
+            start_b, end_b = (start_b + 1, end_b) if at_start else (start_b, end_b - 1)
         else:
-            spans[longer][1] -= 1
-    return a[slice(*spans[0])], b[slice(*spans[1])]
+            start_a, end_a = (start_a + 1, end_a) if at_start else (start_a, end_a - 1)
+    return a[start_a:end_a], b[start_b:end_b]
 
 
 def instance(pair: Pair, cls: int, sep: int, masker: Masker, rng: Random) -> Instance:
@@ -232,7 +223,7 @@ def instance(pair: Pair, cls: int, sep: int, masker: Masker, rng: Random) -> Ins
     """
     (a, *extra_a), (b, *extra_b) = by_column(pair.a), by_column(pair.b)
     ids = [cls, *a, sep, *b, sep]
-    extra = [[0, *one, 0, *other, 0] for one, other in zip(extra_a, extra_b, strict=True)]
+    extra = [[0, *left, 0, *right, 0] for left, right in zip(extra_a, extra_b, strict=True)]
     first = len(a) + 2
     segments = range(1, first - 1), range(first, len(ids) - 1)
     return Instance(masker.mask(ids, segments, rng), first, pair.is_random, extra)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from bertcli.checkpoints.scan import bert_folder, require_weights
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.digests import sha256
+from bertcli.files.streams import unreadable
 from bertcli.records.example_forms import CONTRAST
 from bertcli.records.examples import AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
@@ -31,7 +32,7 @@ class LabelledTexts:
     targets: Any  # [n, ...]
     train: Any  # rows
     held: Any  # rows
-    sources: tuple[str, ...]  # files
+    sources: Sequence[tuple[str, str | None]]  # files, sha256 before they were read; None: a pipe
     notes: Sequence[str] = ()
 
     @classmethod
@@ -41,6 +42,7 @@ class LabelledTexts:
         Raises InputError for examples that nothing can be learnt from.
         """
         fields = tuple(dict.fromkeys(job.extra.values()))
+        sources = [(path, _digest(path)) for path in (job.file, job.eval) if path]
         examples = read_examples(opened(job.file), job.task, fields, job.fields)
         task = examples.form.task
         if fields and task in ("answer", "embed"):
@@ -50,28 +52,35 @@ class LabelledTexts:
             raise UsageError(
                 f"--class-weights and --label-smoothing have no effect on {task}", "leave them out"
             )
-        notes, every = list(label_notes(examples)), list(examples.examples)
-        targets = target_array(task, every, names)
+        notes, rows = list(label_notes(examples)), list(examples.examples)
         if job.eval is None:
-            train, held = parted(every, job.eval_fraction, seed)
+            train, held = parted(rows, job.eval_fraction, seed)
             if job.eval_fraction and not len(held):
                 notes.append("all examples have the same text: none can be held out")
         else:
             other = read_examples(opened(job.eval), task, fields, job.fields)
-            targets = np.concatenate([targets, target_array(task, other.examples, names)])
-            train, held = np.arange(len(every)), np.arange(len(every), len(targets))
-            notes += _shared(every, other)
-            every += other.examples
-        _refuse_too_few(examples, task, targets[train])
-        return cls(
-            replace(examples, examples=every),
-            names,
-            targets,
-            train,
-            held,
-            tuple(filter(None, (job.file, job.eval))),
-            notes,
-        )
+            seen = {str(example.record.text) for example in rows}
+            shared = sum(str(example.record.text) in seen for example in other.examples)
+            if shared:
+                notes.append(
+                    f"{shared:,} of {len(other):,} texts of {other.source} are in the training "
+                    "data as well"
+                )
+            rows += other.examples
+            train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
+        targets = target_array(task, rows, {name: number for number, name in enumerate(names)})
+        if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
+            those = counted(len(train), "example to train on has", "examples to train on have")
+            raise InputError(
+                f"{examples.source}: the {those} one label",
+                "give more examples, or --eval-fraction 0",
+            )
+        return cls(replace(examples, examples=rows), names, targets, train, held, sources, notes)
+
+    def numbered(self, names: Sequence[str], numbers: Mapping[str, int]) -> LabelledTexts:
+        """Return the examples with other names and numbers of the labels: those of a model."""
+        targets = target_array(self.task, self.examples.examples, numbers)
+        return replace(self, names=names, targets=targets)
 
     @property
     def task(self) -> str:
@@ -110,29 +119,18 @@ class LabelledTexts:
         digest = hashlib.sha256()
         for example in self.examples.examples:
             record = example.record
-            said = (record.text, record.pair, example.target)
-            digest.update(repr((*said, record.extra) if record.extra else said).encode())
+            values = (record.text, record.pair, example.target)
+            digest.update(repr((*values, record.extra) if record.extra else values).encode())
         digest.update(self.held.tobytes())
         return digest.hexdigest()
 
 
-def _shared(every: Sequence[Example], other: Examples) -> list[str]:
-    """Say how many texts of the evaluation file are trained on as well."""
-    known = {str(example.record.text) for example in every}
-    count = sum(str(example.record.text) in known for example in other.examples)
-    if not count:
-        return []
-    return [f"{count:,} of {len(other):,} texts of {other.source} are in the training data as well"]
-
-
-def _refuse_too_few(examples: Examples, task: str, targets: Any) -> None:
-    """Raise InputError when the rows to train on are none, or all of one class."""
-    if len(targets) < 2 or (task == "classify" and len(np.unique(targets)) < 2):
-        those = counted(len(targets), "example to train on has", "examples to train on have")
-        raise InputError(
-            f"{examples.source}: the {those} one label",
-            "give more examples, or --eval-fraction 0",
-        )
+def _digest(path: str) -> str | None:
+    """Return the sha256 of a file, before it is read: it may change meanwhile; None of a pipe."""
+    try:
+        return sha256(Path(path)) if Path(path).is_file() else None
+    except OSError as failed:
+        raise unreadable(path, failed) from None
 
 
 # Tasks whose labels are not in the data.
@@ -145,52 +143,54 @@ def label_names(examples: Examples) -> list[str]:
     Raises InputError when there is nothing to tell apart.
     """
     task = examples.form.task
-    found: set[str] = set()
     if task in UNNAMED:
         return UNNAMED[task]
-    for example in examples.examples:
-        found.update([example.target] if task == "classify" else example.target)
-    least = 1 if task == "multilabel" else 2
-    if len(found) < least:
-        only = f"the label {next(iter(found))!r}" if found else "no label"
+    names = sorted({label for example in examples.examples for label in _labels(task, example)})
+    if len(names) < (1 if task == "multilabel" else 2):
+        only = f"the label {names[0]!r}" if names else "no label"
         those = f"all {len(examples):,} examples have" if len(examples) > 1 else "1 example has"
         raise InputError(
             f"{examples.source}: {those} {only}", "training needs examples of at least two labels"
         )
-    numbers = all(name.isdecimal() for name in found)
-    return sorted(found, key=int) if numbers else sorted(found)
+    numbers = all(name.isdecimal() for name in names)
+    return sorted(names, key=int) if numbers else names  # equal numbers, 01 and 1, by their names
 
 
-def target_array(task: str, examples: Sequence[Example], names: Sequence[str]) -> Any:
+def _labels(task: str, example: Example) -> Sequence[str]:
+    return [example.target] if task == "classify" else example.target
+
+
+def target_array(task: str, examples: Sequence[Example], numbers: Mapping[str, int]) -> Any:
     """Return the targets: class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags.
 
     Tags are n arrays of numbers, one for each word.
 
-    Raises InputError for a label that is none of the names.
+    Raises InputError for a label that has no number.
     """
     if task in UNNAMED:
         if any(not isinstance(example.target, float) for example in examples):
             return np.zeros(len(examples), np.float32)  # of pairs, and of answers
         return np.array([example.target for example in examples], np.float32)
-    number = {name: index for index, name in enumerate(names)}
     for example in examples:
-        for label in [example.target] if task == "classify" else example.target:
-            if label not in number:
+        for label in _labels(task, example):
+            if label not in numbers:
                 raise InputError(
                     f"{example.record.where}: the label {label!r} does not occur in the training "
                     "data",
-                    f"labels: {', '.join(names)}",
+                    f"labels: {', '.join(numbers)}",
                 )
     if task == "classify":
-        return np.array([number[example.target] for example in examples], np.int64)
+        return np.array([numbers[example.target] for example in examples], np.int64)
     if task == "tag":
         tagged = np.empty(len(examples), object)
-        tagged[:] = [np.array([number[tag] for tag in one.target], np.int64) for one in examples]
+        tagged[:] = [
+            np.array([numbers[tag] for tag in example.target], np.int64) for example in examples
+        ]
         return tagged
-    found = np.zeros((len(examples), len(names)), np.float32)
+    several = np.zeros((len(examples), len(numbers)), np.float32)
     for row, example in enumerate(examples):
-        found[row, [number[label] for label in example.target]] = 1
-    return found
+        several[row, [numbers[label] for label in example.target]] = 1
+    return several
 
 
 def balanced(task: str, targets: Any, count: int) -> Any:
@@ -202,10 +202,10 @@ def balanced(task: str, targets: Any, count: int) -> Any:
     if task == "tag":
         return balanced("classify", np.concatenate(list(targets)), count)
     if task == "classify":
-        there = np.bincount(targets, minlength=count)
-        return (len(targets) / (count * np.maximum(there, 1))).astype(np.float32)
-    there = targets.sum(0)
-    return ((len(targets) - there) / np.maximum(there, 1)).astype(np.float32)
+        support = np.bincount(targets, minlength=count)
+        return (len(targets) / (count * np.maximum(support, 1))).astype(np.float32)
+    support = targets.sum(0)
+    return ((len(targets) - support) / np.maximum(support, 1)).astype(np.float32)
 
 
 def label_notes(examples: Examples) -> Iterator[str]:
@@ -214,17 +214,17 @@ def label_notes(examples: Examples) -> Iterator[str]:
     if form.task == "classify":
         counts = Counter(example.target for example in examples.examples).most_common()
         shown = ", ".join(f"{name} {count:,}" for name, count in counts[:10])
-        rest = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
-        yield f"{counted(len(examples), 'example')}, {counted(len(counts), 'label')}: {shown}{rest}"
+        more = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
+        yield f"{counted(len(examples), 'example')}, {counted(len(counts), 'label')}: {shown}{more}"
     else:
         yield f"{counted(len(examples), 'example')} for {form.task}"
     if form == CONTRAST:  # an anchor may have several positives
         return
-    said: dict[Any, set[str]] = {}
-    for example in examples.examples:
-        key = str(example.record.text), str(example.record.pair), str(example.record.extra)
-        said.setdefault(key, set()).add(repr(example.target))
-    conflicts = sum(len(values) > 1 for values in said.values())
+    targets: dict[Any, set[str]] = {}
+    for record, target in examples.examples:
+        key = str(record.text), str(record.pair), str(record.extra)
+        targets.setdefault(key, set()).add(repr(target))
+    conflicts = sum(len(values) > 1 for values in targets.values())
     if conflicts:
         texts = counted(conflicts, "text has", "texts have")
         yield f"{texts} different values of {examples.target!r} in different examples"
@@ -236,16 +236,13 @@ def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any
     Equal texts, of answers equal contexts, are on one side: texts are drawn, not examples.
     """
     rows_of: dict[str, list[int]] = {}
-    for row, example in enumerate(examples):
-        record, answers = example.record, isinstance(example.target, AnswerSpan)
-        text = record.pair if answers else record.text
+    for row, (record, target) in enumerate(examples):
+        text = record.pair if isinstance(target, AnswerSpan) else record.text
         rows_of.setdefault(str(text), []).append(row)
-    wanted = round(len(examples) * fraction)
-    held: list[int] = []
-    if fraction and len(rows_of) > 1:
-        groups = list(rows_of.values())
+    groups, held = list(rows_of.values()), list[int]()
+    if fraction and len(groups) > 1:
         for place in np.random.default_rng((seed, 1)).permutation(len(groups)).tolist()[1:]:
-            if len(held) >= max(wanted, 1):
+            if len(held) >= max(round(len(examples) * fraction), 1):
                 break
             held += groups[place]
     inside = np.zeros(len(examples), bool)

@@ -1,20 +1,238 @@
-"""The training loop: AdamW, and one optimizer step after another, on one process or many."""
+"""The training loop: a task with its objective, AdamW, and one optimizer step after another.
+
+The processes of a run are its `Ranks`: one alone, or those that torchrun started.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
-from bertcli.inference.devices import dtype_of
-from bertcli.models.bert import BertEncoder, recomputing
-from bertcli.training.batches import Columns, Order, parts
-from bertcli.training.objective import Objective, StepParts, autocast
-from bertcli.training.options import Schedule, TrainingOptions
-from bertcli.training.ranks import Ranks
+from bertcli.errors import BertcliError, UsageError
+from bertcli.inference.devices import devices, dtype_of
+from bertcli.models.bert import BertEncoder, BertModel, recomputing
+from bertcli.models.forward_passes import encode
+from bertcli.training.batches import Columns, Order, TokenBatch, parts
+from bertcli.training.options import TrainingOptions
+
+# --- processes ---
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The rank of this process, the number of processes, and the device."""
+
+    device: torch.device
+    index: int = 0
+    count: int = 1
+    local: int = 0  # on its machine
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes for all."""
+        return self.index == 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether another process on this machine reports errors that all of them have."""
+        return self.local > 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by the sum over all processes; BertcliError when one of them died."""
+        if self.count > 1:
+            try:
+                distributed.all_reduce(tensor)
+            except RuntimeError as lost:
+                raise BertcliError(
+                    f"process {self.index} lost its connection to the others: "
+                    f"{str(lost).splitlines()[0]}",
+                    "see the message of the process that ended first",
+                ) from None
+        return tensor
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum over all processes of a tensor on the CPU."""
+        return self.sum(tensor.to(self.device)).cpu() if self.count > 1 else tensor
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        self.sum(torch.zeros(1, device=self.device))
+
+
+@contextmanager
+def joined(name: str) -> Iterator[Ranks]:
+    """Join the processes that torchrun started; without torchrun there is one.
+
+    `name` is a device; with several processes auto and cuda are each one's own GPU.
+    """
+    count, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    own = name
+    if count > 1 and (name == "cuda" or (name == "auto" and torch.cuda.is_available())):
+        own = f"cuda:{local}"
+    elif count > 1 and name == "auto":
+        own = "cpu"
+    chosen = devices(own)
+    if len(chosen) > 1:
+        raise UsageError(
+            f"--device {name}: each process trains on one device",
+            "start one process per GPU: torchrun --nproc-per-node 2 -m bertcli ...",
+        )
+    device = chosen[0]
+    if count == 1:
+        yield Ranks(device)
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        ranks = Ranks(device, distributed.get_rank(), count, local)
+        yield ranks
+        ranks.wait()  # one that leaves earlier can take down gloo's threads in the others
+    finally:
+        distributed.destroy_process_group()
+
+
+# --- what a run asks of a task ---
+
+VECTORS = ".vectors"  # what a run that trains a head alone keeps
+
+
+class StepParts(NamedTuple):
+    """The rows of a step, and the parts of them that this process has."""
+
+    rows: Columns
+    own: list[Columns]
+
+
+@dataclass(frozen=True)
+class Objective(ABC):
+    """What a model is trained for: one loss or several, whose sum is minimised.
+
+    A loss is a sum over the rows of a part, divided by a count over the rows of the whole step, so
+    that a step is the same in any number of parts. Columns hold ``lengths``, the tokens of a row.
+    """
+
+    losses: ClassVar[Sequence[str]] = ("loss",)  # their names in the log
+
+    data: Any  # gives rows by their numbers: `columns`
+    held: Any = ()  # the numbers of rows, or of examples, that no step trains on
+
+    def read(self, numbers: Any) -> Columns:
+        """Return rows by their numbers."""
+        rows: Columns = self.data.columns(numbers)
+        return rows
+
+    @abstractmethod
+    def counts(self, rows: Columns) -> Sequence[float]:
+        """Return what each loss of a step is divided by."""
+
+    @abstractmethod
+    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
+        """Return the sum of each loss over some rows of a step."""
+
+    def joined(
+        self, model: Any, step: StepParts, seeds: Sequence[int], ranks: Ranks
+    ) -> list[Columns]:
+        """Return the parts of this process with what `sums` must know of all other rows: nothing.
+
+        ``seeds`` are those with which `sums` runs on each part. Every process calls this.
+        """
+        return step.own
+
+    @abstractmethod
+    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
+        """Return the numbers of a model on the rows held out; all processes share the work."""
+
+
+class RunSummary(NamedTuple):
+    """What became of a run."""
+
+    steps: int
+    best: Mapping[str, Any]  # the evaluation of the weights that are kept, with its step
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedTask(ABC):
+    """What a run trains: the numbers of the run, losses, and the numbers of the rows to train on.
+
+    ``notes`` are what a user should know before the first step.
+    """
+
+    keeps_best: ClassVar[bool] = True  # the weights with the least `eval_loss`, or the last ones
+
+    options: TrainingOptions
+    objective: Objective
+    rows: Any
+    notes: Sequence[str] = ()
+
+    @property
+    def patience(self) -> int:
+        """Evaluations without a better one, after which the run ends; 0: it does not."""
+        return 0
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What decides the results, beside the numbers of the run; files by their sha256."""
+
+    @abstractmethod
+    def model(self, checkpoint: Path | None) -> nn.Module:
+        """Build the model, as before the first step or as it is in a checkpoint."""
+
+    @abstractmethod
+    def put(self, folder: Path, model: Any) -> None:
+        """Write what `model` builds the same model from."""
+
+    def keep(self, folder: Path) -> None:
+        """Write what a resumed run need not compute again into the folder of the run: nothing."""
+        (folder / VECTORS).unlink(missing_ok=True)  # those of a run of another method
+
+    def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:
+        """Write the result, for bertcli and others to load: as `put` does."""
+        self.put(folder, model)
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """Return what computes in this precision; in float32 as without it."""
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Compute without dropout and gradients, in this precision; then the model is in training."""
+    model.eval()
+    with torch.no_grad(), autocast(device, dtype):
+        yield
+    model.train()
+
+
+def tensor(array: Any, device: torch.device) -> Tensor:
+    """Return an array on a device."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def states(bert: BertModel, tokens: TokenBatch, device: torch.device) -> Tensor:
+    """Return the last hidden states of a batch, [T, hidden]; padded: [B * width, hidden]."""
+    ids, types = tensor(tokens.ids, device), tensor(tokens.types, device)
+    extra = {name: tensor(column, device) for name, column in tokens.extra.items()}
+    if not tokens.width:
+        return encode(bert, ids, tokens.lengths.tolist(), types, extra)
+    keep = torch.arange(tokens.width, device=device) < tensor(tokens.lengths, device)[:, None]
+    extra = {name: column.view(keep.shape) for name, column in extra.items()}
+    hidden: Tensor = bert(ids.view(keep.shape), keep, types.view(keep.shape), extra=extra)
+    return hidden.flatten(0, 1)
+
+
+# --- weights and their optimizer ---
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, per weight, as torch names them
 ALIGNED = 16  # floats: each gradient is aligned to 64 bytes, as a tensor of its own would be
@@ -24,15 +242,11 @@ class Gradients:
     """The gradients of all weights in one tensor, for sums over processes and norms."""
 
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
-        kept = list(weights)
-        sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in kept]
-        self.flat = torch.zeros(sum(sizes), device=kept[0].device)
-        for weight, room in zip(kept, self.flat.split(sizes), strict=True):
+        weights = list(weights)
+        sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in weights]
+        self.flat = torch.zeros(sum(sizes), device=weights[0].device)
+        for weight, room in zip(weights, self.flat.split(sizes), strict=True):
             weight.grad = room[: weight.numel()].view_as(weight)
-
-    def clear(self) -> None:
-        """Set all gradients to zero."""
-        self.flat.zero_()
 
     def clip(self, most: float) -> Tensor:
         """Return the norm of all gradients, after which it is at most `most`; 0 never clips."""
@@ -44,7 +258,7 @@ class Gradients:
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the weights that are trained, by name."""
-    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
@@ -52,21 +266,20 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
 
     Source: BERT, appendix A.2, and the optimizer of google-research/bert.
     """
-    still: list[nn.Parameter] = []
-    decaying: list[nn.Parameter] = []
+    with_decay: list[nn.Parameter] = []
+    without_decay: list[nn.Parameter] = []
     for name, weight in trained(model).items():
         no_decay = name.endswith("bias") or "LayerNorm" in name
-        (still if no_decay else decaying).append(weight)
-    groups = [
-        {"params": decaying, "weight_decay": options.weight_decay},
-        {"params": still, "weight_decay": 0.0},
-    ]
+        (without_decay if no_decay else with_decay).append(weight)
     return torch.optim.AdamW(
-        groups,
+        [
+            {"params": with_decay, "weight_decay": options.weight_decay},
+            {"params": without_decay, "weight_decay": 0.0},
+        ],
         lr=options.learning_rate,
         betas=(options.adam_beta1, options.adam_beta2),
         eps=options.adam_epsilon,
-        fused=(decaying + still)[0].device.type in ("cpu", "cuda"),
+        fused=(with_decay + without_decay)[0].device.type in ("cpu", "cuda"),
     )
 
 
@@ -80,19 +293,21 @@ def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]
     }
 
 
-def remember(
-    model: nn.Module, optimizer: torch.optim.AdamW, kept: Mapping[str, Tensor], updates: int
+def restore_moments(
+    model: nn.Module, optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor], updates: int
 ) -> None:
     """Restore what `moments` returned after this number of updates."""
     for name, weight in trained(model).items():
-        if f"{MOMENTS[0]}.{name}" in kept:
-            state = {
-                moment: kept[f"{moment}.{name}"].to(weight.device, copy=True) for moment in MOMENTS
-            }
-            fused = weight.device.type == "cuda"
-            where = weight.device if fused else torch.device("cpu")
-            state["step"] = torch.tensor(float(updates), device=where)
+        if f"{MOMENTS[0]}.{name}" in stored:
+            device = weight.device
+            state = {moment: stored[f"{moment}.{name}"].to(device, copy=True) for moment in MOMENTS}
+            fused = device.type == "cuda"
+            place = device if fused else torch.device("cpu")
+            state["step"] = torch.tensor(float(updates), device=place)
             optimizer.state[weight] = state
+
+
+# --- steps ---
 
 
 class StepResult(NamedTuple):
@@ -130,7 +345,7 @@ class Training:
         self.model, self.objective = model.train(), objective
         self.options, self.ranks = options, ranks
         self.order = Order(rows, options.batch_size, options.seed)
-        self.schedule: Schedule = options.schedule(len(rows))
+        self.schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
         self.gradients = Gradients(trained(model).values())
         self.dtype = dtype_of(options.dtype)
@@ -143,42 +358,37 @@ class Training:
 
     def step(self, number: int) -> StepResult:
         """Run a step, numbered from 0; FloatingPointError when its loss is not finite."""
-        objective = self.objective
-        found = objective.read(self.order.batch(number))
-        counts = objective.counts(found)
-        rate = self.schedule.at(number)
+        objective, ranks = self.objective, self.ranks
+        rows = objective.read(self.order.batch(number))
+        counts, rate = objective.counts(rows), self.schedule.at(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.gradients.clear()
-        sums = torch.zeros(len(counts), device=self.ranks.device)
-        own = self._own(found)
+        self.gradients.flat.zero_()
+        pieces = ranks.count * self.options.gradient_accumulation_steps
+        dealt = parts(rows, pieces)[ranks.index :: ranks.count]
+        own = [part for part in dealt if len(part["lengths"])]
         seeds = [self._seed(number, part) for part in range(len(own))]
-        for part, seed in zip(self._joined(found, own, seeds), seeds, strict=True):
+        if pieces > 1:
+            with autocast(ranks.device, self.dtype):
+                own = objective.joined(self.model, StepParts(rows, own), seeds, ranks)
+        sums = torch.zeros(len(counts), device=ranks.device)
+        for part, seed in zip(own, seeds, strict=True):
             torch.manual_seed(seed)
             sums += self._backward(part, counts)
-        self.ranks.sum(sums)
-        norm = self._update()
+        ranks.sum(sums)
+        ranks.sum(self.gradients.flat)
+        self.scaler.unscale_(self.optimizer)
+        clipped = self.gradients.clip(self.options.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         means = [total / count for total, count in zip(sums, counts, strict=True)]
-        *losses, norm = torch.stack([*means, norm]).tolist()
-        self._refuse_infinite(sum(losses), norm)
+        *losses, norm = torch.stack([*means, clipped]).tolist()
+        if not isfinite(loss := sum(losses)):
+            raise FloatingPointError(f"the loss is {loss}")
+        if not isfinite(norm) and not self.scaler.is_enabled():  # which skips the step then
+            raise FloatingPointError(f"the norm of the gradients is {norm}")
         named = dict(zip(objective.losses, losses, strict=True))
-        return StepResult(number + 1, named, rate, norm, int(found["lengths"].sum()))
-
-    def _own(self, found: Columns) -> list[Columns]:
-        """Return the parts of a batch for this process, without empty parts."""
-        ranks = self.ranks
-        dealt = parts(found, ranks.count * self.options.gradient_accumulation_steps)
-        return [part for part in dealt[ranks.index :: ranks.count] if len(part["lengths"])]
-
-    def _joined(
-        self, found: Columns, own: list[Columns], seeds: Sequence[int]
-    ) -> Sequence[Columns]:
-        """Return the parts of this process with what they must know of the rest of the step."""
-        ranks = self.ranks
-        if ranks.count * self.options.gradient_accumulation_steps == 1:
-            return own
-        with autocast(ranks.device, self.dtype):
-            return self.objective.joined(self.model, StepParts(found, own), seeds, ranks)
+        return StepResult(number + 1, named, rate, norm, int(rows["lengths"].sum()))
 
     def _seed(self, number: int, part: int) -> int:
         mixed = self.options.seed
@@ -188,31 +398,15 @@ class Training:
 
     def _backward(self, part: Columns, counts: Sequence[float]) -> Tensor:
         """Add the gradients of some rows to those of the batch; return the sum of each loss."""
-        device = self.ranks.device
-        with autocast(device, self.dtype):
-            sums = self.objective.sums(self.model, part, device)
+        with autocast(self.ranks.device, self.dtype):
+            sums = self.objective.sums(self.model, part, self.ranks.device)
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         loss: Tensor = self.scaler.scale(torch.stack(means).sum())
         loss.backward()
         return torch.stack([total.detach() for total in sums])
 
-    def _update(self) -> Tensor:
-        self.ranks.sum(self.gradients.flat)
-        self.scaler.unscale_(self.optimizer)
-        norm = self.gradients.clip(self.options.max_grad_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return norm
-
-    def _refuse_infinite(self, loss: float, norm: float) -> None:
-        """Raise FloatingPointError; gradients may overflow where a scaler skips the step then."""
-        if not isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss}")
-        if not isfinite(norm) and not self.scaler.is_enabled():
-            raise FloatingPointError(f"the norm of the gradients is {norm}")
-
     @property
     def updates(self) -> int:
         """Number of optimizer updates so far."""
-        states = self.optimizer.state.values()
-        return int(next((state["step"].item() for state in states), 0))
+        optimizer_states = self.optimizer.state.values()
+        return int(next((state["step"].item() for state in optimizer_states), 0))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertcli.errors import OutputError, UsageError
+from bertcli.errors import UsageError
+from bertcli.files.same_file import refuse_inputs
 from bertcli.records.example_forms import USUAL, FieldNames
 
 
@@ -121,7 +123,7 @@ class FineTuningJob:
         size, steps = self.batch_size or usual.batch_size, options.steps
         if frozen and steps is None and self.epochs is None:
             steps = max(ceil(usual.epochs * rows / size), LEAST_STEPS)
-        found = replace(
+        settled = replace(
             options,
             steps=steps,
             epochs=usual.epochs if self.epochs is None else self.epochs,
@@ -130,8 +132,8 @@ class FineTuningJob:
             eval_fraction=self.eval_fraction,
             log_every=self.log_every or usual.log_every,
         )
-        often = max(ceil(rows / size), found.schedule(rows).steps // MOST_EVALUATIONS)
-        return replace(found, eval_every=self.eval_every or often)
+        often = max(ceil(rows / size), settled.schedule(rows).steps // MOST_EVALUATIONS)
+        return replace(settled, eval_every=self.eval_every or often)
 
 
 class Usual(NamedTuple):
@@ -171,14 +173,8 @@ class RunFolder:
     resume: bool = False
     overwrite: bool = False
 
-    def refuse_inputs(self, *folders: Path | None) -> None:
-        """Raise OutputError when a folder to read is this one or in it: a run removes models."""
-        output = self.output.resolve()
-        for folder in filter(None, folders):
-            found = folder.resolve()
-            if output in (found, *found.parents):
-                what = "is both" if found == output else f"holds {folder}, which is"
-                raise OutputError(
-                    f"{self.output}: {what} read and written by this run",
-                    "give another folder with --output",
-                )
+    def refuse_inputs(self, *named: str | Path | None) -> None:
+        """Raise OutputError when a file or folder to read is in this one, which a run clears."""
+        inputs: list[str | Path] = [path for path in named if path]
+        inputs += [file for path in inputs if os.path.isdir(path) for file in Path(path).rglob("*")]
+        refuse_inputs(inputs, [self.output, *self.output.rglob("*")])

@@ -22,11 +22,11 @@ from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.embedding.options import EmbedOptions, prepared, settled
 from bertcli.embedding.pooling import pool
-from bertcli.embedding.sentence_config import Sentence, read_sentence
+from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
 from bertcli.errors import ModelError, UsageError
-from bertcli.evaluation.scores import ScorePredictions
-from bertcli.inference.runtime import refuse_extra, refuse_unfit, token_limit
+from bertcli.evaluation.metrics import ScorePredictions
+from bertcli.inference.runtime import fit_tokenizer, refuse_extra, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.records.example_forms import CONTRAST
 from bertcli.records.records import Record
@@ -37,21 +37,13 @@ from bertcli.training.batches import Columns, TokenRows, in_batches, token_batch
 from bertcli.training.checkpoints import put_model
 from bertcli.training.fine_tuning import FineTuningTask, check_layers, freeze_below
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.objective import Objective, StepParts, states, tensor
+from bertcli.training.loop import Objective, Ranks, RunSummary, StepParts, states, tensor
 from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.training.ranks import Ranks
-from bertcli.training.result import RunSummary
 
 SCALE = 20.0  # of cosines, in both losses
 BLOCK = 1024  # texts that are compared with all others together
 NONE = -1  # the number of a negative text that is not there
 GRADIENTS, LOSS = "gradients", "loss"  # of a part whose step has others: of its vectors; its share
-
-
-def _there(rows: Columns) -> np.ndarray:
-    """Tell which texts of pairs are there, [3, B]."""
-    found: np.ndarray = rows["texts"].T != NONE
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,52 +55,54 @@ class PairObjective(Objective):
     scores: Any  # [n], or None: the pairs belong together
     modes: tuple[str, ...]  # of pooling
 
-    def read(self, rows: Any) -> Columns:
+    def read(self, numbers: Any) -> Columns:
         """Return pairs by their numbers."""
-        texts = self.texts[rows]
+        texts = self.texts[numbers]
         sizes = np.diff(self.data.starts)[texts] * (texts != NONE)
-        found = {"texts": texts, "lengths": sizes.sum(1), "places": np.arange(len(texts))}
-        return found if self.scores is None else {**found, "scores": self.scores[rows]}
+        rows = {"texts": texts, "lengths": sizes.sum(1), "places": np.arange(len(texts))}
+        return rows if self.scores is None else {**rows, "scores": self.scores[numbers]}
 
-    def counts(self, found: Columns) -> Sequence[float]:
+    def counts(self, rows: Columns) -> Sequence[float]:
         """Return the number of pairs of a step."""
-        return (len(found["texts"]),)
+        return (len(rows["texts"]),)
 
     def sums(self, model: BertModel, part: Columns, device: torch.device) -> Sequence[Tensor]:
         """Return the loss of some pairs, times their number."""
-        vectors = self.vectors(model, part["texts"].T[_there(part)], device)
+        texts = part["texts"].T
+        vectors = self.vectors(model, texts[texts != NONE], device)
         if GRADIENTS not in part:
             return (self._loss(vectors, part),)
-        known = (vectors * part[GRADIENTS]).sum()  # its gradients are those of the step's loss
-        return (known - known.detach() + part[LOSS],)
+        product = (vectors * part[GRADIENTS]).sum()  # its gradients are those of the step's loss
+        return (product - product.detach() + part[LOSS],)
 
     def joined(
         self, model: BertModel, step: StepParts, seeds: Sequence[int], ranks: Ranks
     ) -> list[Columns]:
         """Return the parts of this process with the gradients of their vectors, as GradCache."""
-        whole, device = _there(step.rows), ranks.device
-        places = np.cumsum(whole.ravel()).reshape(whole.shape) - 1  # of each text's vector
+        device, exists = ranks.device, step.rows["texts"].T != NONE
+        places = np.cumsum(exists.ravel()).reshape(exists.shape) - 1  # of each text's vector
         width = model.config.hidden_size * len(self.modes)
-        vectors = torch.zeros(int(whole.sum()), width, device=device)
-        inside = [places[:, part["places"]][_there(part)] for part in step.own]
-        for part, where, seed in zip(step.own, inside, seeds, strict=True):
+        vectors = torch.zeros(int(exists.sum()), width, device=device)
+        inside = []
+        for part, seed in zip(step.own, seeds, strict=True):
+            texts = part["texts"].T
+            inside.append(tensor(places[:, part["places"]][texts != NONE], device))
             torch.manual_seed(seed)
             with torch.no_grad():
-                found = self.vectors(model, part["texts"].T[_there(part)], device)
-            vectors[tensor(where, device)] = found
+                vectors[inside[-1]] = self.vectors(model, texts[texts != NONE], device)
         loss = self._loss(ranks.sum(vectors).requires_grad_(), step.rows)
         (gradients,) = torch.autograd.grad(loss, vectors)
         share = loss.detach() / len(step.rows["texts"])
         return [
-            {**part, GRADIENTS: gradients[tensor(where, device)], LOSS: share * len(part["texts"])}
-            for part, where in zip(step.own, inside, strict=True)
+            {**part, GRADIENTS: gradients[own], LOSS: share * len(part["texts"])}
+            for part, own in zip(step.own, inside, strict=True)
         ]
 
     def _loss(self, vectors: Tensor, rows: Columns) -> Tensor:
-        """Return the loss of rows, times their number; `vectors` are those of `_there`."""
+        """Return the loss of rows, times their number; the vectors of negatives come last."""
         count = len(rows["texts"])
-        one, other, negative = vectors.split([count, count, len(vectors) - 2 * count])
-        return self.loss(one, other, negative, rows.get("scores")) * count
+        left, right, negative = vectors.split([count, count, len(vectors) - 2 * count])
+        return self.loss(left, right, negative, rows.get("scores")) * count
 
     def vectors(self, model: BertModel, texts: Any, device: torch.device) -> Tensor:
         """Return the vectors of texts by their numbers, each of length 1, [B, D]."""
@@ -122,48 +116,41 @@ class PairObjective(Objective):
         back: Tensor = pooled[tensor(np.argsort(order), device)]
         return F.normalize(back.float(), dim=-1)
 
-    def loss(self, one: Tensor, other: Tensor, negative: Tensor, scores: Any) -> Tensor:
+    def loss(self, left: Tensor, right: Tensor, negative: Tensor, scores: Any) -> Tensor:
         """Return the mean loss of pairs of vectors, [B, D] each, in float32."""
-        with torch.autocast(one.device.type, enabled=False):  # 20 cosines: half precision is coarse
-            return self._in_full(one, other, negative, scores)
-
-    def _in_full(self, one: Tensor, other: Tensor, negative: Tensor, scores: Any) -> Tensor:
-        if scores is None:
-            cosines = one @ torch.cat([other, negative]).T
-            return F.cross_entropy(SCALE * cosines, torch.arange(len(one), device=one.device))
-        cosines, truth = SCALE * (one * other).sum(-1), tensor(scores, one.device)
-        wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
-        wrong = wrong[truth[:, None] < truth]
-        return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
+        device = left.device
+        with torch.autocast(device.type, enabled=False):  # 20 cosines: half precision is coarse
+            if scores is None:
+                cosines = left @ torch.cat([right, negative]).T
+                return F.cross_entropy(SCALE * cosines, torch.arange(len(left), device=device))
+            cosines, truth = SCALE * (left * right).sum(-1), tensor(scores, device)
+            wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
+            wrong = wrong[truth[:, None] < truth]
+            return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
 
     def evaluate(self, model: BertModel, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return the loss by batches, and correlations, or how many find their own pair."""
-        vectors = {}
-        for side, texts in enumerate(self.texts[self.held].T):
+        sides, count, total = [], len(self.held), 0.0
+        for texts in self.texts[self.held].T:
+            vectors = torch.zeros(count, model.config.hidden_size * len(self.modes))
             own = np.flatnonzero(texts != NONE)[ranks.index :: ranks.count]
-            found = torch.zeros(len(texts), model.config.hidden_size * len(self.modes))
-            for some in in_batches(own, batch_size):
-                found[some] = self.vectors(model, texts[some], ranks.device).cpu()
-            vectors[side] = ranks.total(found)
-        return {"eval_loss": self._held_loss(vectors, batch_size), **self._metrics(vectors)}
-
-    def _held_loss(self, vectors: dict[int, Tensor], batch_size: int) -> float:
-        total = 0.0
-        for some in in_batches(np.arange(len(self.held)), batch_size):
-            there = some[self.texts[self.held[some], 2] != NONE]
-            scores = None if self.scores is None else self.scores[self.held[some]]
-            loss = self.loss(vectors[0][some], vectors[1][some], vectors[2][there], scores)
-            total += loss.item() * len(some)
-        return total / len(self.held)
-
-    def _metrics(self, vectors: dict[int, Tensor]) -> dict[str, Any]:
-        one, other = vectors[0].double().numpy(), vectors[1].double().numpy()
-        if self.scores is not None:
+            for rows in in_batches(own, batch_size):
+                vectors[rows] = self.vectors(model, texts[rows], ranks.device).cpu()
+            sides.append(ranks.total(vectors))
+        for rows in in_batches(np.arange(count), batch_size):
+            negative = rows[self.texts[self.held[rows], 2] != NONE]
+            scores = None if self.scores is None else self.scores[self.held[rows]]
+            loss = self.loss(sides[0][rows], sides[1][rows], sides[2][negative], scores)
+            total += loss.item() * len(rows)
+        left, right = (side.double().numpy() for side in sides[:2])
+        if self.scores is None:
+            best = [(block @ right.T).argmax(1) for block in in_batches(left, BLOCK)]
+            metrics = {"accuracy": float((np.concatenate(best) == np.arange(count)).mean())}
+        else:
             truth = self.scores[self.held].astype(np.float64)
-            found = ScorePredictions(truth, (one * other).sum(1)).metrics()
-            return {name: found[name] for name in ("spearman", "pearson")} | {"rows": len(one)}
-        best = np.concatenate([(some @ other.T).argmax(1) for some in in_batches(one, BLOCK)])
-        return {"accuracy": float((best == np.arange(len(one))).mean()), "rows": len(one)}
+            all_metrics = ScorePredictions(truth, (left * right).sum(1)).metrics()
+            metrics = {name: all_metrics[name] for name in ("spearman", "pearson")}
+        return {"eval_loss": total / count, **metrics, "rows": count}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,15 +178,32 @@ class PairTask(FineTuningTask):
         check_layers(job.layers, start.config)
         tokenizer = Tokenizer.load(bert)
         refuse_extra(bert, start.config)
-        refuse_unfit(bert, start.config, tokenizer)
+        fit_tokenizer(bert, start.config, tokenizer)
         limit = token_limit(start.config, tokenizer, job.max_length, sentence.max_length)
         chosen = settled(EmbedOptions(), sentence)
         width, normalize = start.config.hidden_size, bool(chosen.normalize)
         parts = SentenceParts(chosen.modes, normalize, limit, width, sentence)
-        data, numbers, tally = _tokenized(texts, tokenizer, sentence, limit)
-        scores = None if texts.examples.form == CONTRAST else texts.targets
+        examples = texts.examples.examples
+        alone: list[Record] = []
+        numbers = np.full((len(examples), 3), NONE, np.int64)
+        for row, (record, target) in enumerate(examples):
+            negative = target if isinstance(target, str) else None
+            for side, text in enumerate((record.text, record.pair, negative)):
+                if text is not None:
+                    numbers[row, side] = len(alone)
+                    alone.append(record._replace(text=text, pair=None))
+        layout = Layout(
+            columns=("input_ids", "token_type_ids"), max_length=limit, truncation="longest_first"
+        )
+        records = prepared(alone, "", lower=sentence.lower_case)
+        items, tally = tokenizer.encode_records(list(records), layout), TokenCounts()
+        tally.add(items, limit)
         objective = PairObjective(
-            data=data, held=texts.held, texts=numbers, scores=scores, modes=chosen.modes
+            data=TokenRows.of(items),
+            held=texts.held,
+            texts=numbers,
+            scores=None if texts.examples.form == CONTRAST else texts.targets,
+            modes=chosen.modes,
         )
         return cls(
             options=options,
@@ -239,25 +243,3 @@ class PairTask(FineTuningTask):
         self.put(folder, model)
         write_sentence_parts(folder, self.parts, self.base)
         self.describe(folder, summary)
-
-
-def _tokenized(
-    texts: LabelledTexts, tokenizer: Tokenizer, sentence: Sentence, limit: int
-) -> tuple[TokenRows, np.ndarray, TokenCounts]:
-    """Return the tokens of all texts, and the numbers of the texts of each pair, [n, 3]."""
-    alone: list[Record] = []
-    numbers = np.full((len(texts.records), 3), NONE, np.int64)
-    for row, example in enumerate(texts.examples.examples):
-        record, target = example
-        negative = target if isinstance(target, str) else None
-        for side, text in enumerate((record.text, record.pair, negative)):
-            if text is not None:
-                numbers[row, side] = len(alone)
-                alone.append(record._replace(text=text, pair=None))
-    layout = Layout(
-        columns=("input_ids", "token_type_ids"), max_length=limit, truncation="longest_first"
-    )
-    items = tokenizer.encode(list(prepared(alone, "", lower=sentence.lower_case)), layout)
-    tally = TokenCounts()
-    tally.add(items, limit)
-    return TokenRows.of(items), numbers, tally

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -18,13 +19,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.files.atomic import whole_folder
 from bertcli.files.digests import sha256
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.columns import EXTRA
+from bertcli.tokenizing.statistics import quantile
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.documents import Documents, tokenized
 from bertcli.training.instances import (
@@ -37,8 +39,7 @@ from bertcli.training.instances import (
     instance,
     pairs,
 )
-from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA, WRITERS, row_type
-from bertcli.training.statistics import Statistics
+from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA, row_type, write_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +52,7 @@ BATCH = 4096  # instances converted to rows together
 BUCKET = 16 << 20  # bytes of a file of the shuffle; more only when MOST files are not enough
 STEP = 64  # documents between two reports of progress
 MOST = 4096  # files of the shuffle, none of which stays open
+MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,7 @@ class InstanceTokenizer:
                 f"{tokenizer.limit} tokens",
                 "give a smaller one, or a --model that takes more",
             )
-        masker = Masker.of(
-            tokenizer,
-            options.masked_lm_prob,
-            options.max_predictions,
-            whole_word=options.whole_word,
-        )
+        masker = Masker.of(tokenizer, options)
         ids, roles = tokenizer.special_ids(), tokenizer.roles
         around = [roles[role] for role in ("cls_token", "sep_token", "pad_token")]
         if missing := [token for token in around if token not in ids]:
@@ -113,55 +110,51 @@ class PrepareRun:
         Raises InputError when the corpus has fewer than two documents, or cannot be read, and
         OutputError for a folder that is not to be replaced.
         """
-        self.statistics = Statistics(self.tokens.masker.mask_id, self.options.max_length)
-        inputs: list[str | Path] = [*self.reader.source.paths, self.tokens.folder]
+        options, paths = self.options, self.reader.source.paths
+        self.statistics = Statistics(self.tokens.masker.mask_id, options.max_length)
+        inputs: list[str | Path] = [*paths, self.tokens.folder]
         with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
             spool = folder / "spool"
             spool.mkdir()
             with closing(Documents(spool / "documents", 1 + len(self.extra))) as documents:
-                yield from self._read(documents)
-                shuffle = self._shuffle(documents, spool)
+                size = size_on_disk(paths)
+                batches = tokenized(self.reader, self.tokens.tokenizer, self.extra)
+                for sentences in documents.fill(batches):
+                    share = self.reader.bytes_read / size if size else None
+                    yield Advance(sentences, "sentences", share)
+                require_two(documents, self.reader)
+                kind = row_type(options.max_length, options.max_predictions, self.extra)
+                passes = documents.tokens * options.dupe_factor
+                expected = passes // (options.max_length - SPECIAL)
+                shuffle = Shuffle(spool, kind, expected, Random(f"{options.seed}:order"))
                 yield from self._make(documents, shuffle)
                 counts = {"documents": len(documents), "sentences": documents.sentences}
                 largest = zip(self.extra, documents.largest, strict=True)
                 self.sizes = {name: 1 + id for name, id in largest}
-            shards = write_shards(resized(iter(shuffle), self.shard_size), folder, self.format)
+            shards = []
+            for number, rows in enumerate(resized(iter(shuffle), self.shard_size)):
+                path = folder / SHARD.format(number=number, format=self.format)
+                with path.open("xb") as file:
+                    write_rows(file, rows, self.format)
+                shards.append({"file": path.name, "rows": len(rows), "sha256": sha256(path)})
             shutil.rmtree(spool)
             self._write_index(folder, shards, counts | self.statistics.summary())
 
-    def _read(self, documents: Documents) -> Iterator[Advance]:
-        paths = self.reader.source.paths
-        size = size_on_disk(paths)
-        found = tokenized(self.reader, self.tokens.tokenizer, self.extra)
-        for sentences in documents.fill(found):
-            yield Advance(sentences, "sentences", self.reader.bytes_read / size if size else None)
-        require_two(documents, self.reader)
-
-    def _shuffle(self, documents: Documents, spool: Path) -> Shuffle:
-        options = self.options
-        kind = row_type(options.max_length, options.max_predictions, self.extra)
-        expected = documents.tokens * options.dupe_factor // (options.max_length - SPECIAL)
-        return Shuffle(spool, kind, expected, Random(f"{options.seed}:order"))
-
     def _make(self, documents: Documents, shuffle: Shuffle) -> Iterator[Advance]:
         """Add the instances of all passes over the documents to the shuffle, and count them."""
-        total, batch = self.options.dupe_factor * len(documents), list[Instance]()
+        tokens, options = self.tokens, self.options
+        total, batch = options.dupe_factor * len(documents), list[Instance]()
         for step in range(total):
-            batch += self._instances(documents, step)
+            number, rng = step % len(documents), Random(f"{options.seed}:{step}")
+            other = partial(another, documents, number)
+            for pair in pairs(documents[number], options, other, rng):
+                batch.append(instance(pair, tokens.cls, tokens.sep, tokens.masker, rng))
             if len(batch) >= BATCH or step + 1 == total:
                 self.statistics.add(batch)
-                shuffle.add(as_rows(batch, shuffle.kind, self.tokens.pad))
+                shuffle.add(as_rows(batch, shuffle.kind, tokens.pad))
                 batch = []
             if step % STEP == 0:
                 yield Advance(step, "documents", step / total)
-
-    def _instances(self, documents: Documents, step: int) -> Iterator[Instance]:
-        """Yield the instances of one document in one of the passes."""
-        tokens, number = self.tokens, step % len(documents)
-        rng = Random(f"{self.options.seed}:{step}")
-        other = partial(another, documents, number)
-        for pair in pairs(documents[number], self.options, other, rng):
-            yield instance(pair, tokens.cls, tokens.sep, tokens.masker, rng)
 
     def _write_index(
         self, folder: Path, shards: list[dict[str, Any]], statistics: dict[str, Any]
@@ -177,7 +170,7 @@ class PrepareRun:
             "version": WITH_EXTRA if self.extra else VERSION,
             "max_length": options.max_length,
             "max_predictions": options.max_predictions,
-            "vocab_size": tokens.tokenizer.vocabulary_size,
+            "vocab_size": len(tokens.tokenizer),
             "pad_token_id": tokens.pad,
             "shards": shards,
             "options": asdict(options) | {"shard_size": self.shard_size, "format": self.format},
@@ -192,8 +185,8 @@ class PrepareRun:
 
 def another(documents: Documents, number: int, tokens: int, rng: Random) -> list[Token]:
     """Return sentences of a random other document."""
-    at = below(rng, len(documents) - 1)
-    return documents.stretch(at + (at >= number), tokens, partial(below, rng))
+    other = below(rng, len(documents) - 1)
+    return documents.stretch(other + (other >= number), tokens, partial(below, rng))
 
 
 def as_rows(batch: Sequence[Instance], kind: Any, pad: int) -> Array:
@@ -202,22 +195,23 @@ def as_rows(batch: Sequence[Instance], kind: Any, pad: int) -> Array:
 
     rows = np.zeros(len(batch), kind)
     length, most = rows["input_ids"].shape[1], rows["masked_lm_ids"].shape[1]
-    rows["input_ids"] = [_filled(item.masked.ids, length, pad) for item in batch]
-    rows["masked_lm_positions"] = [_filled(item.masked.positions, most, 0) for item in batch]
-    rows["masked_lm_ids"] = [_filled(item.masked.labels, most, 0) for item in batch]
-    rows["masked_lm_counts"] = [len(item.masked.positions) for item in batch]
+
+    def filled(values: list[int], length: int, value: int = 0) -> list[int]:
+        return values + [value] * (length - len(values))
+
+    masked = [item.masked for item in batch]
+    rows["input_ids"] = [filled(item.ids, length, pad) for item in masked]
+    rows["masked_lm_positions"] = [filled(item.positions, most) for item in masked]
+    rows["masked_lm_ids"] = [filled(item.labels, most) for item in masked]
+    rows["masked_lm_counts"] = [len(item.positions) for item in masked]
     rows["next_sentence_labels"] = [item.is_random for item in batch]
-    rows["lengths"] = [len(item.masked.ids) for item in batch]
-    at, firsts = np.arange(length), np.array([[item.first] for item in batch])
-    rows["token_type_ids"] = (at >= firsts) & (at < rows["lengths"][:, None])
+    rows["lengths"] = [len(item.ids) for item in masked]
+    places, firsts = np.arange(length), np.array([[item.first] for item in batch])
+    rows["token_type_ids"] = (places >= firsts) & (places < rows["lengths"][:, None])
     extra = [name for name in rows.dtype.names or () if name.startswith(EXTRA)]
     for number, name in enumerate(extra):
-        rows[name] = [_filled(item.extra[number], length, 0) for item in batch]
+        rows[name] = [filled(item.extra[number], length) for item in batch]
     return rows
-
-
-def _filled(values: list[int], length: int, value: int) -> list[int]:
-    return values + [value] * (length - len(values))
 
 
 def require_two(documents: Documents, reader: Reader) -> None:
@@ -242,29 +236,18 @@ def resized(parts: Iterator[Array], size: int) -> Iterator[Array]:
     """Yield the same rows in arrays of ``size`` rows; the last one has the rest."""
     import numpy as np
 
-    held: list[Array] = []
+    waiting: list[Array] = []
     for part in parts:
-        held.append(part)
-        if sum(map(len, held)) >= size:
-            joined = np.concatenate(held)
+        waiting.append(part)
+        if sum(map(len, waiting)) >= size:
+            joined = np.concatenate(waiting)
             del part  # or all of it would be in memory twice while shards are written
             whole = len(joined) - len(joined) % size
-            held = [joined[whole:].copy()]
-            yield from (joined[at : at + size] for at in range(0, whole, size))
+            waiting = [joined[whole:].copy()]
+            yield from (joined[start : start + size] for start in range(0, whole, size))
             del joined
-    if any(map(len, held)):
-        yield np.concatenate(held)
-
-
-def write_shards(parts: Iterator[Array], folder: Path, form: str) -> list[dict[str, Any]]:
-    """Write each array to a file, and return their entries in the index."""
-    shards = []
-    for number, rows in enumerate(parts):
-        path = folder / SHARD.format(number=number, format=form)
-        with path.open("xb") as file:
-            WRITERS[form](file, rows)
-        shards.append({"file": path.name, "rows": len(rows), "sha256": sha256(path)})
-    return shards
+    if any(map(len, waiting)):
+        yield np.concatenate(waiting)
 
 
 class Shuffle:
@@ -292,14 +275,88 @@ class Shuffle:
 
     def __iter__(self) -> Iterator[Array]:
         """Yield all rows in random order, in arrays of no fixed length; the files are removed."""
-        for path in self.files:
-            if path.exists():
-                yield self._shuffled(path)
-
-    def _shuffled(self, path: Path) -> Array:
         import numpy as np
 
-        rows: Array = np.fromfile(path, self.kind)
-        path.unlink()
-        order = np.fromiter((self.rng.random() for _ in range(len(rows))), float, len(rows))
-        return rows[np.argsort(order, kind="stable")]
+        for path in self.files:
+            if path.exists():
+                rows: Array = np.fromfile(path, self.kind)
+                path.unlink()
+                order = np.fromiter((self.rng.random() for _ in range(len(rows))), float, len(rows))
+                rows = rows[np.argsort(order, kind="stable")]
+                yield rows
+
+
+@dataclass
+class Statistics:
+    """Counts over instances; ``summary`` is the result."""
+
+    mask_id: int
+    max_length: int
+    lengths: Counter[int] = field(default_factory=Counter)
+    random_next: int = 0
+    predictions: int = 0
+    masked: int = 0  # predictions replaced by [MASK]
+    unchanged: int = 0  # predictions left unchanged
+
+    def add(self, batch: Sequence[Instance]) -> None:
+        """Count instances."""
+        for (ids, positions, labels), _, is_random, _ in batch:
+            self.lengths[len(ids)] += 1
+            self.random_next += is_random
+            self.predictions += len(positions)
+            for position, label in zip(positions, labels, strict=True):
+                if ids[position] == self.mask_id:
+                    self.masked += 1
+                elif ids[position] == label:
+                    self.unchanged += 1
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as JSON values; lengths and tokens include special tokens, but no padding."""
+        instances = self.lengths.total()
+        tokens = sum(length * count for length, count in self.lengths.items())
+        replaced = self.predictions - self.masked - self.unchanged
+        places = instances * self.max_length
+
+        def share(part: int, whole: int) -> float:
+            return round(part / whole, 6) if whole else 0.0
+
+        return {
+            "instances": instances,
+            "tokens": tokens,
+            "random_next_share": share(self.random_next, instances),
+            "predictions": self.predictions,
+            "predicted_share": share(self.predictions, tokens),
+            "mask_share": share(self.masked, self.predictions),
+            "random_token_share": share(replaced, self.predictions),
+            "kept_share": share(self.unchanged, self.predictions),
+            "length": {
+                "min": min(self.lengths, default=0),
+                **{f"p{part}": quantile(self.lengths, part / 100) for part in (1, 10, 50, 90)},
+                "max": max(self.lengths, default=0),
+            },
+            "padding_share": share(places - tokens, places),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the summary as messages."""
+        summary = self.summary()
+        yield (
+            f"{counted(summary['instances'], 'instance')}, {summary['tokens']:,} tokens; "
+            f"second sentence random in {summary['random_next_share']:.1%} of the pairs"
+        )
+        yield (
+            f"{summary['predicted_share']:.1%} of the tokens masked: "
+            f"{summary['mask_share']:.1%} [MASK], {summary['random_token_share']:.1%} random "
+            f"token, {summary['kept_share']:.1%} unchanged"
+        )
+        lengths = ", ".join(f"{name} {length}" for name, length in summary["length"].items())
+        yield f"lengths: {lengths}; {summary['padding_share']:.1%} padding"
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings about a corpus that is probably not as intended."""
+        share = self.random_next / max(self.lengths.total(), 1)
+        if share > MOSTLY:
+            yield (
+                f"second sentence random in {share:.0%} of the pairs, as many sentences fill "
+                "a sequence alone; give one sentence per line"
+            )

@@ -7,8 +7,9 @@ transformers' BertForPreTraining.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, sqrt
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -18,14 +19,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bertcli.checkpoints import shapes
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.digests import sha256
+from bertcli.files.typed_json import read_object
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import add_extra_embeddings, initialise
-from bertcli.training import configuration
 from bertcli.training.batches import (
     Columns,
     MaskedBatch,
@@ -36,10 +38,11 @@ from bertcli.training.batches import (
     read,
 )
 from bertcli.training.checkpoints import put_model
-from bertcli.training.objective import Objective, TrainedTask, states, tensor
+from bertcli.training.loop import Objective, Ranks, TrainedTask, states, tensor
 from bertcli.training.options import PretrainingJob, TrainingOptions
-from bertcli.training.ranks import Ranks
 from bertcli.training.shards import INDEX, Instances
+
+# --- losses ---
 
 
 class Predicted(NamedTuple):
@@ -84,13 +87,13 @@ class PretrainingObjective(Objective):
     others: Instances | None = None  # of the rows held out, where those are not of ``data``
     commonest: int = 0  # the token that is masked most often
 
-    def read(self, rows: Any) -> Columns:
+    def read(self, numbers: Any) -> Columns:
         """Return rows of the instances."""
-        return read(self.data, rows)
+        return read(self.data, numbers)
 
-    def counts(self, found: Columns) -> Sequence[float]:
+    def counts(self, rows: Columns) -> Sequence[float]:
         """Return the number of masked tokens, and of rows."""
-        return max(int(found["masked_lm_counts"].sum()), 1), len(found["lengths"])
+        return max(int(rows["masked_lm_counts"].sum()), 1), len(rows["lengths"])
 
     def sums(
         self, model: BertForPreTraining, part: Columns, device: torch.device
@@ -105,58 +108,48 @@ class PretrainingObjective(Objective):
         that of always giving the same answer about the second sentence.
         """
         sums = torch.zeros(8, dtype=torch.float64)
-        for rows in in_batches(self.held[ranks.index :: ranks.count], batch_size):
-            sums += self._sums(model, rows, ranks.device)
-        return _named(ranks.total(sums).tolist())
-
-    def _sums(self, model: BertForPreTraining, rows: Any, device: torch.device) -> torch.Tensor:
-        (longest_first,) = parts(read(self.others or self.data, rows), 1)
-        batch = collate(longest_first, padded=device.type != "cpu")
-        found = predict(model, batch, device)
-        right = found.word_logits.argmax(-1) == found.words
-        follows = found.follows_logits.argmax(-1) == found.follows
-        words_loss, follows_loss = found.losses()
-        return torch.tensor(
-            [
+        for numbers in in_batches(self.held[ranks.index :: ranks.count], batch_size):
+            (longest_first,) = parts(read(self.others or self.data, numbers), 1)
+            batch = collate(longest_first, padded=ranks.device.type != "cpu")
+            predicted = predict(model, batch, ranks.device)
+            losses = predicted.losses()
+            values = [
                 len(batch.words),
-                words_loss.item(),
-                right.sum().item(),
+                losses[0].item(),
+                (predicted.word_logits.argmax(-1) == predicted.words).sum().item(),
                 int((batch.words == self.commonest).sum()),
-                len(rows),
-                follows_loss.item(),
-                follows.sum().item(),
+                len(numbers),
+                losses[1].item(),
+                (predicted.follows_logits.argmax(-1) == predicted.follows).sum().item(),
                 int(batch.follows.sum()),
-            ],
-            dtype=torch.float64,
-        )
+            ]
+            sums += torch.tensor(values, dtype=torch.float64)
+        masked, words_loss, right, guessed, rows, follows_loss, follows, random = ranks.total(
+            sums
+        ).tolist()
+        words = max(masked, 1)
+        return {
+            "eval_loss": words_loss / words + follows_loss / rows,
+            "eval_mlm_loss": words_loss / words,
+            "eval_nsp_loss": follows_loss / rows,
+            "perplexity": exp(min(words_loss / words, 700)),
+            "masked_accuracy": right / words,
+            "unigram_accuracy": guessed / words,
+            "next_sentence_accuracy": follows / rows,
+            "next_sentence_interval": list(wilson(follows, rows)),
+            "commoner_label_accuracy": max(random, rows - random) / rows,
+            "masked": int(masked),
+            "rows": int(rows),
+        }
 
 
 def commonest_word(data: Instances, rows: Any) -> int:
     """Return the token that is masked most often among these rows, or the first of them."""
     counts = np.zeros(data.vocab_size, np.int64)
-    for some in in_batches(rows[:SAMPLE], BLOCK):
-        words = collate(read(data, some), padded=True).words
+    for block in in_batches(rows[:SAMPLE], BLOCK):
+        words = collate(read(data, block), padded=True).words
         counts += np.bincount(words, minlength=data.vocab_size)
     return int(counts.argmax())
-
-
-def _named(sums: list[float]) -> dict[str, Any]:
-    masked, words_loss, right, guessed, rows, follows_loss, follows, random = sums
-    words = max(masked, 1)
-    low, high = wilson(follows, rows)
-    return {
-        "eval_loss": words_loss / words + follows_loss / rows,
-        "eval_mlm_loss": words_loss / words,
-        "eval_nsp_loss": follows_loss / rows,
-        "perplexity": exp(min(words_loss / words, 700)),
-        "masked_accuracy": right / words,
-        "unigram_accuracy": guessed / words,
-        "next_sentence_accuracy": follows / rows,
-        "next_sentence_interval": [low, high],
-        "commoner_label_accuracy": max(random, rows - random) / rows,
-        "masked": int(masked),
-        "rows": int(rows),
-    }
 
 
 def wilson(right: float, of: float) -> tuple[float, float]:
@@ -168,6 +161,9 @@ def wilson(right: float, of: float) -> tuple[float, float]:
     middle = (share + square / 2) / (1 + square)
     half = Z / (1 + square) * sqrt(share * (1 - share) / of + square / (4 * of))
     return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+# --- the task ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,17 +182,39 @@ class PretrainingTask(TrainedTask):
         Raises InputError or ModelError for what cannot be trained.
         """
         data, notes = _open(job.data, ranks, job.extra or None), list[str]()
-        _refuse_other_fields(job, data)
+        for name, field in data.extra_fields.items():
+            if job.extra.get(name, field) != field:
+                raise UsageError(
+                    f"--extra {name}={job.extra[name]}: the ids of {name} in {data.folder} are "
+                    f"from the field {field}",
+                    f"--extra {name}={field}, or prepare the instances again",
+                )
         if any(shard["file"].endswith(".parquet") for shard in data.index["shards"]):
             notes.append(
                 "random access to instances in Parquet is slow; safetensors is fast (prepare -f)"
             )
-        objective, rows = _parted(job, data, options, ranks, notes)
-        numbers = 1 if ranks.device.type != "cpu" else configuration.WEIGHT_TO_ADAM
-        config = _config(job, data, objective.others or data, numbers)
+        other = None
+        if job.eval_dir is not None:
+            other = _open(job.eval_dir, ranks, data.extra_embeddings)
+            rows, held = np.arange(len(data)), np.arange(len(other))
+            if data.vocab_size != other.vocab_size:
+                raise InputError(
+                    f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
+                    f"{data.folder} has {data.vocab_size}",
+                    "prepare both with the same tokenizer",
+                )
+        else:
+            rows, held = held_out(len(data), options.eval_fraction)
+            if len(held) and (data.index["options"].get("dupe_factor") or 1) > 1:
+                notes.append(
+                    "held-out instances share texts with the training instances (dupe_factor); "
+                    "use --eval-dir to evaluate on other texts"
+                )
+        config = _config(job, data, other or data, on_gpu=ranks.device.type != "cpu")
+        commonest = commonest_word(data, rows) if len(held) else 0
         return cls(
             options=options,
-            objective=objective,
+            objective=PretrainingObjective(data, held, other, commonest),
             rows=rows,
             notes=notes,
             config=config,
@@ -223,10 +241,10 @@ class PretrainingTask(TrainedTask):
         if source is None:
             initialise(model, self.config.initializer_range)
         else:
-            found, _ = load(source, BertForPreTraining, dtype=torch.float32)
+            stored, _ = load(source, BertForPreTraining, dtype=torch.float32)
             config = self.config
-            add_extra_embeddings(found.bert, config.extra_fields, config.extra_embeddings)
-            model.load_state_dict(found.state_dict())
+            add_extra_embeddings(stored.bert, config.extra_fields, config.extra_embeddings)
+            model.load_state_dict(stored.state_dict())
         return model
 
     def put(self, folder: Path, model: BertForPreTraining) -> None:
@@ -244,43 +262,139 @@ def _open(folder: Path, ranks: Ranks, extra: Collection[str] | None) -> Instance
     return data
 
 
-def _parted(
-    job: PretrainingJob, data: Instances, options: TrainingOptions, ranks: Ranks, notes: list[str]
-) -> tuple[PretrainingObjective, Any]:
-    """Return what is learnt, with the rows that are held out, and the rows to train on."""
-    if job.eval_dir is not None:
-        other = _open(job.eval_dir, ranks, data.extra_embeddings)
-        rows, held = np.arange(len(data)), np.arange(len(other))
-        configuration.refuse_other(data, other)
-        return PretrainingObjective(data, held, other, commonest_word(data, rows)), rows
-    rows, held = held_out(len(data), options.eval_fraction)
-    if not len(held):
-        return PretrainingObjective(data), rows
-    if (data.index["options"].get("dupe_factor") or 1) > 1:
-        notes.append(
-            "held-out instances share texts with the training instances (dupe_factor); "
-            "use --eval-dir to evaluate on other texts"
-        )
-    return PretrainingObjective(data, held, None, commonest_word(data, rows)), rows
+# --- the config: a config.json, a named size, or that of a model ---
+
+# Layers and hidden size. Source: Well-Read Students Learn Better, table 1; base: BERT, section 3.
+SIZES = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+}
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
+FIX = f"fix it, or give --config one of {', '.join(SIZES)}"
+WEIGHT_TO_ADAM = 4  # a weight, its gradient, and the two numbers that Adam remembers of it
+ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
 
 
-def _refuse_other_fields(job: PretrainingJob, data: Instances) -> None:
-    """Raise UsageError for extra ids that were read from another field than the one named."""
-    for name, field_of_ids in data.extra_fields.items():
-        if job.extra.get(name, field_of_ids) != field_of_ids:
-            raise UsageError(
-                f"--extra {name}={job.extra[name]}: the ids of {name} in {data.folder} are from "
-                f"the field {field_of_ids}",
-                f"--extra {name}={field_of_ids}, or prepare the instances again",
+def _config(job: PretrainingJob, data: Instances, held: Instances, *, on_gpu: bool) -> BertConfig:
+    """Return the config to train, with the extra embeddings of the instances.
+
+    Sizes of those are those of the config, else what the ids need. Raises ModelError for a config
+    that cannot be trained on the instances, or needs more than all memory of this machine.
+    """
+    source = str(job.init or job.config)
+    config = read_config(job.init) if job.init else _named(job.config or "", data)
+    _check(config, data, source, by_user=job.init is None)
+    sizes = {
+        name: max(size, held.extra_embeddings[name]) for name, size in data.extra_embeddings.items()
+    }
+    for name, size in config.extra_embeddings.items():
+        if name not in sizes:
+            raise ModelError(
+                f"{source}: the model has an extra embedding {name}, but the instances have no "
+                "ids for it",
+                f"prepare the instances with --extra {name}=FIELD",
             )
-
-
-def _config(job: PretrainingJob, data: Instances, held: Instances, numbers: int) -> BertConfig:
-    if job.init is None:
-        config = configuration.read(job.config or "", data)
-    else:
-        config = read_config(job.init)
-        configuration.check(config, data, str(job.init), given=False)
-    config = configuration.with_extra(config, data, held, str(job.init or job.config))
-    configuration.refuse_too_large(config, str(job.init or job.config), numbers)
+        if sizes[name] > size:
+            raise ModelError(
+                f"{source}: the extra embedding {name} has {size} ids, but the instances have "
+                f"ids up to {sizes[name] - 1}",
+                f"correct the ids in the field {data.extra_fields[name]}, or raise the size in "
+                "extra_embeddings",
+            )
+    embeddings = {**sizes, **config.extra_embeddings}
+    config = replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
+    weights = shapes.count(config)
+    needed = 4 * weights * (1 if on_gpu else WEIGHT_TO_ADAM)
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not known on this system
+        return config
+    if needed > memory:  # in small pieces it would be had until the system ends this process
+        raise ModelError(
+            f"{source}: {weights:,} weights need {needed / 1e9:,.0f} GB of memory, and this "
+            f"machine has {memory / 1e9:,.0f} GB",
+            "train a smaller model",
+        )
     return config
+
+
+def _named(name: str, data: Instances) -> BertConfig:
+    """Return a size, or a config in a file; vocab_size and pad_token_id may be missing there."""
+    keys: set[str] = set()
+    if name in SIZES:
+        layers, hidden = SIZES[name]
+        config = BertConfig(
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=hidden // HEAD,
+            intermediate_size=WIDER * hidden,
+        )
+    else:
+        if not os.path.isfile(name):
+            raise ModelError(
+                f"--config {name}: file not found",
+                f"give a config.json, or one of {', '.join(SIZES)}",
+            )
+        try:
+            config, keys = BertConfig.from_file(Path(name)), set(read_object(Path(name)))
+        except ModelError as bad:
+            raise ModelError(str(bad), FIX) from None
+        if keys.isdisjoint(SHAPE):  # the defaults are those of bert-base
+            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}", FIX)
+    ids = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
+    missing: dict[str, Any] = {key: number for key, number in ids.items() if key not in keys}
+    return replace(config, **missing)
+
+
+def _check(config: BertConfig, data: Instances, source: str, *, by_user: bool) -> None:
+    """Raise ModelError for a config, ``by_user`` or of a model, that does not fit."""
+    size, tokens = config.vocab_size, data.vocab_size
+    other_tokenizer = (
+        "remove vocab_size, or prepare the instances with the other tokenizer"
+        if by_user
+        else "prepare the instances with this model's tokenizer (-m)"
+    )
+    longer = f"{'raise it, or ' if by_user else ''}prepare shorter instances (--max-length)"
+    refusals = [
+        (
+            "BertForPreTraining" not in config.family.classes.values(),
+            "pretraining predicts words and whether sentences follow each other; "
+            f"{config.family.title} has no such head",
+            FIX,
+        ),
+        (
+            not tokens <= size < tokens + ROUNDING,
+            f"vocab_size {size} does not match the instances: their tokenizer has {tokens} tokens",
+            other_tokenizer,
+        ),
+        (
+            data.max_length > config.most_tokens,
+            f"max_position_embeddings {config.max_position_embeddings} is less than the "
+            f"{data.max_length} tokens of an instance",
+            longer,
+        ),
+        (
+            config.type_vocab_size < 2,
+            f"type_vocab_size {config.type_vocab_size}, but sentence pairs need 2",
+            FIX,
+        ),
+        (config.is_decoder, "is_decoder is not supported in pretraining", "remove it"),
+        (
+            config.add_cross_attention,
+            "add_cross_attention is not supported in pretraining",
+            "remove it",
+        ),
+        (
+            config.hidden_size % config.num_attention_heads,
+            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
+            f"{config.num_attention_heads}",
+            FIX,
+        ),
+    ]
+    for refused, problem, hint in refusals:
+        if refused:
+            raise ModelError(f"{source}: {problem}", hint)

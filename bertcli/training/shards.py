@@ -20,18 +20,18 @@ Letters: `n` rows, `L` the length, `P` the most predictions. A row is one instan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import inf, prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
+from bertcli.families.config_checks import CHECKS
 from bertcli.files.digests import sha256
-from bertcli.files.safetensors import read_header
+from bertcli.files.safetensors import read_header, write_arrays
 from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.models.config_checks import CHECKS
 from bertcli.tokenizing.columns import EXTRA
 
 if TYPE_CHECKING:
@@ -63,30 +63,15 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
     )
 
 
-def columns(rows: Array) -> dict[str, Array]:
-    """Return rows of ``row_type`` by column: views, which share their memory."""
-    return {name: rows[name] for name in rows.dtype.names or ()}
+def write_rows(file: IO[bytes], rows: Array, form: str) -> None:
+    """Write rows of ``row_type``: an array a column, or lists of fixed size in Parquet."""
+    columns = {name: rows[name] for name in rows.dtype.names or ()}
+    if form == "parquet":
+        from bertcli.files import parquet
 
-
-def write_safetensors(file: IO[bytes], rows: Array) -> None:
-    """Write rows of ``row_type`` as one array a column."""
-    from numpy import ascontiguousarray
-    from safetensors.numpy import save
-
-    file.write(save({name: ascontiguousarray(column) for name, column in columns(rows).items()}))
-
-
-def write_parquet(file: IO[bytes], rows: Array) -> None:
-    """Write rows of ``row_type`` as a table with lists of fixed size."""
-    from bertcli.files.parquet import write_arrays
-
-    write_arrays(file, columns(rows), GROUP)
-
-
-WRITERS: dict[str, Callable[[IO[bytes], Array], None]] = {
-    "safetensors": write_safetensors,
-    "parquet": write_parquet,
-}
+        parquet.write_arrays(file, columns, GROUP)
+    else:
+        write_arrays(file, columns)
 
 
 class SafetensorsRows:
@@ -101,14 +86,13 @@ class SafetensorsRows:
             tensor, size = stored.get(name), prod(shape) * dtype.itemsize
             if tensor is None or (tensor.shape, tensor.nbytes) != (shape, size):
                 raise _unlike(path, name, shape, dtype)
-            if not rows:
-                continue
-            self.columns[name] = np.memmap(path, dtype, "r", tensor.start, shape)
+            if rows:
+                self.columns[name] = np.memmap(path, dtype, "r", tensor.start, shape)
 
-    def fill(self, found: Array, here: Array, numbers: Array) -> None:
-        """Copy rows to those of ``found`` that the mask ``here`` selects."""
+    def fill(self, rows: Array, selected: Array, numbers: Array) -> None:
+        """Copy rows to those that the mask ``selected`` selects."""
         for name, column in self.columns.items():
-            found[name][here] = column[numbers]
+            rows[name][selected] = column[numbers]
 
 
 class ParquetRows:
@@ -120,18 +104,18 @@ class ParquetRows:
         self.path, self.kind = path, kind
         self.group: tuple[int, Array] | None = None
         with opened(str(path), str(path), AGAIN) as table:
-            there, names = table.count, table.names
-        if there != rows or names != list(kind.names or ()):
-            raise InputError(f"{path}: {there} rows of {', '.join(names)}, not {rows}", AGAIN)
+            count, names = table.count, table.names
+        if count != rows or names != list(kind.names or ()):
+            raise InputError(f"{path}: {count} rows of {', '.join(names)}, not {rows}", AGAIN)
 
-    def fill(self, found: Array, here: Array, numbers: Array) -> None:
-        """Copy rows to those of ``found`` that the mask ``here`` selects."""
+    def fill(self, rows: Array, selected: Array, numbers: Array) -> None:
+        """Copy rows to those that the mask ``selected`` selects."""
         import numpy as np
 
-        places = np.flatnonzero(here)
+        places = np.flatnonzero(selected)
         for group in np.unique(numbers // GROUP).tolist():
             inside = numbers // GROUP == group
-            found[places[inside]] = self._group(group)[numbers[inside] - group * GROUP]
+            rows[places[inside]] = self._group(group)[numbers[inside] - group * GROUP]
 
     def _group(self, number: int) -> Array:
         import numpy as np
@@ -140,21 +124,14 @@ class ParquetRows:
 
         if self.group is None or self.group[0] != number:
             with opened(str(self.path), str(self.path), AGAIN) as table:
-                found = table.group(number)
-            rows = np.zeros(len(next(iter(found.values()))), self.kind)
+                columns = table.group(number)
+            rows = np.zeros(len(next(iter(columns.values()))), self.kind)
             for name, shape, _ in _parts(len(rows), self.kind):
-                if found[name].shape != shape:
+                if columns[name].shape != shape:
                     raise _unlike(self.path, name, shape, rows[name].dtype)
-                rows[name] = found[name]
+                rows[name] = columns[name]
             self.group = number, rows
         return self.group[1]
-
-
-def open_rows(path: Path, rows: int, kind: np.dtype[Any]) -> SafetensorsRows | ParquetRows:
-    """Open a file by its suffix. Raises InputError unless it has these rows of this type."""
-    if not path.is_file():
-        raise InputError(f"{path}: not found, but listed in the index", AGAIN)
-    return (ParquetRows if path.suffix == ".parquet" else SafetensorsRows)(path, rows, kind)
 
 
 def _parts(rows: int, kind: np.dtype[Any]) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
@@ -170,7 +147,6 @@ def _unlike(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any])
 INDEX, FORMAT = "instances.json", "bertcli-pretrain"
 VERSION, WITH_EXTRA = 1, 2  # who reads the first alone knows no extra embeddings
 SHARD = "instances-{number:05d}.{format}"
-NUMBERS = ("max_length", "max_predictions", "vocab_size", "pad_token_id")
 
 
 class Instances:
@@ -191,11 +167,16 @@ class Instances:
         chosen = sizes if extra is None else extra
         self.extra_embeddings = {name: sizes[name] for name in sizes if name in chosen}
         self.extra_fields = {name: index["extra_fields"][name] for name in self.extra_embeddings}
-        self.left_out = {EXTRA + name for name in sizes if name not in chosen}
         self.kind = row_type(self.max_length, self.max_predictions, sizes)
-        self.files: list[SafetensorsRows | ParquetRows] = [
-            open_rows(folder / shard["file"], shard["rows"], self.kind) for shard in index["shards"]
-        ]
+        left_out = {EXTRA + name for name in sizes if name not in chosen}
+        self.names = [name for name in self.kind.names or () if name not in left_out]
+        self.files: list[SafetensorsRows | ParquetRows] = []
+        for shard in index["shards"]:
+            path = folder / shard["file"]
+            if not path.is_file():
+                raise InputError(f"{path}: not found, but listed in the index", AGAIN)
+            opened = ParquetRows if path.suffix == ".parquet" else SafetensorsRows
+            self.files.append(opened(path, shard["rows"], self.kind))
         self.starts: list[int] = [0, *accumulate(shard["rows"] for shard in index["shards"])]
 
     @classmethod
@@ -226,26 +207,26 @@ class Instances:
         """
         import numpy as np
 
-        wanted = np.asarray(numbers, np.int64)
-        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
-            raise IndexError(f"rows {wanted.min()} to {wanted.max()} of {len(self)}")
-        found = np.zeros(len(wanted), self.kind)
-        shards = np.searchsorted(self.starts, wanted, side="right") - 1
+        places = np.asarray(numbers, np.int64)
+        if places.size and not 0 <= places.min() <= places.max() < len(self):
+            raise IndexError(f"rows {places.min()} to {places.max()} of {len(self)}")
+        rows = np.zeros(len(places), self.kind)
+        shards = np.searchsorted(self.starts, places, side="right") - 1
         for shard in np.unique(shards).tolist():
-            here = shards == shard
-            self.files[shard].fill(found, here, wanted[here] - self.starts[shard])
-        return {name: it for name, it in columns(found).items() if name not in self.left_out}
+            selected = shards == shard
+            self.files[shard].fill(rows, selected, places[selected] - self.starts[shard])
+        return {name: rows[name] for name in self.names}
 
     def verify(self) -> None:
         """Check the sha256 of every file. Raises InputError when one was changed."""
         written = {shard["file"]: shard["sha256"] for shard in self.index["shards"]}
-        for name, wanted in {**self.index["tokenizer_sha256"], **written}.items():
+        for name, digest in {**self.index["tokenizer_sha256"], **written}.items():
             path = self.folder / name
             try:
-                found = sha256(path) if is_regular(path, InputError, AGAIN, inf) else None
+                same = is_regular(path, InputError, AGAIN, inf) and sha256(path) == digest
             except OSError as failed:  # what is no file may look like one
                 raise InputError(f"{path}: {failed.strerror or failed}", AGAIN) from None
-            if found != wanted:
+            if not same:
                 raise InputError(f"{path}: changed since the index was written", AGAIN)
 
 
@@ -256,40 +237,33 @@ def _read_index(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: no instances found", "create them with bertcli pretrain prepare")
     where = f"{path}: not an index of instances"
     try:
-        found = parse(raw)
+        values = parse(raw)
     except BadJsonError as bad:
         raise InputError(f"{where}: {bad}", AGAIN) from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(where, AGAIN)
-    index = JsonObject(found, where, InputError, AGAIN)
-    if (version := _needed(index, "version")) not in (VERSION, WITH_EXTRA):
+    index = JsonObject(values, where, InputError, AGAIN)
+    shards = index.list_of_objects("shards")
+    names = ("version", "max_length", "max_predictions", "vocab_size", "pad_token_id")
+    for part, key in (*((index, name) for name in names), *((shard, "rows") for shard in shards)):
+        if part.whole(key) is None:
+            raise part.bad(key, "a whole number")
+    if (version := index["version"]) not in (VERSION, WITH_EXTRA):
         ours = f"{VERSION} and {WITH_EXTRA}"
         raise InputError(f"{path}: version {version} is not supported, only {ours}", AGAIN)
-    for name in NUMBERS:
-        _needed(index, name)
-    for shard in index.list_of_objects("shards"):
-        _needed(shard, "rows")
+    for shard in shards:
         file = shard.text("file") or ""
         if Path(file).name != file or "\0" in file or not file or shard.text("sha256") is None:
             raise shard.bad("file", "a file name, and its sha256")
-    options = index.object("options")
+    options, hashes = index.object("options"), index.object("tokenizer_sha256")
     options.whole("dupe_factor")
-    hashes = index.object("tokenizer_sha256")
-    known = {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes}
     sizes = index.checked("extra_embeddings", *CHECKS["extra_embeddings"]) or {}
     fields = index.checked("extra_fields", *CHECKS["extra_fields"]) or {}
     return {
-        **found,
-        "shards": found.get("shards") or [],
+        **values,
+        "shards": values.get("shards") or [],
         "options": dict(options),
-        "tokenizer_sha256": known,
+        "tokenizer_sha256": {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes},
         "extra_embeddings": sizes,
         "extra_fields": {name: fields.get(name, f"{name}_ids") for name in sizes},
     }
-
-
-def _needed(index: JsonObject, name: str) -> int:
-    number = index.whole(name)
-    if number is None:
-        raise index.bad(name, "a whole number")
-    return number

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,22 +93,22 @@ class WordCounts:
         for word, count in self.counts.items():
             for character in word:
                 characters[character] += count
-        common = sorted(characters, key=lambda one: (-characters[one], one))
+        common = sorted(characters, key=lambda character: (-characters[character], character))
         return sorted(common[: self.options.limit_alphabet])
 
     def within(self, alphabet: Iterable[str]) -> dict[str, int]:
         """Return the counts of the words that have these characters only."""
-        known = frozenset(alphabet)
-        return {word: count for word, count in self.counts.items() if known.issuperset(word)}
+        characters = frozenset(alphabet)
+        return {word: count for word, count in self.counts.items() if characters.issuperset(word)}
 
-    def said(self, tokens: Sequence[str]) -> str:
+    def described(self, tokens: Sequence[str]) -> str:
         """Describe a vocabulary of these words."""
         whole = self.within(token for token in tokens if len(token) == 1)
         left = 1 - sum(whole.values()) / self.counts.total()
-        said = f"{len(tokens):,} tokens from {counted(len(self.counts), 'distinct word')}"
+        text = f"{len(tokens):,} tokens from {counted(len(self.counts), 'distinct word')}"
         if len(tokens) < self.options.size:
-            said += f", fewer than {self.options.size:,}: the corpus has too few words"
-        return said + (f"; {left:.2%} of all words have other characters" if left else "")
+            text += f", fewer than {self.options.size:,}: the corpus has too few words"
+        return text + (f"; {left:.2%} of all words have other characters" if left else "")
 
 
 def train(words: WordCounts) -> list[str]:
@@ -141,16 +141,14 @@ def train(words: WordCounts) -> list[str]:
         continuing_subword_prefix=PREFIX,
         show_progress=False,
     )
-    core.train_from_iterator(_repeated(whole), trainer)
-    found = core.get_vocab(with_added_tokens=True)
-    return sorted(found, key=found.__getitem__)
-
-
-def _repeated(counts: dict[str, int]) -> Iterator[str]:
-    """Yield texts that have each word as often as it was counted."""
-    for word, count in counts.items():
-        for start in range(0, count, REPEATS):
-            yield f"{word} " * min(REPEATS, count - start)
+    texts = (  # with each word as often as it was counted
+        f"{word} " * min(REPEATS, count - start)
+        for word, count in whole.items()
+        for start in range(0, count, REPEATS)
+    )
+    core.train_from_iterator(texts, trainer)
+    vocabulary = core.get_vocab(with_added_tokens=True)
+    return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
 def write(tokens: list[str], options: WordPieceOptions, folder: Path) -> None:

@@ -1,136 +1,303 @@
 """Texts of a corpus that say nearly the same, by the cosine of their vectors.
 
-    search = Search.open(folder, EmbedOptions(), SearchOptions(vectors=path), reader)
-    run = Duplicates(search, threshold=0.95)
-    for step in run:
-        ...
+    with TemporaryFile() as file:
+        run = Duplicates(Search.open(folder, EmbedOptions(), SearchOptions(), reader), file, 0.95)
+        for step in run.embedding():      # unless search.stored
+            ...
+        for step in run:
+            ...
     run.groups[0].keep, run.groups[0].rows
 
-The vectors are those that a search of the corpus has, and are read from the same file.
+Vectors that are stored are read as a search of the corpus does.
+
+Two rows are joined when their cosine is at least the threshold, and whatever is joined by way of
+others is one component. All pairs are compared, most of them by a bound: with ``P`` the first
+principal axes of a sample, x . y <= (xP . yP) + |rest of x| |rest of y|, a product of `M` + 1
+numbers instead of `D`. What may reach the threshold by that is computed, in float64 where float32
+cannot decide. Rows that are equal are compared once.
+
+Letters: `N` vectors, `D` dimensions, `M` axes, `a` and `b` rows of two blocks.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
-from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from bertcli.embedding.embedded import EmbeddedBlock
+from bertcli.errors import InputError, OutputError
 from bertcli.inference.progress import Advance
-from bertcli.records.reader import Reader
-from bertcli.records.records import Record
-from bertcli.vectors.components import Components, cosines
-from bertcli.vectors.corpus import CorpusTexts, Texts
-from bertcli.vectors.nearest import refuse_infinite, unit
-from bertcli.vectors.reading import Array, floats, put_aside
-from bertcli.vectors.search import Search
+from bertcli.records.records import Record, TextBlock
+from bertcli.records.source import ORIGIN
+from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
+from bertcli.vectors.reading import Array, floats
+from bertcli.vectors.run import stacked
+from bertcli.vectors.search import CorpusTexts, Search
+from bertcli.vectors.stream import EmbedStream
 
 
 class DuplicateGroup(NamedTuple):
-    """A text that is kept, the others of its group, and their cosines to it."""
+    """A text that is kept, the others of its group [n], and their cosines to it."""
 
     keep: int
-    rows: list[int]
-    scores: list[float]
+    rows: Array
+    scores: Array
 
 
 @dataclass
 class Duplicates:
-    """A pass over the vectors of a corpus, which are stored. Iterate once, then ask for groups."""
+    """A pass over the vectors of a corpus, in a temporary file. Iterate once, then ask for groups.
+
+    Only the texts of groups are held, as columns.
+    """
 
     search: Search
+    file: IO[bytes]
     threshold: float = 0.95  # how alike near-duplicates are
     keep: str = "first"  # text of a group, or the longest
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
-    texts: Texts = field(default_factory=dict, init=False)  # of all groups
     records: int = field(default=0, init=False)  # of the corpus
+    members: Array = field(init=False)  # the rows of all groups, in order; their records:
+    texts: TextBlock = field(init=False)
+
+    def embedding(self) -> EmbedStream:
+        """Return the run that computes the vectors, where none are stored."""
+        return EmbedStream(self.search.embedder, self.search.texts.again(), self._add_block)
+
+    def _add_block(self, block: EmbeddedBlock) -> None:
+        self._add(stacked(block))
+
+    def _add(self, vectors: Array) -> None:
+        """Append vectors, of length 1. Raises InputError for one that is not finite."""
+        refuse_infinite(vectors, self.records)
+        self.records += len(vectors)
+        try:
+            self.file.write(unit(vectors).astype(np.float32, copy=False).tobytes())
+            self.file.flush()
+        except OSError as failed:
+            raise OutputError(
+                f"{tempfile.gettempdir()}: no room for vectors: {failed.strerror or failed}",
+                "free disk space there, or set TMPDIR to another folder",
+            ) from None
 
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far the comparison is.
 
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
-        with TemporaryFile() as file:  # without a name: a kill leaves nothing
-            found = put_aside(self._units(), file)
-            vectors = np.zeros((0, 1), np.float32) if found is None else found
-            self.records = len(vectors)
-            components = Components(vectors, self.threshold)
-            for done in components:
-                yield Advance(done, "texts", None)
-            groups = components.groups()
-            rows = {int(row) for rows in groups for row in rows}
-            texts = CorpusTexts(self.search.path, self.search.texts)
-            self.texts = texts.at(rows, self.records)
-            self.groups = [self._group(vectors, rows) for rows in groups]
-            del found, vectors, components  # Windows removes no file that is mapped
+        if self.search.stored:
+            for block in floats(self.search.path, self.search.embedder.nothing.shape[-1]):
+                self._add(block)
+        vectors = np.zeros((0, 1), np.float32)
+        if self.records:
+            mapped = np.memmap(self.file, np.float32, "r")
+            vectors = mapped.reshape(self.records, -1)
+            del mapped
+        components = Components(vectors, self.threshold)
+        for done in components:
+            yield Advance(done, "texts", None)
+        groups = components.groups()
+        self._read(groups)
+        self.groups = [self._group(vectors, rows) for rows in groups]
+        del vectors, components  # Windows removes no file that is mapped
+
+    def _read(self, groups: list[Array]) -> None:
+        """Read the texts of the groups. Raises InputError when the corpus is another one."""
+        reader, first, parts = self.search.texts, 0, list[TextBlock]()
+        self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
+        corpus = CorpusTexts(self.search.path, reader) if self.search.stored else None
+        for block in corpus.blocks(self.records) if corpus else reader.blocks():
+            start, stop = self.members.searchsorted([first, first + len(block)])
+            parts.append(TextBlock.of(block).take((self.members[start:stop] - first).tolist()))
+            first += len(block)
+        self.texts = TextBlock.joined(parts)
+        if first != self.records:
+            raise InputError(f"{reader.source.paths[0]}: has changed since it was embedded")
 
     @property
-    def dropped(self) -> set[int]:
-        """The rows that are near-duplicates of one that is kept."""
-        return set(chain.from_iterable(group.rows for group in self.groups))
+    def dropped(self) -> int:
+        """The number of near-duplicates of a text that is kept."""
+        return len(self.members) - len(self.groups)
 
-    @property
-    def with_ids(self) -> bool:
-        """Whether a text of a group has an id."""
-        return any(text.id is not None for text in self.texts.values())
-
-    def id_of(self, row: int) -> Any:
-        """Return the id of a text, or its row."""
-        key = self.texts[row].id
-        return row if key is None else key
+    def record_of(self, row: int) -> Record:
+        """Return a text of a group; its id is its row where it has none."""
+        record = self.texts[int(self.members.searchsorted(row))]
+        return record._replace(id=row) if record.id is None else record
 
     def fields(self, group: DuplicateGroup) -> dict[str, Any]:
-        """Return what is written of a group, with ids where there are any."""
-        found = group._asdict()
-        if self.with_ids:
-            found |= {"keep_id": self.id_of(group.keep), "ids": [*map(self.id_of, group.rows)]}
-        return found
+        """Return what is written of a group, with ids, files and lines where there are any."""
+        rows = group.rows.tolist()
+        columns = {"keep": group.keep, "rows": rows, "scores": group.scores.tolist()}
+        names = ["id"] if any(key is not None for key in self.texts.ids or ()) else []
+        for name in [*names, *(ORIGIN if self.search.texts.source.placed else ())]:
+            keep, *others = (getattr(self.record_of(row), name) for row in (group.keep, *rows))
+            columns |= {f"keep_{name}": keep, f"{name}s": others}
+        return columns
 
-    def rows(self, group: DuplicateGroup) -> list[dict[str, Any]]:
-        """Return what is written to a table: a row for each near-duplicate."""
-        keep = {"keep": group.keep, "keep_id": self.id_of(group.keep)}
-        return [
-            {
-                **keep,
-                "row": row,
-                "id": self.id_of(row),
-                "score": score,
-                "text": self.texts[row].text,
-            }
-            for row, score in zip(group.rows, group.scores, strict=True)
-        ]
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield what is written to a table: a row for each near-duplicate."""
+        for group in self.groups:
+            keep = {"keep": group.keep, "keep_id": self.record_of(group.keep).id}
+            for row, score in zip(map(int, group.rows), map(float, group.scores), strict=True):
+                record = self.record_of(row)
+                own = {"row": row, "id": record.id, "score": score, "text": record.text}
+                yield {**keep, **own, **(record.extra or {})}
 
     def kept(self) -> Iterator[list[dict[str, Any]]]:
         """Yield the texts without near-duplicates, in another pass, as rows of plain lines."""
-        dropped, first = self.dropped, 0
-        for block in Reader(self.search.texts.source).blocks():
-            numbered = enumerate(block, first)
-            yield [{"text": record.text} for row, record in numbered if row not in dropped]
+        first, is_kept = 0, np.ones(self.records, bool)
+        for group in self.groups:
+            is_kept[group.rows] = False
+        for block in self.search.texts.again().blocks():
+            chosen = np.flatnonzero(is_kept[first : first + len(block)]).tolist()
+            yield [{"text": text} for text in TextBlock.of(block).take(chosen).texts]
             first += len(block)
-
-    def _units(self) -> Iterator[Array]:
-        """Yield the vectors, of length 1. Raises InputError for one that is not finite."""
-        count = 0
-        width = self.search.embedder.nothing.shape[-1]
-        for block in floats(self.search.path, width):
-            refuse_infinite(block, count)
-            count += len(block)
-            yield unit(block)
 
     def _group(self, vectors: Array, rows: Array) -> DuplicateGroup:
         keep = int(rows[0])
         if self.keep == "longest":
-            keep = max(map(int, rows), key=lambda row: (_length(self.texts[row]), -row))
+            records = map(self.record_of, rows)
+            lengths = [len(record.text) + len(record.pair or "") for record in records]
+            keep = int(rows[int(np.argmax(lengths))])
         others = rows[rows != keep]
         scores = [
             cosines(vectors, np.repeat(keep, len(some)), some)
             for some in np.array_split(others, len(others) // 1024 + 1)
         ]
-        return DuplicateGroup(keep, others.tolist(), np.concatenate(scores).tolist())
+        return DuplicateGroup(keep, others, np.concatenate(scores))
 
 
-def _length(record: Record) -> int:
-    return sum(len(text) for text in (record.text, record.pair) if text)
+TALL, ROWS = 8192, 2048  # of two blocks that are compared
+AXES = 64
+SAMPLE = 4096  # rows that the axes are those of
+ROUNDING = 1e-4  # more than float32 takes from a bound or a product of vectors of length 1
+
+
+class Components:
+    """The components of rows whose cosine is at least a threshold. Iterate once."""
+
+    def __init__(self, vectors: Array, threshold: float) -> None:
+        self.vectors, self.threshold = vectors, threshold
+        self.parents = np.arange(len(vectors))  # of each row: one before it, or itself
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield how many rows were compared with all others."""
+        distinct = self._join_equal()
+        axes = _axes(self.vectors)
+        for at in range(0, len(distinct), TALL):
+            rows = distinct[at : at + TALL]
+            bounds = _bounding(self.vectors[rows], axes)
+            for start in range(at, len(distinct), ROWS):
+                others = distinct[start : start + ROWS]
+                products = bounds @ _bounding(self.vectors[others], axes).T
+                near = products >= self.threshold - ROUNDING
+                if start < at + TALL:
+                    near &= rows[:, None] < others
+                if near.any():
+                    self._join_near(rows, others, near)
+            yield at + len(rows)
+
+    def groups(self) -> list[Array]:
+        """Return the rows of each component of two or more, the one with the first row first."""
+        roots = self._roots(np.arange(len(self.parents)))
+        order = np.argsort(roots, kind="stable")
+        starts = np.flatnonzero(np.diff(roots[order], prepend=-1))
+        sizes = np.diff(starts, append=len(order))
+        several = zip(starts[sizes > 1], sizes[sizes > 1], strict=True)
+        return [order[start : start + size] for start, size in several]
+
+    def _join_equal(self) -> Array:
+        """Join equal rows that are no zeros, and return the first row of each kind."""
+        sums = np.concatenate([_hashes(block) for block in _blocks(self.vectors)])
+        _, first, kind = np.unique(sums, return_index=True, return_inverse=True)
+        firsts = first[kind.reshape(-1)]
+        alone = firsts == np.arange(len(firsts))
+        for at in range(0, len(firsts), ROWS):
+            rows = np.arange(at, min(at + ROWS, len(firsts)))[~alone[at : at + ROWS]]
+            same = (self.vectors[rows] == self.vectors[firsts[rows]]).all(axis=1)
+            alone[rows[~same]] = True  # only their hashes were equal
+            joined = rows[same & self.vectors[rows].any(axis=1)]
+            self.parents[joined] = firsts[joined]
+        return np.flatnonzero(alone)
+
+    def _join_near(self, rows: Array, others: Array, near: Array) -> None:
+        """Join those of two blocks that ``near`` [a, b] says may be alike."""
+        a, b = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
+        near, rows, others = near[np.ix_(a, b)], rows[a], others[b]
+        products = self.vectors[rows] @ self.vectors[others].T
+        alike = near & (products >= self.threshold + ROUNDING)
+        doubtful = near & ~alike & (products >= self.threshold - ROUNDING)
+        while self._drop_joined(alike, rows, others):  # at least half of the components are joined
+            a, b = np.flatnonzero(alike.any(axis=1)), np.flatnonzero(alike.any(axis=0))
+            self._unite(rows[a], others[alike[a].argmax(axis=1)])
+            self._unite(rows[alike[:, b].argmax(axis=0)], others[b])
+        for at in np.flatnonzero(doubtful.any(axis=1)):
+            which = np.flatnonzero(doubtful[at] & (self._roots(others) != self._roots(rows[[at]])))
+            pair = np.repeat(rows[at], len(which)), others[which]
+            yes = cosines(self.vectors, *pair) >= self.threshold
+            self._unite(pair[0][yes], pair[1][yes])
+
+    def _drop_joined(self, alike: Array, rows: Array, others: Array) -> bool:
+        """Leave in ``alike`` [a, b] the pairs of two components; say whether there is one."""
+        alike &= self._roots(rows)[:, None] != self._roots(others)
+        return bool(alike.any())
+
+    def _unite(self, a: Array, b: Array) -> None:
+        """Join the components of pairs of rows."""
+        while len(a):
+            a, b = self._roots(a), self._roots(b)
+            apart = a != b
+            a, b = a[apart], b[apart]
+            np.minimum.at(self.parents, np.maximum(a, b), np.minimum(a, b))
+
+    def _roots(self, rows: Array) -> Array:
+        """Return the first row of the component of each row, so far."""
+        found = self.parents[rows]
+        while ((further := self.parents[found]) != found).any():
+            found = further
+        self.parents[rows] = found
+        return found
+
+
+def cosines(vectors: Array, rows: Array, others: Array) -> Array:
+    """Return the cosines of pairs of rows in float64."""
+    products = np.einsum("nd,nd->n", unit(vectors[rows]), unit(vectors[others]))
+    found: Array = products.round(DIGITS)
+    return found
+
+
+def _blocks(vectors: Array) -> Iterator[Array]:
+    for at in range(0, max(1, len(vectors)), ROWS):
+        yield vectors[at : at + ROWS]
+
+
+def _hashes(vectors: Array) -> Array:
+    """Return a number for each row [n, D] of float32, the same for equal rows."""
+    draw = np.random.default_rng(0)
+    factors = draw.integers(1, 1 << 63, vectors.shape[1], np.uint64) | np.uint64(1)
+    words = np.ascontiguousarray(vectors + np.float32(0)).view(np.uint32)  # -0 is 0
+    sums: Array = (words * factors).sum(axis=1)
+    return sums
+
+
+def _axes(vectors: Array) -> Array | None:
+    """Return the principal axes [D, M] of a sample; None where they would save nothing."""
+    if vectors.shape[1] < 2 * AXES:
+        return None
+    sample = vectors[:: max(1, len(vectors) // SAMPLE)].astype(np.float64)
+    _, axes = np.linalg.eigh(sample.T @ sample)  # the largest come last
+    found: Array = axes[:, -AXES:].astype(np.float32)
+    return found
+
+
+def _bounding(vectors: Array, axes: Array | None) -> Array:
+    """Return rows whose products are no less than those of the vectors: [n, M + 1], or as given."""
+    if axes is None:
+        return vectors
+    inside = vectors @ axes
+    rest = np.einsum("nd,nd->n", vectors, vectors) - np.einsum("nm,nm->n", inside, inside)
+    return np.column_stack([inside, np.sqrt(np.maximum(rest, 0) + ROUNDING / 10)])

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,10 @@ from bertcli.errors import InputError, UsageError
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text
 from bertcli.records.source import Source
-from bertcli.vectors.corpus import CorpusTexts, Texts
-from bertcli.vectors.nearest import DIGITS, Match, Nearest, unit
+from bertcli.vectors.nearest import DIGITS, Nearest
 from bertcli.vectors.reading import Array
 from bertcli.vectors.run import stacked
-from bertcli.vectors.search import AT_ONCE, Search, add_stored
+from bertcli.vectors.search import AT_ONCE, CorpusTexts, Search, add_stored
 
 
 @dataclass
@@ -44,49 +44,54 @@ class Mining:
         Raises InputError for a record without a positive.
         """
         texts = CorpusTexts(self.search.path, self.search.texts)
+        excluded = self._excluded(texts)
         pairs = [_checked(record) for record in self.reader]
         self.pairs = len(pairs)
-        positives: dict[Text, set[Text]] = defaultdict(set)
+        not_negative: dict[Text, set[Text]] = defaultdict(set)  # of an anchor
         for anchor, positive in pairs:
-            positives[anchor].add(positive)
-        for at in range(0, len(pairs), AT_ONCE):
-            some = pairs[at : at + AT_ONCE]
-            _, nearest = self.search.asking([Record(anchor) for anchor, _ in some])
+            not_negative[anchor] |= {anchor, positive}
+        for start in range(0, len(pairs), AT_ONCE):
+            batch = pairs[start : start + AT_ONCE]
+            top_k = self.search.options.top_k
+            most = top_k + max(len(not_negative[anchor]) for anchor, _ in batch)
+            _, nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
             if not isinstance(nearest, Nearest):
                 raise UsageError("--mine needs one vector per text")
-            scores = np.einsum("nd,nd->n", nearest.queries, self._units([two for _, two in some]))
+            positives = nearest.scaled(self._vectors([positive for _, positive in batch]))
+            scores = np.einsum("nd,nd->n", nearest.queries, positives)
+            nearest.excluded, nearest.ceilings = excluded, scores - self.margin
             add_stored(nearest, self.search.path)
-            found = texts.at(nearest.found, nearest.rows)
+            records = texts.at(nearest.found, nearest.rows)
             rows: list[dict[str, Any]] = []
-            for pair, score, best in zip(some, scores, nearest.matches(), strict=True):
-                rows += self._rows(pair, float(score), best, found, positives[pair[0]])
+            for (anchor, positive), score, matches in zip(
+                batch, scores, nearest.matches(), strict=True
+            ):
+                negatives = [
+                    {"anchor": anchor, "positive": positive, "negative": text, "margin": margin}
+                    for match in matches
+                    if (margin := round(float(score) - match.score, DIGITS)) >= self.margin
+                    and (text := records[match.row].text) not in not_negative[anchor]
+                ]
+                rows += negatives[:top_k]
             self.negatives += len(rows)
             yield rows
 
-    def _rows(
-        self,
-        pair: tuple[Text, Text],
-        score: float,
-        best: Sequence[Match],
-        texts: Texts,
-        positives: set[Text],
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the negatives of one pair, whose own cosine is ``score``, the hardest first."""
-        seen = {pair[0], *positives}
-        for match in best:
-            negative, apart = texts[match.row].text, round(score - match.score, DIGITS)
-            if apart >= self.margin and negative not in seen:
-                seen.add(negative)
-                yield {
-                    **{"anchor": pair[0], "positive": pair[1], "negative": negative},
-                    "margin": apart,
-                }
+    def _excluded(self, texts: CorpusTexts) -> Array:
+        """Return the rows of texts that an earlier row has, or that are empty."""
+        seen: set[int] = set()
+        rows = [] if self.search.options.skip_empty is False else [*texts.empty]
+        records = chain.from_iterable(texts.blocks(texts.digest.records))
+        for row, key in enumerate(hash(str(record.text)) for record in records):
+            if key in seen:
+                rows.append(row)
+            seen.add(key)
+        return np.array(rows, int)
 
-    def _units(self, texts: Sequence[Text]) -> Array:
-        """Return the vectors of texts of the corpus, of length 1, [n, D]."""
+    def _vectors(self, texts: Sequence[Text]) -> Array:
+        """Return the vectors of texts of the corpus, [n, D]."""
         embedder = self.search.embedder
         run = embedder.run(Reader(Source()), blocks=[[Record(text) for text in texts]])
-        return unit(np.concatenate([embedder.nothing, *map(stacked, embedder.embed(run))]))
+        return np.concatenate([embedder.nothing, *map(stacked, embedder.embed(run))])
 
 
 def _checked(record: Record) -> tuple[Text, Text]:

@@ -1,23 +1,39 @@
-"""The rows of a corpus that are nearest to some queries, by cosine, in one pass.
+"""The rows of a corpus that are nearest to some queries, by cosine or dot product, in one pass.
 
     near = Nearest(queries, 10)      # [q, D]
     for vectors in floats("corpus.npy"):
         near.add(vectors)            # [n, D]
     near.matches()[0][0].row
 
-Letters: `q` queries, `n` vectors of a block, `k` rows kept for each query, `D` dimensions. Nothing
-here knows a model: vectors come from a file, or from an embedder while it computes them.
+`TermProducts` scores by the dot product of weights of terms, `MaxSim` by the similarity of each
+token of the query to the nearest token of a text, summed (ColBERT; Khattab and Zaharia 2020,
+section 3.3). All are exact, computed in float64: equal texts score alike in any block.
+
+Of vectors that are stored as bits, the rows that differ from a query in the fewest bits are
+candidates, `CANDIDATES` of them or more; what they score is their similarity to the query in full
+precision. Source: Yamada et al. 2021, "Efficient Passage Retrieval with Hashing", as in
+semantic_search_faiss.
+
+Letters: `q` queries, `n` vectors of a block, `k` rows kept for each query, `D` dimensions, `W`
+bytes of a row of bits, `w` words of one. Nothing here knows a model: vectors come from a file, or
+from an embedder while it computes them.
 """
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.vectors.reading import Array
+from bertcli.files.npy import WIDEST
+from bertcli.files.stored_arrays import open_array
+from bertcli.files.writers import TENSORS
+from bertcli.vectors.precision import quantize, restore
+from bertcli.vectors.reading import ARRAY, Array, form_of, stored
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
@@ -26,7 +42,7 @@ AT_ONCE = 256  # queries whose products with a block are held
 
 
 class Match(NamedTuple):
-    """A row of the corpus, numbered from 0, and its cosine to the query."""
+    """A row of the corpus, numbered from 0, and its similarity to the query."""
 
     row: int
     score: float
@@ -40,10 +56,14 @@ class BestRows:
 
     def __init__(self, queries: int, k: int, threshold: float | None = None) -> None:
         self.k, self.threshold, self.rows = k, threshold, 0
+        self.excluded: Array = np.zeros(0, int)  # rows that are never among the best
         self._best: list[list[Match]] = [[] for _ in range(queries)]
 
     def keep(self, number: int, rows: Array, scores: Array) -> None:
         """Take the best of some rows [n], later than all before, for one query."""
+        if len(self.excluded):
+            allowed = ~np.isin(rows, self.excluded)
+            rows, scores = rows[allowed], scores[allowed]
         best = self._best[number]
         least = best[-1].score if len(best) == self.k else -np.inf
         better = scores > least  # a tie goes to the row that was first
@@ -65,17 +85,26 @@ class BestRows:
 
 
 class Nearest(BestRows):
-    """The best ``k`` rows for each query among all that it has seen, by cosine.
+    """The best ``k`` rows for each query among all that it has seen, by cosine or ``dot`` product.
 
-    Those below the ``threshold`` are left out. Products in float32 choose the rows that may be
-    among the best, whatever their rounding, and their scores are computed in float64: equal rows
-    get equal scores in any block.
+    Those below the ``threshold`` are left out, and those above a query's own ceiling. Products in
+    float32 choose the rows that may be among the best, whatever their rounding, and their scores
+    are computed in float64: equal rows get equal scores in any block.
     """
 
-    def __init__(self, queries: Array, k: int, threshold: float | None = None) -> None:
+    def __init__(
+        self, queries: Array, k: int, threshold: float | None = None, *, dot: bool = False
+    ) -> None:
         super().__init__(len(queries), k, threshold)
-        self.queries = unit(queries)
+        self.dot = dot
+        self.queries = self.scaled(queries)
         self._narrow = self.queries.astype(np.float32)
+        self._lengths = np.linalg.norm(self.queries, axis=1)
+        self.ceilings: Array = np.full(len(queries), np.inf)
+
+    def scaled(self, vectors: Array) -> Array:
+        """Return vectors in float64 whose products are the scores."""
+        return vectors.astype(np.float64) if self.dot else unit(vectors)
 
     def add(self, vectors: Array) -> None:
         """Take in the next rows of the corpus, [n, D].
@@ -93,21 +122,27 @@ class Nearest(BestRows):
         usual = bool(((squares > SQUARES[0]) & (squares < SQUARES[1])).all())
         if not usual:
             refuse_infinite(vectors, self.rows)
-            vectors = unit(vectors)
-            narrow, squares = vectors.astype(np.float32), np.ones(len(vectors), np.float32)
+            if not self.dot:
+                vectors = unit(vectors)
+                narrow, squares = vectors.astype(np.float32), np.ones(len(vectors), np.float32)
         lengths = np.sqrt(squares)
+        rounding = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
+        rounding *= float(lengths.max(initial=0)) if self.dot else 1.0
+        hidden = self.excluded - self.rows
+        hidden = hidden[(hidden >= 0) & (hidden < len(vectors))]
         for at in range(0, len(self._best), AT_ONCE):
             near = _products(self._narrow[at : at + AT_ONCE], narrow)
-            for number, row in enumerate(near / lengths, at):
-                self._take(number, row, vectors)
+            near = near if self.dot else near / lengths
+            near[:, hidden] = -np.inf
+            for number, row in enumerate(near, at):
+                self._take(number, row, vectors, rounding * self._lengths[number])
         self.rows += len(vectors)
 
-    def _take(self, number: int, near: Array, vectors: Array) -> None:
-        """Take the best rows for one query, given scores that are near to the exact ones, [n]."""
+    def _take(self, number: int, near: Array, vectors: Array, slack: float) -> None:
+        """Take the best rows for one query, given scores [n] that are so near to the exact ones."""
         best = self._best[number]
-        slack = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
         least = best[-1].score if len(best) == self.k else -np.inf
-        fresh = np.flatnonzero(near > least - slack)
+        fresh = np.flatnonzero((near > least - slack) & (near <= self.ceilings[number] + slack))
         if len(fresh) > self.k:
             last = np.partition(near[fresh], -self.k)[-self.k]
             fresh = fresh[near[fresh] >= last - 2 * slack]
@@ -118,7 +153,7 @@ class Nearest(BestRows):
 
         They are for one query.
         """
-        self.keep(number, rows, (unit(vectors) @ self.queries[number]).round(DIGITS))
+        self.keep(number, rows, (self.scaled(vectors) @ self.queries[number]).round(DIGITS))
 
 
 def refuse_infinite(vectors: Array, before: int) -> None:
@@ -143,3 +178,150 @@ def unit(vectors: Array) -> Array:
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     unit: Array = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
     return unit
+
+
+CANDIDATES = 1000  # of a query, or MORE times as many as are asked for
+MORE = 20
+ROWS = 1 << 16  # of a block
+
+
+def add_packed(nearest: Nearest, path: str, precision: str) -> None:
+    """Take in the rows of a file of bits, in the precision that its manifest names.
+
+    Raises InputError when they have other dimensions than the queries.
+    """
+    width = ceil(nearest.queries.shape[1] / 8)
+    asked = quantize(nearest.queries.astype(np.float32), precision).view(np.uint8)
+    few = max(CANDIDATES, MORE * nearest.k)
+    found = [_Candidates(_words(bits[None])[0], few) for bits in asked]
+    rows, kind = 0, np.dtype(np.int8 if precision == "binary" else np.uint8)
+    for block in _blocks(path):
+        if block.dtype.kind not in "iu":
+            raise InputError(f"{path}: holds {block.dtype}, not bits")
+        if block.ndim != 2 or block.shape[1] != width:
+            sizes = " x ".join(map(str, block.shape[1:]))
+            raise InputError(
+                f"{path}: its rows have {sizes} bytes, and those of the query have {width}",
+                "both must come from one model, with the same --dim, --layers and --pooling",
+            )
+        packed = np.ascontiguousarray(block.astype(kind, copy=False)).view(np.uint8)
+        words = _words(packed)
+        for one in found:
+            one.add(words, packed, rows)
+        rows += len(block)
+    nearest.rows = rows
+    for number, one in enumerate(found):
+        vectors = restore(one.bits.view(kind), precision, None, nearest.queries.shape[1])
+        nearest.score(number, one.rows, vectors)
+
+
+class _Candidates:
+    """The rows that differ from a query in the fewest bits; of equals, those that came first."""
+
+    def __init__(self, query: Array, most: int) -> None:
+        self.query, self.most = query, most
+        self.rows = np.zeros(0, np.int64)
+        self.bits = np.zeros((0, query.nbytes), np.uint8)
+        self._distances: Array = np.zeros(0, np.uint32)
+        self._least = np.iinfo(np.uint32).max  # bits that one row too many differs in
+
+    def add(self, words: Array, packed: Array, first: int) -> None:
+        """Take in rows [n, w], as bytes [n, W]; the number of the first."""
+        kind = np.uint32 if self.query.nbytes >= 1 << 13 else np.uint16
+        distances: Array = np.zeros(len(words), kind)
+        for column, word in zip(words.T, self.query, strict=True):
+            distances += np.bitwise_count(column ^ word)
+        fresh = np.flatnonzero(distances < self._least)
+        self._distances = np.concatenate([self._distances, distances[fresh]])
+        self.rows = np.concatenate([self.rows, fresh + first])
+        self.bits = np.concatenate([self.bits, packed[fresh]])
+        if len(self.rows) > self.most:
+            kept = np.sort(np.argsort(self._distances, kind="stable")[: self.most])
+            self._distances, self.rows = self._distances[kept], self.rows[kept]
+            self.bits = self.bits[kept]
+            self._least = int(self._distances.max())
+
+
+def _words(packed: Array) -> Array:
+    """Return rows [n, W] as the widest words that they are made of, [n, w]."""
+    size = next(size for size in (8, 4, 2, 1) if packed.shape[1] % size == 0)
+    return packed.view(f"u{size}")
+
+
+def _blocks(path: str) -> Iterator[Array]:
+    """Yield rows in large blocks, where the format allows that."""
+    form = form_of(path)
+    if form not in TENSORS:
+        yield from stored(path)
+        return
+    with open_array(path, path, form, ARRAY) as found:
+        if found.by_columns or len(found.shape) != 2:
+            raise InputError(f"{path}: holds {found.dtype} of shape {found.shape}, not bits")
+        yield from found.blocks(ROWS if found.width <= WIDEST // ROWS else 1)
+
+
+TOKENS = 1 << 13  # of texts, whose similarities to tokens of queries are held
+
+
+class TermProducts(BestRows):
+    """The texts with the largest dot products with each query: terms [k, 2], ids and weights."""
+
+    def __init__(
+        self, queries: Sequence[np.ndarray], k: int, threshold: float | None = None
+    ) -> None:
+        super().__init__(len(queries), k, threshold)
+        self.ids = np.unique(np.concatenate([np.zeros(0), *(terms[:, 0] for terms in queries)]))
+        self.weights = np.zeros((len(queries), len(self.ids) + 1))  # the last: terms of no query
+        for row, terms in zip(self.weights, queries, strict=True):
+            row[np.searchsorted(self.ids, terms[:, 0])] = terms[:, 1]
+
+    def add(self, texts: Sequence[np.ndarray]) -> None:
+        """Take in the terms of the next texts, [k, 2] each."""
+        flat = np.concatenate([np.zeros((0, 2)), *texts])
+        at = np.searchsorted(self.ids, flat[:, 0])
+        known = np.append(self.ids, -1)[at] == flat[:, 0]
+        owners = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])[known]
+        places, weights = at[known], flat[known, 1]
+        rows = self.rows + np.arange(len(texts))
+        for number, mine in enumerate(self.weights):
+            scores = np.bincount(owners, mine[places] * weights, len(texts))
+            self.keep(number, rows, scores.round(DIGITS))
+        self.rows += len(texts)
+
+
+class MaxSim(BestRows):
+    """The texts that match each query best, token by token: vectors [L, D] of both."""
+
+    def __init__(
+        self, queries: Sequence[np.ndarray], k: int, threshold: float | None = None
+    ) -> None:
+        super().__init__(len(queries), k, threshold)
+        self.queries = [vectors.astype(np.float64) for vectors in queries]
+
+    def add(self, texts: Sequence[np.ndarray]) -> None:
+        """Take in the vectors of the tokens of the next texts, [L, D] each.
+
+        Raises InputError when they have other dimensions than those of the queries.
+        """
+        longest = max((len(vectors) for vectors in texts), default=1)
+        left, most = iter(texts), max(1, TOKENS // max(1, longest))
+        while some := list(islice(left, most)):
+            self._add(some)
+
+    def _add(self, texts: Sequence[np.ndarray]) -> None:
+        full = [at for at, vectors in enumerate(texts) if len(vectors)]
+        ends = list(accumulate(len(texts[at]) for at in full))
+        rows, scores = self.rows + np.arange(len(texts)), np.zeros(len(texts))
+        tokens = np.concatenate([texts[at] for at in full]).astype(np.float64) if full else None
+        for number, query in enumerate(self.queries):
+            if tokens is not None and len(query):
+                if tokens.shape[1:] != query.shape[1:]:
+                    raise InputError(
+                        f"the vectors have {tokens.shape[-1]} dimensions, and those of the query "
+                        f"have {query.shape[-1]}",
+                        "both must come from one model, with the same options",
+                    )
+                nearest = np.maximum.reduceat(query @ tokens.T, [0, *ends[:-1]], axis=1)
+                scores[full] = nearest.sum(0)
+            self.keep(number, rows, scores.round(DIGITS))
+        self.rows += len(texts)

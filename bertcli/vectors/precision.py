@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bertcli.errors import PrecisionError, UsageError
+from bertcli.errors import OutputError, PrecisionError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,3 +119,23 @@ def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
     ranges = ranges.astype(np.float32, copy=False)
     step = (ranges[1] - ranges[0]) / BUCKETS
     return ranges[0], np.where(step == 0, np.float32(1), step).astype(np.float32, copy=False)
+
+
+STREAMED = ("jsonl", "csv")
+WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
+
+
+def refuse_dense(form: str) -> None:
+    """Raise UsageError for a format that holds no weights of terms."""
+    if form not in WITH_TERMS:
+        known = ", ".join(WITH_TERMS)
+        raise UsageError(
+            f"--sparse: weights of terms cannot be written as {form}", f"one of {known}"
+        )
+
+
+def refuse_stream(form: str, precision: str) -> None:
+    """Raise OutputError for what is made of all rows together."""
+    if form not in STREAMED or precision in RANGED:
+        what = form if form not in STREAMED else f"--precision {precision}"
+        raise OutputError(f"{what} cannot be streamed", "use -o FILE")

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.embedding.embedded_block import EmbeddedBlock
+from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
 from bertcli.errors import OutputError
 from bertcli.files.versions import versions
@@ -19,15 +20,13 @@ from bertcli.inference.progress import Ran, Resumed, Step
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.fingerprint import InputDigest, TextDigests, made_by
-from bertcli.vectors.input_hashes import Inputs
-from bertcli.vectors.output import begin, claimed
-from bertcli.vectors.sink import Sink, Target
+from bertcli.vectors.fingerprint import InputDigest, Inputs, TextDigests, made_by
+from bertcli.vectors.output import Sink, Target, begin, claimed
 from bertcli.vectors.stream import metas
 from bertcli.vectors.update import KnownVectors
 
 NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
-LIBRARIES = ("torch", "tokenizers", "numpy")  # that the numbers depend on
+LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
 
 
 def own_ids(block: EmbeddedBlock, places: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -144,7 +143,8 @@ class EmbedRun:
         source = self.reader.source
         pair = () if source.pair is None else (source.pair,)
         texts = (*source.texts, *pair)
-        return Inputs(source.paths, texts, model_files(self.embedder.folder.path))
+        needed = [Path(source.list_file)] if source.list_file else []
+        return Inputs(source.paths, texts, [*needed, *model_files(self.embedder.folder.path)])
 
     def _write(self, sink: Sink, block: EmbeddedBlock, digest: InputDigest) -> None:
         digest.add(block.records)

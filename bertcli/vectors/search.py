@@ -13,64 +13,73 @@ the texts were. Without a place for vectors, one pass over the texts answers som
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
-from bertcli.embedding.embedded_block import EmbeddedBlock
+from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse_config import has_routes
 from bertcli.embedding.term_weights import TermNames
-from bertcli.errors import InputError
+from bertcli.errors import InputError, counted
+from bertcli.files.digests import sha256
+from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.stored_arrays import open_arrays
+from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
+from bertcli.files.typed_json import JsonObject, is_regular
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import Step
-from bertcli.inference.tell import SILENCE, Tell
+from bertcli.inference.progress import SILENCE, Step, Tell
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried
+from bertcli.records.records import Record, carried, is_empty
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.corpus import (
-    CorpusTexts,
-    Ids,
-    Texts,
-    check_maker,
-    ids_at,
-    is_known,
-    refuse_other_width,
+from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
+from bertcli.vectors.formats import INDICES, PIECES, TERMS, VALUES, VECTORS, WRITTEN
+from bertcli.vectors.journal import Files
+from bertcli.vectors.nearest import Match, MaxSim, Nearest, TermProducts, add_packed
+from bertcli.vectors.output import Target, end_killed
+from bertcli.vectors.reading import (
+    FIELD,
+    MAKE_AGAIN,
+    ROWS,
+    floats,
+    form_of,
+    manifest_of,
+    precision_of,
+    stored,
+    stored_terms,
+    stored_tokens,
 )
-from bertcli.vectors.fingerprint import numbers_of, tokenizer_of, weights_of
-from bertcli.vectors.multiple import MaxSim, TermProducts
-from bertcli.vectors.nearest import Match, Nearest
-from bertcli.vectors.output import end_killed
-from bertcli.vectors.packed import add_packed
-from bertcli.vectors.reading import floats, form_of, precision_of
 from bertcli.vectors.run import EmbedRun, stacked
-from bertcli.vectors.sink import Target
-from bertcli.vectors.stored_lists import index_of, stored_terms, stored_tokens
+from bertcli.vectors.spool import DIGEST, START, STOP
 from bertcli.vectors.stream import EmbedStream
 
+E = TypeVar("E", bound=Embedder)
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
 QUERY = ("query",)
 # Options that have one name in a manifest and here.
-SAME_TEXTS = ("pooling", "on_truncate")
-SAME_NUMBERS = ("dim", "max_length", "stride")
+SAME_TEXTS = ("pooling", "on_truncate", "at")
+SAME_NUMBERS = ("dim", "max_length", "stride", "overlap")
 SAME_SWITCHES = ("special_tokens", "parse_special")
 COMBINED = ("mean", "sum", "concat", "stack")
 LAYERS = 10_000  # more than any model has
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
+NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
 
 
-def prompted(embedder: Embedder, names: Sequence[str], text: str | None = None) -> Embedder:
+def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
     """Return the embedder with this prompt, or the first of these that its model has.
 
     Without either, it keeps the prompt that it has. Source: the documentation of encode_query and
@@ -130,26 +139,33 @@ class SearchOptions:
     """
 
     top_k: int = 10
-    threshold: float | None = None  # the least cosine
+    threshold: float | None = None  # the least similarity
+    similarity: str | None = None  # "cosine" or "dot"; None: the model's
+    skip_empty: bool | None = None  # False: texts without a character may be hits
+    keep_fields: str | None = None  # that are shown where vectors alone are searched; None: all
     query_prompt: str | None = None
     corpus_prompt: str | None = None
     vectors: Path | None = None  # searched when the file is there, else written
 
 
 class Hit(NamedTuple):
-    """A row that was found, and its text where the corpus has texts."""
+    """A row of the corpus, and its text and fields as far as they are there."""
 
     match: Match
     id: Any
-    text: Record | None
+    record: Record
+
+    @property
+    def text(self) -> str | None:
+        """The text of the row; None where the corpus has none."""
+        return None if self.record.text is None else str(self.record.text)
 
     def fields(self) -> dict[str, Any]:
         """Return what is written."""
-        found = {"row": self.match.row, "id": self.id, "score": self.match.score}
-        if self.text is None:
-            return found
-        found["text"] = self.text.text
-        return found | carried(found, self.text, ("query", "rank"))
+        row = {"row": self.match.row, "id": self.id, "score": self.match.score}
+        if self.text is not None:
+            row["text"] = self.record.text
+        return row | carried(row, self.record, ("query", "rank"))
 
 
 class Answer(NamedTuple):
@@ -161,7 +177,13 @@ class Answer(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Return what is written: one object."""
         key = {} if self.query.id is None else {"id": self.query.id}
-        return key | {"query": self.query.text, "hits": [hit.fields() for hit in self.hits]}
+        hits = [hit.fields() for hit in self.hits]
+        return key | {"query": self.query.text, "hits": hits, **(self.query.extra or {})}
+
+    def without_empty(self) -> Answer:
+        """Return the answer without hits whose text has no character."""
+        hits = [hit for hit in self.hits if hit.text is None or hit.text.strip()]
+        return self._replace(hits=hits)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is written to a table: a row for each hit."""
@@ -201,9 +223,13 @@ class Search:
         if options.vectors is not None and options.vectors.exists():
             known = is_known(path)
             compute = options_of(path, folder, compute) if known else compute
+            check_whole(path)
         elif reader is None:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
         embedder = Embedder.open(folder, compute, tell)
+        function = embedder.sentence.similarity
+        if function not in (None, "cosine", "dot") and not options.similarity:
+            tell.warn(f"{function} similarity, the model's, is not available; scores are cosines")
         if not known and not compute.several:
             refuse_other_width(path, embedder.nothing.shape[1:])
         if not known:
@@ -212,7 +238,16 @@ class Search:
         if compute.sparse and has_routes(folder.path):
             other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)
             asker = Embedder.open(folder, replace(other, pooling="auto"), tell)
-        return cls(prompted(embedder, DOCUMENT, options.corpus_prompt), options, reader, asker)
+        embedder = prompted(embedder, DOCUMENT, options.corpus_prompt)
+        return cls(embedder, options, reader and embedder.divided(reader), asker)
+
+    @property
+    def by_dot(self) -> bool:
+        """Whether vectors are compared by dot product: as asked, or as the model says."""
+        normalized = self.embedder.options.normalize
+        of_model = "cosine" if normalized else self.embedder.sentence.similarity
+        several = self.embedder.options.several
+        return not several and (self.options.similarity or of_model) == "dot"
 
     @property
     def stored(self) -> bool:
@@ -235,10 +270,18 @@ class Search:
 
     def writing(self) -> EmbedRun:
         """Return the run that writes the vectors of the corpus, or resumes one."""
-        path, source = Path(self.path), replace(self.texts.source, keep=None)
-        several, terms = self.embedder.options.several, self.embedder.term_names
-        target = Target(path, format_of(path), resume=True, ids=True, many=several, terms=terms)
-        return EmbedRun(self.embedder, Reader(source, self.texts.warn), target)
+        path, reader = Path(self.path), self.texts.again()
+        reader.source = replace(reader.source, keep=None)
+        target = Target(
+            path,
+            format_of(path),
+            resume=True,
+            many=self.embedder.options.several,
+            ids=True,
+            places=self.embedder.places(reader),
+            terms=self.embedder.term_names,
+        )
+        return EmbedRun(self.embedder, reader, target)
 
     def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         """Yield answers from the vectors that are stored, as soon as queries come.
@@ -249,30 +292,32 @@ class Search:
         texts = None if self.reader is None else CorpusTexts(path, self.reader)
         for some in windows(queries, AT_ONCE):
             asked, nearest = self.asking(some)
+            if texts and self.options.skip_empty is not False:
+                nearest.excluded = np.array(texts.empty, int)
             add_stored(nearest, path, self.embedder.term_names)
-            found = self._ids(path, nearest.found) if texts is None else {}
-            rows = {} if texts is None else texts.at(nearest.found, nearest.rows)
-            yield answers_of(asked, nearest, rows, found)
+            if texts:
+                records = texts.at(nearest.found, nearest.rows)
+            else:
+                records = records_at(path, nearest.found, self.options.keep_fields)
+            answers = answers_of(asked, nearest, records)
+            if texts is None and self.options.skip_empty is not False:
+                answers = [answer.without_empty() for answer in answers]
+            yield answers
 
-    def _ids(self, path: str, rows: set[int]) -> Ids:
-        """Return the ids that were kept with the vectors of some texts."""
-        if self.embedder.options.kind == "tokens" and form_of(path) in TENSORS:
-            index = index_of(path)
-            return {row: index[row]["id"] for row in rows}
-        return ids_at(path, rows)
-
-    def asking(self, queries: Sequence[Record]) -> tuple[list[Record], Collector]:
+    def asking(
+        self, queries: Sequence[Record], top_k: int | None = None
+    ) -> tuple[list[Record], Collector]:
         """Return the queries that have a vector, and what collects the rows nearest to them."""
         asking = prompted(self.asker or self.embedder, QUERY, self.options.query_prompt)
         blocks = list(asking.embed(asking.run(Reader(Source()), blocks=[queries])))
         self.asked.add([item.encoded for block in blocks for item in block], None)
         records = [record for block in blocks for record in block.records]
-        limits = self.options.top_k, self.options.threshold
+        limits = top_k or self.options.top_k, self.options.threshold
         if asking.options.several:
             many = [vectors for block in blocks for vectors in block.vectors]
             return records, (TermProducts if asking.terms else MaxSim)(many, *limits)
         vectors = np.concatenate([asking.nothing, *map(stacked, blocks)])
-        return records, Nearest(vectors, *limits)
+        return records, Nearest(vectors, *limits, dot=self.by_dot)
 
 
 def add_stored(nearest: Collector, path: str, names: TermNames | None = None) -> None:
@@ -292,7 +337,7 @@ class PassingSearch:
     """Queries on their way through texts whose vectors are not kept: iterate it once."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
-        self.reader = search.texts
+        self.reader, self.skip_empty = search.texts, search.options.skip_empty
         self.queries, self.nearest = search.asking(queries)
         self.texts: Texts = {}
         self.run = EmbedStream(search.embedder, self.reader, self._see)
@@ -310,23 +355,264 @@ class PassingSearch:
         """Keep the texts of the rows that are nearest so far."""
         first = self.nearest.rows
         vectors: Any = block.vectors
+        if self.skip_empty is not False:
+            self.nearest.excluded = np.array(empty_rows(block.records, first), int)
         self.nearest.add(vectors)
         near = self.nearest.found
         fresh = {row: block.records[row - first] for row in near if row >= first}
         self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
 
 
-def answers_of(
-    queries: Sequence[Record], nearest: Collector, texts: Texts, ids: Ids | None = None
-) -> list[Answer]:
+def answers_of(queries: Sequence[Record], nearest: Collector, texts: Texts) -> list[Answer]:
     """Return what was found; a row has the id of its text or its vector, else its own number."""
 
     def hit(match: Match) -> Hit:
-        text = texts.get(match.row)
-        key = (ids or {}).get(match.row) if text is None else text.id
-        return Hit(match, match.row if key is None else key, text)
+        record = texts.get(match.row, NO_TEXT)
+        return Hit(match, match.row if record.id is None else record.id, record)
 
     return [
         Answer(query, [*map(hit, best)])
         for query, best in zip(queries, nearest.matches(), strict=True)
     ]
+
+
+Texts = dict[int, Record]  # by the number of their row
+
+# Fields of what is written beside vectors, or of a hit, that are not shown as fields of a text.
+OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text"})
+OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
+KEPT = 32 << 20  # bytes of files whose texts are kept between queries
+
+
+def is_known(path: str) -> bool:
+    """Whether a manifest next to a file of vectors says which model made it."""
+    return isinstance((manifest_of(path) or {}).get("fingerprint"), dict)
+
+
+def check_whole(path: str) -> None:
+    """Raise InputError when a file is not the one that its manifest describes."""
+    digest = (manifest_of(path) or {}).get("sha256")
+    if isinstance(digest, str) and sha256(Path(path)) != digest:
+        raise InputError(
+            f"{path}: was changed after it was made: its sha256 differs from the manifest's",
+            "make the vectors again",
+        )
+
+
+def check_maker(
+    path: str,
+    digests: Mapping[str, Mapping[str, str]],
+    config: Mapping[str, Any] | None = None,
+    wanted: str = "texts",
+) -> JsonObject:
+    """Return the options that a file of vectors was made with, as its manifest names them.
+
+    ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name,
+    ``config`` what else of the model its vectors depend on; an older manifest does not name it.
+    Raises InputError when it names other files, or its vectors are not those ``wanted``: of texts,
+    tokens or terms.
+    """
+    made = _object(manifest_of(path) or {}, "fingerprint")
+    for kind, mine in digests.items():
+        theirs = _object(made, kind)
+        if set(map(str, theirs.values())) != set(mine.values()):
+            name = made.get("model", "unknown")
+            raise InputError(
+                f"{path}: was made by another model, {name}: sha256 of its {kind} is "
+                f"{_shown(theirs)}, and here it is {_shown(mine)}",
+                f"give --model {name}, or leave out --vectors",
+            )
+    _check_config(path, made.get("config"), config or {})
+    options = _object(made, "options")
+    _check_kind(path, options, wanted)
+    return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")
+
+
+def _object(outer: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = outer.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _check_kind(path: str, options: Mapping[str, Any], wanted: str) -> None:
+    kind = "texts"
+    if options.get("sparse"):
+        kind = "terms"
+    elif options.get("pooling") == "none":
+        kind = "words" if options.get("word_vectors") else "tokens"
+    if kind == wanted:
+        return
+    made = "weights of terms" if kind == "terms" else f"vectors of {kind}"
+    if wanted != "texts":
+        raise InputError(f"{path}: holds {made}, not of {wanted}", "search them as they were made")
+    option = "sparse" if kind == "terms" else f"{kind[:-1]}-vectors"
+    also = "" if kind == "words" else f", or search with --{option}"
+    raise InputError(
+        f"{path}: holds {made}, but a search needs one per text",
+        f"make it with bertcli embed without --{option}{also}",
+    )
+
+
+def _check_config(path: str, theirs: object, mine: Mapping[str, Any]) -> None:
+    if not isinstance(theirs, dict):
+        return
+    for key, value in mine.items():
+        if theirs.get(key) != value:
+            raise InputError(
+                f"{path}: was made by a model whose {key} was {theirs.get(key)!r}, and here it is "
+                f"{value!r}",
+                "give --model the one that made it, or leave out --vectors",
+            )
+
+
+def check_texts(path: str, digest: str) -> None:
+    """Raise InputError when the manifest says that a file was made from texts with another sha256.
+
+    ``digest`` is that of the texts of the corpus; an older manifest does not name it.
+    """
+    made = (manifest_of(path) or {}).get("texts_sha256")
+    if made is not None and made != digest:
+        raise InputError(
+            f"{path}: was made from other texts: their sha256 is {str(made)[:12]}, and that of the "
+            f"corpus is {digest[:12]}",
+            "leave out --vectors, or make it again",
+        )
+
+
+def _shown(digests: Mapping[str, str]) -> str:
+    return ", ".join(str(digest)[:12] for digest in digests.values()) or "none"
+
+
+class CorpusTexts:
+    """The texts beside the vectors of a file: read at once, and kept where they are few.
+
+    ``empty`` are the rows of texts without a character.
+    """
+
+    def __init__(self, path: str, reader: Reader) -> None:
+        self.path, self.reader = path, reader
+        size = size_on_disk(reader.source.paths)
+        self.keeps = size is None or size <= KEPT  # what is no file cannot be read again
+        self.kept: list[Sequence[Record]] = []
+        self.digest = InputDigest()
+        self.empty: list[int] = []
+        for block in reader.blocks():
+            self.empty += empty_rows(block, self.digest.records)
+            self.digest.add(block)
+            if self.keeps:
+                self.kept.append(block)
+
+    def at(self, rows: Container[int], count: int) -> Texts:
+        """Return the texts of some of ``count`` rows."""
+        records = enumerate(chain.from_iterable(self.blocks(count)))
+        return {row: record for row, record in records if row in rows}
+
+    def blocks(self, count: int) -> Iterable[Sequence[Record]]:
+        """Return all of ``count`` texts.
+
+        Raises InputError when they are other texts than those that the vectors were made of.
+        """
+        refuse_other_count(self.path, count, self.digest.records)
+        check_texts(self.path, self.digest.texts.hexdigest())
+        return self.kept if self.keeps else self.reader.again().blocks()
+
+
+def empty_rows(records: Iterable[Record], first: int) -> list[int]:
+    """Return the rows of texts without a character, where the first record is row ``first``."""
+    return [row for row, record in enumerate(records, first) if is_empty(record)]
+
+
+def refuse_other_count(path: str, rows: int, texts: int) -> None:
+    """Raise InputError unless a corpus has as many texts as a file of vectors has rows."""
+    if texts != rows:
+        raise InputError(
+            f"{path}: has {counted(rows, 'row')}, and the corpus has {counted(texts, 'text')}",
+            "it was made from other texts; leave out --vectors, or make it again",
+        )
+
+
+def refuse_other_width(path: str, shape: tuple[int, ...]) -> None:
+    """Raise InputError when the vectors in a file are not of this shape, which the model gives."""
+    for block in stored(path):
+        if block.shape[1:] != shape:
+            theirs, ours = (" x ".join(map(str, one)) for one in (block.shape[1:], shape))
+            raise InputError(
+                f"{path}: has {theirs} dimensions, but the model has {ours}, and no manifest says "
+                "which model made it",
+                "give --model the one that made it",
+            )
+        return
+
+
+def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts:
+    """Return what was kept with the vectors of these rows: ids, texts and other fields.
+
+    They stand in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids alone), else in an
+    index; a text that is not there is None. ``keep`` names the other fields; None: all.
+    Raises InputError when they cannot be read.
+    """
+    wanted, form = set(rows), form_of(path)
+    if form in TENSORS:
+        index = Files.of(Path(path)).row_index
+        if is_regular(index, InputError, MAKE_AGAIN, math.inf):
+            fields = _of_lines(str(index), wanted, indexed=True)
+        else:
+            fields = _of_npz(path) if form == "npz" else iter(())
+    else:
+        of_table = _of_csv if form == "csv" else _of_parquet
+        fields = _of_lines(path, wanted) if form == "jsonl" else of_table(path)
+    names = None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
+    return {row: _record(value, names, path) for row, value in enumerate(fields) if row in wanted}
+
+
+def _record(fields: Mapping[str, Any], names: Sequence[str] | None, path: str) -> Record:
+    hidden = OF_VECTORS | ({START} if STOP in fields else set())  # of tokens, not of a chunk
+    extra = {name: value for name, value in fields.items() if name not in hidden}
+    for name in names or ():
+        if name not in extra:
+            available = f"available: {', '.join(extra) or 'none'}"
+            raise InputError(f"{path}: field {name!r} not found", available)
+    text: Any = fields.get("text")
+    kept = extra if names is None else {name: extra[name] for name in names}
+    return Record(text, id=fields.get("id"), extra=kept)
+
+
+def _of_lines(path: str, wanted: set[int], *, indexed: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the fields in lines of JSON, of which those of an index name their row.
+
+    Those of other rows than the ``wanted`` are not read.
+    """
+    with open_bytes(path) as stream:
+        for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, path))):
+            if row not in wanted:
+                yield {}
+                continue
+            where = f"{path}:{number}"
+            value = value_of(line, where)
+            fields = {} if isinstance(value, list) else object_in(value, where)
+            if indexed and fields.get("row", row) != row:
+                raise InputError(f"{where}: not the index of row {row}", "make the vectors again")
+            yield fields
+
+
+def _of_npz(path: str) -> Iterator[dict[str, Any]]:
+    with open_arrays(path, path, "npz") as arrays:
+        if "ids" in arrays:
+            for block in arrays["ids"]().blocks(ROWS):
+                yield from ({"id": key or None} for key in block.reshape(-1).tolist())
+
+
+def _of_csv(path: str) -> Iterator[dict[str, Any]]:
+    reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
+    return ({"id": record.id, **(record.extra or {})} for record in reader)
+
+
+def _of_parquet(path: str) -> Iterator[dict[str, Any]]:
+    from bertcli.files.parquet import opened
+
+    with opened(path, path) as table:
+        names = [name for name in table.names if name in ("id", "text") or name not in OF_VECTORS]
+        for _, columns in table.columns(names, LARGEST_RECORD, lambda row: None):
+            yield from (
+                dict(zip(names, row, strict=True))
+                for row in zip(*(columns[name] for name in names), strict=True)
+            )

@@ -102,7 +102,7 @@ class VectorSpool:
         """Return the other fields of these rows as lines, for an index with those before if due."""
         if not self.ids:
             return [self._lines(metas)]
-        if not self.meta_bytes and not any(ID in meta for meta in metas):
+        if not self.meta_bytes and not any(metas):
             return []  # no record has an id so far
         lines = self._lines(
             [{ROW: row, ID: None, **meta} for row, meta in enumerate(metas, self.rows)]

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from bertcli.embedding.embedded_block import EmbeddedBlock
+from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
 from bertcli.files.writers import open_output
 from bertcli.inference.progress import Ran, Step
 from bertcli.records.reader import Reader
 from bertcli.records.records import carried
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.formats import vector_writer
-from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
+from bertcli.vectors.formats import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS, vector_writer
 
 if TYPE_CHECKING:
     from bertcli.embedding.term_weights import TermNames

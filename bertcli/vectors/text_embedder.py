@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +23,36 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder, late_of
 from bertcli.embedding.options import EmbedOptions, reads_first, settled
-from bertcli.embedding.pooling import check_dim
-from bertcli.errors import ModelError, UsageError
-from bertcli.hub import MODEL_FILES, find_model
-from bertcli.inference.options import Compute
-from bertcli.inference.progress import Ran
-from bertcli.inference.tell import InLog
-from bertcli.records.reader import Reader
-from bertcli.records.records import Record, checked
+from bertcli.embedding.sentence_config import SENTENCE
+from bertcli.errors import ModelError, UsageError, called_from_python
+from bertcli.files.atomic import whole_folder
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.inference.options import Compute, options_from
+from bertcli.inference.progress import InLog, Ran
+from bertcli.records.reader import GivenTexts, Reader
+from bertcli.records.records import Record
 from bertcli.records.source import Source
-from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.nearest import unit
 from bertcli.vectors.precision import PRECISIONS, RANGED, quantize, ranges_of
+from bertcli.vectors.search import DOCUMENT, QUERY, prompted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 LOG = logging.getLogger("bertcli")
-BLOCK = 1024  # texts that are taken from an iterable at a time
 PLAIN = {"Transformer", "Pooling", "Normalize", "Dropout"}  # --pooling leaves out none of them
 OURS = ("precision", "pre_split")  # options that are not of how a vector is made
-NAMES = {"word_vectors": "words", "layer_combine": "combine"}  # of options -> in EmbedOptions
+NAMES = {  # of options, and of arguments of sentence-transformers -> in EmbedOptions
+    "word_vectors": "words",
+    "layer_combine": "combine",
+    "truncate_dim": "dim",
+    "normalize_embeddings": "normalize",
+}
+IDLE = ("batch_size", "show_progress_bar")  # arguments of theirs that change no vector
+# Their arguments of what is returned, which have one value here.
+RETURNED = {"convert_to_numpy": True, "convert_to_tensor": False, "output_value": SENTENCE}
+TEXTS = ("pooling", "words", "device", "prompt", "prompt_name")
 CHOICES = {
     "backend": ("auto", "torch", "openvino"),
     "dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
@@ -60,8 +69,14 @@ class TextEmbedder(Embedder):
     asked: Mapping[str, Any] = field(default_factory=dict)  # the options it was loaded with
 
     @classmethod
+    @called_from_python()
     def load(
-        cls, name: str | Path, *, revision: str | None = None, offline: bool = False, **options: Any
+        cls,
+        name: str | Path = DEFAULT_MODEL,
+        *,
+        revision: str | None = None,
+        offline: bool = False,
+        **options: Any,
     ) -> Self:
         """Load a model: a name as in `find_model`, or a folder.
 
@@ -77,6 +92,11 @@ class TextEmbedder(Embedder):
         opened = cls.open(folder, chosen, InLog(LOG), extra=True)
         return replace(opened, asked=options)
 
+    def __repr__(self) -> str:
+        name, width = self.folder.name, self.get_embedding_dimension()
+        return f"Embedder({name!r}, {width} dimensions, at most {self.max_length} tokens)"
+
+    @called_from_python()
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of texts in their order, [n, D], or of a single text, [D].
 
@@ -86,19 +106,57 @@ class TextEmbedder(Embedder):
         a list of arrays [L, D]; with ``sparse``, one of {token: weight}.
 
         ``options`` replace those that the model was loaded with; what it computes (pooling, layers,
-        device, dtype) is better given there, as it has to be opened again. What truncation dropped
-        is reported through `logging`. Raises InputError for what is no text, or too long with
-        ``on_truncate="error"``.
+        device, dtype) is better given there, as it has to be opened again. Arguments of
+        sentence-transformers mean what they mean there; batch_size has no effect. What truncation
+        dropped is reported through `logging`. Raises InputError for what is no text, or too long
+        with ``on_truncate="error"``.
         """
         if options:
             return self._with(options).encode(texts)
-        alone = isinstance(texts, str | bytes | Record)
-        found = self._encoded([texts] if alone else texts)
-        return found[0] if alone else found
+        reader = GivenTexts(texts, Source(pre_split=bool(self.asked.get("pre_split"))))
+        found = self._encoded(reader)
+        return found[0] if reader.alone else found
 
-    def _encoded(self, texts: Any) -> Any:
-        source, tally = Source(pre_split=bool(self.asked.get("pre_split"))), TokenCounts()
-        reader, blocks, sizes = Reader(source), _blocks(texts, source), Counter[int]()
+    def encode_query(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
+        """Return the vectors of queries, by default with the model's prompt for them."""
+        return self._prompted(QUERY, options).encode(texts)
+
+    def encode_document(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
+        """Return the vectors of texts to search, by default with the model's prompt for them."""
+        return self._prompted(DOCUMENT, options).encode(texts)
+
+    @called_from_python()
+    def similarity(self, one: Any, other: Any) -> np.ndarray:
+        """Return how alike vectors [n, D] are to others [m, D], [n, m], as the model's files say.
+
+        That is their cosine or their product. UsageError for another function.
+        """
+        function = self.sentence.similarity or "cosine"
+        if function not in ("cosine", "dot"):
+            raise UsageError(f"the similarity of this model, {function}, is unknown", "use NumPy")
+        rows, columns = (np.atleast_2d(np.asarray(x, np.float32)) for x in (one, other))
+        if function == "cosine":
+            rows, columns = unit(rows), unit(columns)
+        return np.asarray(rows @ columns.T, np.float32)
+
+    def get_embedding_dimension(self) -> int:
+        """Return the number of dimensions of a vector."""
+        return self.options.dim or self.width
+
+    @called_from_python()
+    def save(self, folder: str | Path) -> None:
+        """Write the files of the model to a new folder, for sentence-transformers as well."""
+        with whole_folder(Path(folder), ()) as copy:
+            shutil.copytree(self.folder.path, copy, dirs_exist_ok=True)
+
+    def _prompted(self, names: Sequence[str], options: Mapping[str, Any]) -> Self:
+        """Return an embedder with the model's prompt of one of these names, unless one is given."""
+        asked = self._with(options) if options else self
+        given = asked.asked.get("prompt") is not None or asked.asked.get("prompt_name")
+        return asked if given else prompted(asked, names)
+
+    def _encoded(self, reader: GivenTexts) -> Any:
+        tally, blocks, sizes = TokenCounts(), reader.blocks(), Counter[int]()
         if self.chunks:
             blocks = self._pieces_of(blocks, reader, sizes)
         run = self.run(reader, full=True, blocks=blocks)
@@ -146,9 +204,7 @@ class TextEmbedder(Embedder):
         if not self._serves(wanted):
             return replace(self.open(self.folder, wanted, InLog(LOG), extra=True), asked=asked)
         made = replace(self, options=settled(wanted, self.sentence), asked=asked)
-        if made.options.dim is not None:
-            check_dim(made.options.dim, made.width)
-        return made
+        return made.with_dim(wanted.dim)
 
     def _serves(self, wanted: EmbedOptions) -> bool:
         """Tell whether the open model is what these options ask for."""
@@ -177,16 +233,30 @@ class TextEmbedder(Embedder):
 def embed_options(given: Mapping[str, Any]) -> EmbedOptions:
     """Return the options of the library for those of `bertcli embed`.
 
-    Raises UsageError for an unknown value, TypeError for an unknown option.
+    Raises UsageError for an unknown option or value.
     """
-    named = {NAMES.get(name, name): value for name, value in given.items() if name not in OURS}
+    for name, only in RETURNED.items():
+        if given.get(name, only) not in (only, None):
+            raise UsageError(
+                f"{name}={given[name]!r} is not possible: vectors are NumPy arrays",
+                "torch.from_numpy(...) makes tensors of them; token_vectors=True gives one a token",
+            )
+    none = {*OURS, *IDLE, *RETURNED}
+    named = {NAMES.get(name, name): value for name, value in given.items() if name not in none}
+    if "normalize_embeddings" in given:  # there, False leaves it to the model
+        named["normalize"] = named["normalize"] or None
+    if "device" in named:
+        named["device"] = str(named["device"])  # also one of torch
     if "layers" in named:
         named["layers"] = _layers(named["layers"])
     if named.pop("token_vectors", False):
         if named.get("words") or named.get("pooling", "auto") not in ("auto", "none"):
             raise UsageError("--token-vectors cannot be combined with --word-vectors or --pooling")
         named["pooling"] = "none"
-    options = EmbedOptions(**named)
+    for name in TEXTS:
+        if not isinstance(named.get(name, ""), str | None):
+            raise UsageError(f"{name} {named[name]!r} is not a text", "give a text")
+    options = options_from(EmbedOptions, named)
     for name, allowed in {**CHOICES, "precision": PRECISIONS}.items():
         value = given.get("precision", "float32") if name == "precision" else getattr(options, name)
         if value not in allowed:
@@ -205,28 +275,6 @@ def _layers(given: Any) -> tuple[int, ...]:
         raise UsageError(
             f"--layers {given!r} is not a list of numbers", "for example -1 or (0, -2, -1)"
         ) from None
-
-
-def _blocks(texts: Iterable[Any], source: Source) -> Iterator[Sequence[Record]]:
-    """Yield the texts as records, some at a time. Raises InputError for what is no text."""
-    left, number = iter(texts), 1
-    while some := list(islice(left, BLOCK)):
-        plain = not source.pre_split and all(type(text) is str for text in some)
-        if plain and "".join(some).isascii():
-            yield TextBlock.of_lines(some, "", number)
-        else:
-            records = (_record(one, line, source) for line, one in enumerate(some, number))
-            yield [checked(record, source) for record in records]
-        number += len(some)
-
-
-def _record(given: Any, line: int, source: Source) -> Record:
-    if isinstance(given, Record):
-        return given if given.file or given.line else given._replace(line=line)
-    words = source.pre_split and given and isinstance(given[0], str)
-    if isinstance(given, tuple | list) and len(given) == 2 and not words:
-        return Record(given[0], given[1], line=line)
-    return Record(given, line=line)
 
 
 def _quantized(vectors: np.ndarray, precision: str) -> np.ndarray:

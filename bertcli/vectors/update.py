@@ -15,9 +15,8 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-from bertcli.embedding.embedded_block import COLUMNS, EmbeddedBlock, EmbedWindow
+from bertcli.embedding.embedded import COLUMNS, EmbeddedBlock, EmbedWindow, windows_of
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.token_vectors import windows_of
 from bertcli.files.jsonl import objects_of
 from bertcli.inference.progress import Ran
 from bertcli.tokenizing.run import Batch, RaggedBatch, TokenizeRun, each_of

@@ -17,7 +17,8 @@ from front import bad
 from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
 
-from bertcli.checkpoints.load import examine, load, save
+from bertcli.checkpoints.load import load, save
+from bertcli.checkpoints.weights import plan
 from bertcli.errors import ModelError, OutputError
 from bertcli.models.heads import BertForSequenceClassification
 
@@ -253,7 +254,7 @@ def test_weights_of_something_else(folder):
     refused(
         folder, r"BertForSequenceClassification needs bert\..* and \d+ more; available heads: none"
     )
-    assert examine(folder).unexpected == ("conv.weight",)
+    assert plan(folder).report.unexpected == ("conv.weight",)
 
 
 def test_one_tensor_under_two_names(folder):

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tensorflow_files import convert, write_checkpoint
 
 from bertcli.checkpoints.load import load
-from bertcli.checkpoints.tensor_reader import TensorReader
+from bertcli.checkpoints.stored_tensor import MappedFiles, bits
 from bertcli.checkpoints.tensorflow import read_index
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel
@@ -110,7 +110,7 @@ def test_numbers_that_do_not_lie_on_their_grid_are_read(folder):
     write_checkpoint(folder / "odd.ckpt", weights)
     _, b = read_index(folder / "odd.ckpt.index")
     assert (b.name, b.shape) == ("b", (4,))
-    assert TensorReader().read(b).tolist() == [0, 1, 2, 3]
+    assert bits(b, MappedFiles()).tolist() == [0, 1, 2, 3]
 
 
 def refused(folder, pattern, hint=""):

@@ -14,8 +14,9 @@ from model_reference import close, randomise, texts, theirs, tiny
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
-from bertcli.checkpoints.load import examine, load, save
+from bertcli.checkpoints.load import load, save
 from bertcli.checkpoints.names import CLASSES, HEADS, canonical, classes_in, heads_in, ignored
+from bertcli.checkpoints.weights import plan
 from bertcli.errors import ModelError, OutputError
 from bertcli.families.bert import BERT
 from bertcli.models.bert import Absent, BertModel
@@ -391,6 +392,10 @@ def test_a_model_without_its_heads(folder):
     assert report.unused == ("masked language model", "next sentence") and report.tied == ()
     model, report = load(folder, BertForMaskedLM)
     assert is_tied(model) and report.unused == ("pooler", "next sentence")
+    assert {name.rpartition(".")[0] for name in report.unused_weights} == {
+        "bert.pooler.dense",
+        "cls.seq_relationship",
+    }
 
 
 @pytest.mark.parametrize(("name", "there"), [("BertModel", True), ("BertForMaskedLM", False)])
@@ -423,7 +428,7 @@ def test_a_missing_head_is_not_random(folder):
     assert "model.safetensors: BertForPreTraining needs cls.predictions." in message
     assert message.endswith("available heads: pooler")
     assert caught.value.hint == "these weights can be loaded as BertModel"
-    report = examine(folder, BertForPreTraining)
+    report = plan(folder, "BertForPreTraining").report
     assert "cls.seq_relationship.weight" in report.missing and not report.complete
 
 

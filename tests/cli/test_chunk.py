@@ -12,11 +12,7 @@ import pytest
 from front import bad, call, environment, good, shell
 from terminal import at_terminal
 
-from bertcli.records.reader import Reader
-from bertcli.records.source import Source
-from bertcli.tokenizing.chunk_output import ChunkRun
-from bertcli.tokenizing.chunks import Chunker, ChunkSettings, TokenCounter
-from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.chunks import TokenCounter
 
 TEXT = "I love NLP! It is unaffable. Café au lait, s’il vous plaît."
 ROWS = [
@@ -171,17 +167,6 @@ def test_an_interrupt_leaves_nothing(tmp_path):
     with mock.patch.object(TokenCounter, "counts", side_effect=[[2, 3, 3], KeyboardInterrupt]):
         done = call("chunk", "a", "-o", out)
     assert (done.code, done.out, list(tmp_path.iterdir())) == (130, "", [])
-
-
-def test_how_far_a_long_text_is_divided(default_folder):
-    text, shares = "some words of a text " * 200_000, []
-    reader = Reader(Source(texts=(text,)))
-    run = ChunkRun(reader, Chunker(Tokenizer.load(default_folder), ChunkSettings()))
-    reader.bytes_read = len(text)
-    for _ in run.write("jsonl", lambda rows: None):
-        shares.append(run.bytes_done / len(text))
-    assert shares == sorted(shares) and len(shares) == 5
-    assert 0.2 < shares[0] < 0.3 and shares[-1] == 1
 
 
 def test_no_torch_and_no_numpy_for_few_texts():

@@ -228,13 +228,6 @@ def test_a_dash_is_stdout(tmp_path):
     assert done == (0, b"[CLS] [SEP]\n", "")
 
 
-@pytest.mark.parametrize("command", ["tokenize hi", "decode 101", "tokenize hi -f csv"])
-def test_a_closed_stdout_is_one_line(tmp_path, command):
-    done = shell(f"bertcli {command} >&-", cwd=tmp_path)
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("error: stdout is closed\nhint: ")
-
-
 def test_help_into_a_pipe_that_closes(tmp_path):
     done = shell("bertcli decode --help | head -1; echo ${PIPESTATUS[0]}", cwd=tmp_path)
     assert (done.code, done.out.split()[-1], done.err) == (0, "0", "")

@@ -8,7 +8,13 @@ from front import bad, call, good
 from test_architecture import GOLDEN, options
 from typer.models import OptionInfo
 
-from bertcli.cli.app import COMMANDS, GROUPS, function_of
+from bertcli.cli.app import (
+    COMMANDS,
+    COMMANDS_ELSEWHERE,
+    GROUPS,
+    OPTIONS_ELSEWHERE,
+    function_of,
+)
 from bertcli.cli.display.help import first_sentence, parts_of
 from bertcli.records.example_forms import FORMS, SIMILARITY
 
@@ -62,7 +68,7 @@ def test_short_help_is_a_screen_with_examples_and_what_people_use(command):
 def test_whole_help_has_every_option_and_its_variable(command):
     text = " ".join(page(command, "--help", 300))
     for of, name, option in options():
-        if of == command and isinstance(option, OptionInfo):
+        if of == command and isinstance(option, OptionInfo) and not option.hidden:
             names = (str(option.default), *(option.param_decls or ()))
             flag = next((one for one in names if one.startswith("--")), name)
             flag = flag.partition("/")[0].strip("-_").replace("_", "-")
@@ -103,7 +109,8 @@ def test_headings_are_bold_on_request_only():
         ("pretrain rn", "no such command: rn", "did you mean run?"),
         ("embed --dtype flot16 a", "invalid value for --dtype: flot16", "did you mean float16? "),
         ("embed --dim x a", "invalid value for --dim: 'x' is not a whole number", "see bertcli"),
-        ("embed --dim 0 a", "invalid value for --dim: 0 is not in the range x>=1", "see bertcli"),
+        ("embed --dim 0 a", "invalid value for --dim: 0 (must be at least 1)", "see bertcli"),
+        ("embed --ray-address", "option '--ray-address' requires an argument", "see bertcli"),
         ("compare a", "missing argument B", "bertcli compare -h shows how it is used"),
         ("pretrain vocab a", "missing option --output", "bertcli pretrain vocab -h"),
         ("compare a b c", "got unexpected extra argument(s) (c)", "see bertcli compare --help"),
@@ -116,6 +123,45 @@ def test_wrong_usage_is_a_line_and_a_hint(argv, error, hint):
     done = bad(*argv.split(), code=2)
     assert done.error == error
     assert done.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        ("search a", "did you mean similar?"),
+        ("encode a", "did you mean embed?"),
+        ("count a", "did you mean tokenize --count?"),
+        ("dedup a", "did you mean duplicates?"),
+        ("cluster a", "did you mean duplicates?"),
+        ("finetune a", "did you mean train?"),
+        ("embed --text a", "TEXT is an argument, without an option"),
+        ("train --text a", "did you mean --text-field?"),
+        ("embed --text_column a", "did you mean --text-field?"),
+        ("embed --batch-size 3 a", "did you mean --batch-tokens?"),
+        ("embed --model-name a", "did you mean --model?"),
+        ("embed --output-file a", "did you mean --output?"),
+        ("classify --json a", "did you mean --format jsonl?"),
+        ("inspect -f jsonl", "did you mean --json?"),
+        ("embed --gpu a", "did you mean --device cuda?"),
+        ("similar --index a", "did you mean --corpus?"),
+    ],
+)
+def test_words_of_other_tools_lead_to_those_here(argv, hint):
+    assert bad(*argv.split(), code=2).hint == hint
+
+
+def test_the_table_of_other_words_names_what_there_is():
+    commands = {*COMMANDS, *(name.partition(" ")[0] for name in COMMANDS), "--version"}
+    assert {name.partition(" ")[0] for name in COMMANDS_ELSEWHERE} <= commands
+    pages = "".join(path.read_text("utf-8") for path in GOLDEN.glob("*.txt"))
+    names = {*re.findall(r"--[\w-]+", pages.replace("[no-]", "")), "--delimiter"}
+    assert {name.partition(" ")[0] for name in OPTIONS_ELSEWHERE if name.startswith("-")} <= names
+
+
+def test_h_shows_defaults():
+    assert "Results per query. [default: 10]" in good("similar", "-h", COLUMNS="100").out
+    assert "[default: 0.95]" in good("duplicates", "-h", COLUMNS="100").out
+    assert "auto]" not in good("similar", "-h", COLUMNS="300").out
 
 
 def test_a_variable_that_is_no_switch_is_told_what_one_is():

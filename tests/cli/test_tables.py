@@ -1,5 +1,6 @@
 """Tables for people: whole figures at any width, and the first rows of many."""
 
+import json
 import re
 import sys
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from front import PACKAGE, good
 from rich.cells import cell_len
+from terminal import at_terminal
 
 from bertcli.cli.display.fitted import DrawnTexts
 
@@ -88,7 +90,7 @@ def test_the_tokens_of_a_long_text_are_counted(more):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_tree_of_modules_is_not_cut(width):
     done = good("inspect", MODEL, "--tree", COLUMNS=str(width))
-    assert "query: Linear  weight 32 x 32  bias 32  1,056" in done.out
+    assert "query  weight 32 x 32  bias 32  1,056" in done.out
     assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
 
 
@@ -105,3 +107,30 @@ def test_what_is_typed_is_answered_however_long(monkeypatch):
 def test_a_table_where_the_number_of_columns_is_given_as_zero():
     out = good("tokenize", "hi", "-f", "table", COLUMNS="0").out
     assert "7632" in out and out == good("tokenize", "hi", "-f", "table", COLUMNS="100").out
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_hits_are_text_without_marks_of_breaks_and_ids_leave_it_room(tmp_path, width):
+    path = tmp_path / "notes.jsonl"
+    rows = [{"id": f"notes/{'long/' * 9}{name}", "text": f"{name}\tis\r\nhere"} for name in "ab"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = drawn(width, "similar", "a", "--corpus", path)
+    assert "\ufffd" not in "\n".join(lines)
+    first, second = (
+        next(n for n, line in enumerate(lines) if f"{x} is here" in line) for x in "ab"
+    )
+    gap = lines[min(first, second) + 1 : max(first, second)]
+    assert [line for line in gap if not line.strip()]  # a gap between hits
+
+
+def test_what_is_typed_at_the_prompt_is_answered_in_lines(tmp_path):
+    path = tmp_path / "notes.jsonl"
+    text = "One line.\nAnother\twith a tab. " + "And more of it. " * 20
+    path.write_text(json.dumps({"text": text}) + "\n")
+    typed = [(b"query> ", b"tea\n"), (b"query> ", b"1\n"), (b"query> ", b"\x04")]
+    argv = ("similar", "--corpus", path, "-m", MODEL)
+    code, seen = at_terminal(*argv, stdin=None, typed=typed, columns=100)
+    assert code == 0 and "\ufffd" not in seen.decode()
+    hits, whole = seen.decode().split("query> ")[1:3]
+    assert "\u2026" in hits and "One line. Another with a tab." in hits
+    assert "One line.\r\n" in whole or "One line." in [line.strip() for line in whole.splitlines()]

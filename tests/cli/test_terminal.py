@@ -12,6 +12,7 @@ from terminal import at_terminal
 
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 LINES = 5_000
+ERROR = b"\x1b[31m\x1b[1merror:\x1b[0m "
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 # The command line, with a progress bar from the first record on instead of after a second, drawn
 # at every step instead of ten times a second: what it shows does not hang on how fast this is.
@@ -102,7 +103,7 @@ def test_markup_in_a_text_is_text():
 
 def test_nobody_types_a_corpus():
     code, seen = at_terminal("tokenize", stdin=None)
-    assert (code, seen.splitlines()[0]) == (2, b"error: no input")
+    assert (code, seen.splitlines()[0]) == (2, ERROR + b"no input")
     assert at_terminal("decode", stdin=None)[0] == 2
 
 
@@ -111,7 +112,7 @@ def test_binary_data_is_not_for_a_terminal(form):
     code, seen = at_terminal("tokenize", "a", "-f", form)
     assert (code, seen.splitlines()[0]) == (
         2,
-        f"error: {form} cannot be shown on a terminal".encode(),
+        ERROR + f"{form} cannot be shown on a terminal".encode(),
     )
 
 
@@ -169,7 +170,7 @@ def test_the_bar_of_a_model(tmp_path):
     assert code == 0
     assert re.search(r"\d,?\d* texts  [\d,]+ texts/s  [\d,]+ tokens/s ", plain)
     assert "of 6,000 rows" in plain
-    *_, last, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
+    *_, last, _, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
     assert re.fullmatch(
         r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
     )
@@ -240,3 +241,14 @@ def test_the_bar_of_a_stream_has_no_end(tmp_path):
     assert b" tokens/s" in seen
     assert not re.search(rb"\d:\d\d:\d\d", seen)
     assert (tmp_path / "out").read_bytes().count(b"\n") == 600
+
+
+def test_errors_have_colours_on_a_terminal_and_a_file_a_closing_line(tmp_path):
+    code, seen = at_terminal("embed", "a", "--dim", "0")
+    assert code == 2 and seen.startswith(ERROR)
+    assert b"\n\x1b[36mhint:\x1b[0m " in seen
+    assert not at_terminal("embed", "a", "--dim", "0", env={"NO_COLOR": "1"})[1].count(b"\x1b")
+    out = tmp_path / "out.npy"
+    code, seen = at_terminal("embed", "a", "b", "-m", TINY, "-o", out)
+    pattern = rf"note: vectors of 2 texts written to {out} in [\d.]+ s"
+    assert code == 0 and re.search(pattern, seen.decode())

@@ -15,11 +15,10 @@ from safetensors.torch import load_file
 from bertcli.cli.app import main
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import Pooling
-from bertcli.errors import BertcliError, ModelError, UsageError
+from bertcli.errors import BertcliError
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.inference.devices import devices
-from bertcli.inference.encoder import Encoder
 from bertcli.inference.runner import Reading, Tokens, result_of
+from bertcli.inference.torch_engine import Encoder
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -108,11 +107,6 @@ def test_a_vector_does_not_depend_on_batches_and_order(folder, texts, whole, opt
     assert np.abs(whole - other).max() < 1e-6
 
 
-def test_a_vector_depends_on_its_text_alone(plain, texts, whole):
-    alone = [vectors_of(plain, [text])[0] for text in texts[:8]]
-    assert np.abs(whole[:8] - np.stack(alone)).max() < 1e-6
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
     """Of each size the libraries keep kernels, and memory that no other size fits into."""
@@ -125,7 +119,7 @@ def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
     )
     found = vectors_of(embedder, texts)
     assert len(sizes) > 5 and {size % 64 for size in sizes if size > 64} == {0}
-    monkeypatch.setattr("bertcli.inference.encoder.EVEN", 1)
+    monkeypatch.setattr("bertcli.inference.torch_engine.EVEN", 1)
     np.testing.assert_allclose(vectors_of(embedder, texts), found, atol=1e-6)
     assert {size % 64 for size in sizes} != {0}
 
@@ -165,7 +159,7 @@ def test_pairs_have_token_types(folder, capsys):
     found = np.array(rows(capsys.readouterr().out)[0]["embedding"])
     embedder = Embedder.open(folder, on_torch(normalize=False))
     pair = Record("How old are you?", "Six.")
-    (encoded,) = embedder.runtime.tokenizer.encode([pair], embedder.layout)
+    (encoded,) = embedder.runtime.tokenizer.encode_records([pair], embedder.layout)
     assert set(encoded.columns["token_type_ids"]) == {0, 1}
     *_, [(_, vector, _)] = embedder.embedded([encoded])
     assert np.abs(vector - found).max() < 1e-5  # not normalised, and another engine
@@ -199,62 +193,13 @@ def test_memory_that_runs_out_halves_the_batches(folder, texts, whole, numbers):
 def test_the_pooler_is_used_when_it_was_trained():
     tiny = find_model(TINY, files=MODEL_FILES)
     embedder = Embedder.open(tiny, on_torch(pooling="pooler"))
-    (item,) = embedder.runtime.tokenizer.encode([Record("i love nlp")], embedder.layout)
+    (item,) = embedder.runtime.tokenizer.encode_records([Record("i love nlp")], embedder.layout)
     encoder = Encoder(embedder.runtime.encoder.model, Reading(), 100)
     (first,) = result_of(encoder.run(Tokens.of([item]), Pooling(("cls",))))
     stored = load_file(tiny.path / "model.safetensors")
     weight, bias = (stored[f"pooler.dense.{name}"] for name in ("weight", "bias"))
     expected = torch.tanh(torch.from_numpy(first) @ weight.T + bias).numpy()
     assert np.abs(vectors_of(embedder, ["i love nlp"])[0] - expected).max() < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": (9,)}, "layer 9 not found"),
-        ({"dim": 999}, "--dim 999 is not possible: the vectors have 384 dimensions"),
-        ({"device": "cuda:7"}, "device 'cuda:7' not found"),
-        ({"prompt_name": "query"}, "no prompt 'query'"),
-    ],
-)
-def test_a_choice_that_cannot_be_followed_is_one_line(folder, options, message):
-    with pytest.raises(UsageError, match=message):
-        Embedder.open(folder, on_torch(**options))
-
-
-def test_a_position_too_many_is_refused(folder):
-    with pytest.raises(UsageError, match="--max-length 513 is more than the 512 positions"):
-        vectors_of(Embedder.open(folder, on_torch(max_length=513)), ["a"])
-
-
-def test_a_folder_without_a_trained_pooler_says_so(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    copy = tmp_path / "model"
-    copy.mkdir()
-    for file in Path(TINY).iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    tensors = load_file(copy / "model.safetensors")
-    for name in [name for name in tensors if name.startswith("pooler")]:
-        del tensors[name]
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="pooler"):
-        Embedder.open(
-            find_model(str(copy), files=MODEL_FILES),
-            on_torch(pooling="pooler"),
-        )
-    tensors["embeddings.word_embeddings.weight"][150:] = float("nan")
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    embedder = Embedder.open(find_model(str(copy), files=MODEL_FILES), on_torch())
-    with pytest.raises(ModelError, match="text 2: its vector contains NaN or infinity"):
-        vectors_of(embedder, ["", "love"])
-
-
-def test_devices_that_are_here():
-    assert devices("cpu") == [torch.device("cpu")]
-    with pytest.raises(UsageError, match="device 'gpu' not found") as error:
-        devices("gpu")
-    assert "cpu" in error.value.hint
 
 
 def test_a_stream_is_jsonl(capsys):
@@ -337,16 +282,6 @@ def many(tmp_path):
 
 def arguments(source, out, *more):
     return ["embed", "-m", TINY, "-i", source, "-o", out, "--window", 100, "-q", *more]
-
-
-def test_a_run_that_is_complete_has_nothing_to_do(tmp_path):
-    out = tmp_path / "out.npy"
-    command = ("embed", "-m", TINY, "-i", ROOT / "samples/texts.txt", "--resume", "-o", out)
-    assert call(*command, "-q").code == 0
-    before = out.stat().st_mtime_ns
-    again = call(*command)
-    assert "is already complete: nothing to do" in again.err
-    assert out.stat().st_mtime_ns == before
 
 
 def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):

@@ -11,6 +11,8 @@ from front import bad, call, good
 
 from bertcli.vectors.journal import Journal
 
+pytestmark = pytest.mark.usefixtures("usual_engine")
+
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 CHUNKS = ("--max-length", 12, "--overlap", 3, "--at", "sentence")
 EMBED = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1)
@@ -37,7 +39,7 @@ def piped(docs, *options, **more):
 
 
 def test_it_is_chunk_and_embed_to_the_last_bit(docs):
-    done = good(*CHUNKED, "-i", docs, "--keep-fields", "-f", "jsonl")
+    done = good(*CHUNKED, "-i", docs, "--keep-fields", "tag", "-f", "jsonl")
     assert done.out == piped(docs)
     rows = done.rows
     assert {row["id"] for row in rows} == {"d0", "d1", "d2", "d3", 4, "d5", "d6", "d7", "d8"}

@@ -71,14 +71,14 @@ def states(folder, row):
     return bert(ids, types=types, extra=extra)[0]
 
 
-def test_a_vector_is_that_of_the_model_with_the_ids(folder, file):
+def test_a_vector_is_that_of_the_model_with_the_ids(engine, folder, file):
     for vector, row in zip(vectors(file, folder), ROWS, strict=True):
         close(vector, states(folder, row).mean(0))
     for vector, row in zip(vectors(file, folder, "--token-vectors"), ROWS, strict=True):
         close(vector, states(folder, row))
 
 
-def test_windows_and_truncation_keep_ids_with_their_words(folder, file):
+def test_windows_and_truncation_keep_ids_with_their_words(engine, folder, file):
     """A text of 30 equal words is read in three windows of 10, or truncated to the first."""
     more, row = ["--max-length", 12], ROWS[-1]
     parts = [

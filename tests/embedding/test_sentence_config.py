@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -152,12 +150,6 @@ def test_modules_that_bertcli_does_not_have(tmp_path, kinds, prefix, named):
     read_sentence(place, pooling="mean")
 
 
-def test_dropout_does_nothing(tmp_path):
-    assert read_sentence(folder(tmp_path, ("Transformer", "Pooling", "Dropout"))).pooling == (
-        "mean",
-    )
-
-
 def test_no_pooling(tmp_path):
     place = folder(tmp_path, ("Transformer", "Normalize"))
     with pytest.raises(ModelError, match=r"modules\.json: has no Pooling module"):
@@ -266,12 +258,6 @@ def test_a_missing_pooling_file(tmp_path):
         read_sentence(tmp_path)
 
 
-def test_a_folder_in_the_place_of_a_file(tmp_path):
-    (tmp_path / "modules.json").mkdir()
-    with pytest.raises(ModelError, match=r"modules\.json: "):
-        read_sentence(tmp_path)
-
-
 @pytest.mark.parity
 def test_what_sentence_transformers_itself_writes(tmp_path):
     from sentence_transformers import SentenceTransformer
@@ -295,13 +281,6 @@ def test_what_sentence_transformers_itself_writes(tmp_path):
     dense = read_sentence(tmp_path / "dense")
     assert dense.of_texts == (("Normalize", "2_Normalize"), ("Dense", "3_Dense"))
     assert (dense.of_tokens, dense.normalize) == ((), False)
-
-
-def test_torch_and_numpy_are_not_imported():
-    code = "import sys, bertcli.embedding.sentence_config, bertcli.vectors.precision;"
-    code += "import bertcli.embedding.word_pooling;"
-    code += "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 101 + "]" * 101]

@@ -54,7 +54,7 @@ def close(ours, right):
 @pytest.mark.parametrize(
     ("how", "activation"), [("max", "relu"), ("sum", "relu"), ("max", "log1p_relu")]
 )
-def test_weights_are_those_of_sentence_transformers(folder, tmp_path, how, activation):
+def test_weights_are_those_of_sentence_transformers(engine, folder, tmp_path, how, activation):
     model = saved(folder, tmp_path / "m", how, activation)
     good(*SPARSE, "-m", tmp_path / "m", "-o", tmp_path / "w.npz", *TEXTS)
     close(dense(tmp_path / "w.npz"), theirs(model, TEXTS))
@@ -157,14 +157,14 @@ def test_a_text_is_pooled_over_its_own_tokens(how):
 
 @pytest.mark.parametrize("how", ["max", "sum"])
 def test_the_same_bits_in_any_batch(folder, how):
-    options = {"sparse": True, "pooling": how, "backend": "torch", "threads": 1}
+    options = {"sparse": True, "pooling": how, "backend": "openvino", "threads": 1}
     together = Embedder.load(folder, **options).encode(TEXTS)
     assert Embedder.load(folder, batch_tokens=300, **options).encode(TEXTS) == together
     alone = Embedder.load(folder, batch_tokens=1, **options)
     assert alone.encode(TEXTS[::-1])[::-1] == together
 
 
-def test_windows_of_a_long_text_are_merged(folder, tmp_path):
+def test_windows_of_a_long_text_are_merged(engine, folder, tmp_path):
     long = " ".join(TEXTS[:3])
     given = (*SPARSE, "-m", folder, "--on-truncate", "window", "--max-length", 20)
     good(*given, long, TEXTS[1], "-o", tmp_path / "w.npz")
@@ -200,8 +200,8 @@ def test_a_table_shows_the_heaviest_terms(folder):
 
 
 def test_python_gives_weights_by_token(folder):
-    rows = good(*SPARSE, "-m", folder, "a b", "c").rows
-    model = Embedder.load(folder, sparse=True, backend="torch")
+    rows = good(*SPARSE, "-m", folder, "a b", "c", "--backend", "openvino").rows
+    model = Embedder.load(folder, sparse=True, backend="openvino")
     assert model.encode(["a b", "c"]) == [row["terms"] for row in rows]
     assert model.encode("c", top_terms=2) == dict([*rows[1]["terms"].items()][:2])
 
@@ -210,7 +210,7 @@ def test_python_gives_weights_by_token(folder):
 def test_an_interrupted_run_is_resumed(folder, tmp_path, form):
     from unittest import mock
 
-    from bertcli.vectors.sink import Sink
+    from bertcli.vectors.output import Sink
 
     whole, out = tmp_path / f"whole.{form}", tmp_path / f"w.{form}"
     given = (*SPARSE, "-m", folder, "--window", 4, "--threads", 1, *TEXTS)
@@ -245,7 +245,6 @@ def test_an_interrupted_run_is_resumed(folder, tmp_path, form):
         ["-o", "x.csv"],
         ["--update", "-o", "x.npz"],
         ["--keep-fields", "a", "-o", "x.npz"],
-        ["--backend", "openvino"],
         ["--engine", "ray", "-i", "a", "-o", "b"],
     ],
 )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from example_files import reviews, scored, several, written
 from front import bad, call, good
+from sentence_folders import saved, sentence_model
 
-from bertcli.evaluation.scores import pearson
+from bertcli.evaluation.metrics import pearson
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,7 @@ def test_a_search(qrels, tmp_path):
         ("q0 d9 1\n", "document 'd9' is not in the corpus"),
         ("q9 d0 1\n", "none of its queries is in the file of queries"),
         ("q0 d0\n", "qrels.tsv:1: not a judgement"),
+        ("q0 d0 inf\n", "qrels.tsv:1: not a judgement"),
         ("q0 d0 0\n", "no relevant documents found"),
     ],
 )
@@ -167,3 +169,80 @@ def test_tags_and_answers(models, tmp_path):
     assert found["task"] == "answer"
     assert found["exact_match"] == float(said["answer"] == "Angela")
     assert json.dumps(found)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("options", [[], ["--prompt", "about: "], ["--prompt-name", "passage"]])
+def test_a_search_has_the_prompts_that_sentence_transformers_gives_it(options, models, tmp_path):
+    from sentence_transformers.sentence_transformer import modules as st
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    prompts = {"query": "query: ", "document": "", "passage": "the passage is "}
+    theirs = sentence_model(st.Pooling(32), prompts=prompts)
+    model = saved(theirs, tmp_path / "model")
+    rows = reviews(60, seed=4)
+    corpus = {f"d{at}": row["text"] for at, row in enumerate(rows[:40])}
+    queries = {f"q{at}": row["text"] for at, row in enumerate(rows[40:])}
+    relevant = {query: {f"d{at}", f"d{at + 9}"} for at, query in enumerate(queries)}
+    judged = "".join(f"{query} {key} 1\n" for query in relevant for key in relevant[query])
+    (tmp_path / "qrels.tsv").write_text(judged)
+    files = [
+        written(tmp_path / f"{name}.jsonl", [{"_id": key, "text": texts[key]} for key in texts])
+        for name, texts in (("queries", queries), ("corpus", corpus))
+    ]
+    given = ["--queries", files[0], "--corpus", files[1], "--qrels", tmp_path / "qrels.tsv"]
+    done = call("evaluate", *given, "-m", model, *options)
+    assert done.code == 0, done
+    name, text = (options or ["", None])[0], (options or ["", None])[1]
+    chosen = {"prompt": text if name == "--prompt" else None}
+    chosen |= {"prompt_name": text if name == "--prompt-name" else None}
+    sides = {f"{side}_{key}": chosen[key] for side in ("query", "corpus") for key in chosen}
+    scores = InformationRetrievalEvaluator(queries, corpus, relevant, **sides)(theirs)
+    for ours, key in (("ndcg@10", "cosine_ndcg@10"), ("mrr@10", "cosine_mrr@10")):
+        assert done.rows[0][ours] == pytest.approx(scores[key], abs=1e-6)
+
+
+def test_integers_are_class_ids_of_a_model_without_names(models, tmp_path):
+    model = models("BertForSequenceClassification", num_labels=3)
+    texts = [row["text"] for row in reviews(30)]
+    labels = [row["label"] for row in good("classify", "-m", model, "-q", *texts).rows]
+    rows = [
+        {"text": text, "label": int(label.removeprefix("LABEL_"))}
+        for text, label in zip(texts, labels, strict=True)
+    ]
+    done = call("evaluate", written(tmp_path / "ids.jsonl", rows), "-m", model)
+    assert done.rows[0]["accuracy"] == 1
+    named = written(tmp_path / "named.jsonl", reviews(30))
+    done = bad("evaluate", named, "-m", model)
+    assert done.error == "no label of the examples is one of the model's: bad, good"
+    assert done.hint == "the model has: LABEL_0, LABEL_1, LABEL_2"
+
+
+def test_labels_that_a_model_lacks_count_as_scikit_learn_counts_them(place, tmp_path):
+    theirs = pytest.importorskip("sklearn.metrics")
+    rows = reviews(30, seed=3)
+    rows = [{**row, "label": "odd"} if at % 5 == 0 else row for at, row in enumerate(rows)]
+    done = call("evaluate", written(tmp_path / "one.jsonl", rows), "-m", place / "one")
+    texts, truth = [row["text"] for row in rows], [row["label"] for row in rows]
+    labels = [row["label"] for row in good("classify", "-m", place / "one", "-q", *texts).rows]
+    (report,) = done.rows
+    assert report["macro_f1"] == pytest.approx(theirs.f1_score(truth, labels, average="macro"))
+    assert report["labels"] == ["bad", "good", "odd"] and sum(map(sum, report["confusion"])) == 30
+    rows = [{"text": row["text"], "labels": ["odd", *row["labels"]]} for row in several(30, seed=5)]
+    done = call("evaluate", written(tmp_path / "m.jsonl", rows), "-m", place / "several")
+    assert done.rows[0]["accuracy"] == 0 and done.rows[0]["micro_f1"] < 0.7
+
+
+@pytest.mark.parametrize("answers", [["Angela", ""], ["Angela", "lives"]])
+def test_a_question_may_have_no_answer_where_an_example_has_none(answers, models, tmp_path):
+    """As in the log of training, on the same file and weights."""
+    context = "Angela lives here."
+    rows = [{"question": "Who?", "context": context, "answer": answers[at % 2]} for at in range(40)]
+    file = written(tmp_path / "answers.jsonl", rows)
+    more = ["--eval", file, "--steps", 6, "--eval-every", 6, "-q", "--device", "cpu"]
+    model = models("BertForQuestionAnswering")
+    assert call("train", file, "-o", tmp_path / "out", "-m", model, *more).code == 0
+    logged = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    (report,) = good("evaluate", file, "-m", tmp_path / "out").rows
+    assert report["exact_match"] == logged["exact_match"]
+    assert report["f1"] == pytest.approx(logged["f1"])

@@ -5,6 +5,7 @@ Their tokenizer is the default model's; what families have of their own is teste
 
 import inspect
 import json
+import shutil
 from importlib.util import find_spec
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 import transformers
 from family_models import ROWS
-from front import bad, good, on_torch
+from front import bad, call, good, on_torch, peak
 from model_reference import close, randomise
 from task_models import SIZES, labels, tokenizer
 
@@ -218,12 +219,12 @@ def test_a_vector_has_the_same_bits_in_any_batch(row, family, tmp_path):
     texts = [*TEXTS, "[PAD] a [PAD]", " ".join(TEXTS), "no"]
     source = tmp_path / "texts.txt"
     source.write_text("".join(f"{text}\n" for text in texts))
-    for number, (pooling, engine) in enumerate((("mean", "auto"), ("cls", "torch"))):
+    for number, pooling in enumerate(("mean", "cls")):
         found = []
         for batch in (("--window", 1), ("--batch-tokens", 1000), ("--batch-tokens", 20)):
             out = tmp_path / f"{number}-{len(found)}.npy"
             fixed = ("-q", "-m", family(row), "-i", source, "-o", out, "--pooling", pooling)
-            good("embed", *fixed, *batch, "--threads", 1, "--backend", engine)
+            good("embed", *fixed, *batch, "--threads", 1, "--backend", "openvino")
             found.append(np.load(out))
         assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2]), pooling
 
@@ -258,3 +259,29 @@ def test_pairs_are_judged_as_by_transformers(row, family):
                     "-f", "jsonl", stdin=line).rows  # fmt: skip
     with torch.no_grad():
         close(torch.tensor(found["score"]), model(**given).logits[0].softmax(-1).max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("deberta-v2", "num_attention_heads", 0),
+        ("deberta-v2", "num_attention_heads", {}),
+        ("nomic_bert", "num_hidden_layers", 1e300),
+        ("gte", "num_hidden_layers", 1.5),
+        ("distilbert", "seq_classif_dropout", 2),
+        ("distilbert", "qa_dropout", -1),
+        ("electra", "summary_last_dropout", 2),
+        ("jina_embeddings_v3", "hidden_size", 10**9),
+    ],
+)
+def test_a_setting_that_no_model_has_is_refused(kind, key, value, family, tmp_path):
+    (row,) = (row for row in ROWS if row.model_type == kind)
+    folder = shutil.copytree(family(row), tmp_path / "model")
+    settings = json.loads((folder / "config.json").read_text()) | {key: value}
+    (folder / "config.json").write_text(json.dumps(settings))
+    large = key == "hidden_size"
+    for argv in (["inspect", "--verify"], ["embed", "a"], ["tokenize", "a"])[: 2 if large else 3]:
+        done = call(*argv, "-m", folder)
+        assert done.code == 1 and (large or f"config.json: {key}: expected" in done.err), done
+    if large:
+        assert peak("embed", "a", "-m", folder, code=1) < 1500  # MB

@@ -41,15 +41,6 @@ def test_a_file_is_on_the_disk_before_its_name_and_its_folder_after(tmp_path, ha
     assert happened[2:] == ([("sync", folder)] if os.name == "posix" else [])
 
 
-def test_a_file_that_fails_leaves_the_old_one_alone(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"old")
-    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
-        file.write(b"new")
-        raise ZeroDivisionError
-    assert (path.read_bytes(), names(tmp_path)) == (b"old", ["a"])
-
-
 @pytest.mark.skipif(os.name != "posix", reason="Windows removes no open file")
 def test_what_is_no_more_its_own_is_not_given_the_name(tmp_path):
     """Where locks of another computer are not seen, it takes for left what is being made."""
@@ -121,21 +112,3 @@ def test_the_other_names_are_on_the_disk_before_the_last(tmp_path, happened):
     assert happened[happened.index(model) :] == [
         *(model, ("sync", folder), ("move", last), ("sync", folder))
     ]
-
-
-def test_the_file_that_makes_a_folder_one_comes_last(tmp_path, monkeypatch):
-    target, moved, replace = tmp_path / "a", [], os.replace
-    target.mkdir()
-    (target / "config.json").touch()
-
-    def note(source, to):
-        moved.append((os.path.basename(to), (target / "config.json").exists()))
-        replace(source, to)
-
-    monkeypatch.setattr(os, "replace", note)
-    with scratch_folder(tmp_path / ".making") as made:
-        for name in ("config.json", "a.txt", "model.safetensors"):
-            (made / name).touch()
-        put_files(made, target, last="config.json")
-    assert sorted(moved[:2]) == [("a.txt", False), ("model.safetensors", False)]
-    assert moved[2] == ("config.json", False)

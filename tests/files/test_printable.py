@@ -32,12 +32,6 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("text", WHOLE.values(), ids=WHOLE)
-def test_text_stays_whole(text):
-    assert printable(text) == text
-    assert printable(f"\x1b{text}\x1b") == f"\ufffd{text}\ufffd"
-
-
 def test_what_steers_hides_or_is_no_character():
     steers = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F)]
     nobody = [*range(0x2066, 0x2070), 0xD800, 0xFDD0, 0xFFF9, 0xFFFE, 0x0378, 0x1FFFE, 0x10FFFF]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from front import bad, environment, good
 
+from bertcli.errors import OutputError
 from bertcli.files import system_calls
 from bertcli.files.lock import locked, waiting
 
@@ -35,8 +36,8 @@ from bertcli.__main__ import run
 run()
 """
 STOPPED = """
-import bertcli.vectors.sink
-bertcli.vectors.sink.Sink.finishing = lambda *_: os._exit(9)
+import bertcli.vectors.output
+bertcli.vectors.output.Sink.finishing = lambda *_: os._exit(9)
 """
 
 
@@ -89,3 +90,15 @@ def test_where_no_lock_can_be_made_the_reason_is_told():
     assert "/proc/x.npy: cannot be written: " in bad("embed", "hi", "-o", PROC / "x.npy").error
     with waiting(PROC / "lock"):  # at once
         pass
+
+
+def test_a_lock_that_keeps_vanishing_is_not_tried_for_ever(tmp_path, monkeypatch):
+    import filelock
+
+    def vanish(self, *_, **__):
+        (tmp_path / "lock").unlink(missing_ok=True)
+        raise filelock.Timeout(str(tmp_path / "lock"))
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", vanish)
+    with pytest.raises(OutputError, match="another bertcli is writing it"):
+        locked(tmp_path / "lock", tmp_path / "out").__enter__()

@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertcli.errors import OutputError
-from bertcli.files.jsonl import to_json
-from bertcli.files.tables import ColumnTable, FlatLists, Made, Numbers, TableHeader
-from bertcli.files.writers import SUFFIXES, format_of, open_writer
+from bertcli.files.tables import ColumnTable, FlatLists, Made
+from bertcli.files.writers import format_of, open_writer
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
@@ -52,12 +51,6 @@ def test_jsonl(tmp_path, batches):
     rows = [row for batch in batches for row in batch]
     assert [json.loads(line) for line in content.decode().split("\n")[:-1]] == rows
     path.unlink(missing_ok=True)
-
-
-@given(ids=IDS)
-def test_numbers_of_our_own(ids):
-    row, plain = {"input_ids": Numbers(ids)}, {"input_ids": ids}
-    assert to_json(row) == to_json(plain) == json.dumps(plain, separators=(",", ":")) + "\n"
 
 
 @given(rows=st.lists(st.tuples(TEXT, IDS, st.none() | st.integers()), min_size=1, max_size=8))
@@ -292,35 +285,6 @@ def test_a_file_that_is_there_is_refused(tmp_path, form):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_no_rows_make_an_empty_file(tmp_path, form):
-    """A table or an array has the columns, types and lengths of its header."""
-    header = [] if form in ("jsonl", "txt") else [TableHeader(input_ids=Made([0] * 5), id="")]
-    found = written(tmp_path / "a", form, [], header, [])
-    if form in ("jsonl", "csv", "tsv", "txt"):
-        names = {"csv": b"input_ids,id\n", "tsv": b"input_ids\tid\n"}
-        assert found == names.get(form, b"")
-    elif form == "parquet":
-        schema = pyarrow.parquet.read_schema(tmp_path / "a")
-        assert [str(one.type) for one in schema] == ["list<element: int32>", "string"]
-    else:
-        (array,) = arrays_in(tmp_path / "a", form)
-        assert (array.shape, array.dtype) == ((0, 5), "int64")
-
-
-def arrays_in(path, form):
-    if form == "safetensors":
-        return list(safetensors.numpy.load_file(path).values())
-    found = numpy.load(path)
-    return list(found.values()) if form == "npz" else [found]
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_equal_rows_give_equal_bytes(tmp_path, form):
-    first = written(tmp_path / f"a.{form}", form, ROWS, ROWS)
-    assert first == written(tmp_path / f"b.{form}", form, ROWS, ROWS)
-
-
 @pytest.mark.parametrize("suffix", [".gz", ".GZ", ".zst"])
 def test_packed_files(tmp_path, suffix):
     first = tmp_path / f"a.jsonl{suffix}"
@@ -445,13 +409,6 @@ def test_a_full_disk(form):
     full = pytest.raises(OutputError, match="/dev/full: cannot be written: No space left")
     with full, open_writer(Path("/dev/full"), form) as write:
         write(ROWS)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("packed", ["", ".gz", ".zst", ".GZ"])
-def test_the_suffix_sets_the_format(suffix, packed):
-    assert format_of(Path("some.dir") / f"a.b{suffix}{packed}") == SUFFIXES[suffix]
-    assert format_of(Path(f"a{suffix.upper()}{packed}")) == SUFFIXES[suffix]
 
 
 @pytest.mark.parametrize("name", ["a", "a.doc", "a.gz", ".jsonl", "a.jsonl/b"])

@@ -4,9 +4,10 @@
     python -m tests.fuzz --folders 10000 --inputs 5000 --seed 1
     python -m tests.fuzz --case folder:1234    one case again, with its traceback
 
-A case is a kind and a number, and all that it does follows from these two: `folders`, `inputs` and
-`learning` make files and commands of them, `judge` runs the commands in this process and says what
-is wrong with what they did, `pool` does so in processes that may hang, crash or eat all memory.
+A case is a kind and a number, and all that it does follows from these two: `folders`, `inputs`,
+`learning` and `states` make files and commands of them, `judge` runs the commands in this process
+and says what is wrong with what they did, `pool` does so in processes that may hang, crash or eat
+all memory.
 """
 
 import sys

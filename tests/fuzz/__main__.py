@@ -20,6 +20,7 @@ def main() -> int:
     if asked.case:
         return one(asked.case, work)
     given = {"folder": asked.folders, "input": asked.inputs, "learning": asked.learning}
+    given["state"] = asked.states
     several = any(many is not None for many in given.values())
     wanted = {kind: many or 0 if several else float("inf") for kind, many in given.items()}
     until = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
@@ -48,6 +49,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--folders", type=int, metavar="N", help="model folders")
     parser.add_argument("--inputs", type=int, metavar="N", help="inputs")
     parser.add_argument("--learning", type=int, metavar="N", help="examples to learn from")
+    parser.add_argument("--states", type=int, metavar="N", help="caches, side files, tokenizers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="that a case may take")
@@ -55,7 +57,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--keep", metavar="DIR", help="where sound folders and faults are kept")
     parser.add_argument("--json", metavar="FILE", help="all faults")
     asked = parser.parse_args()
-    counts = (asked.folders, asked.inputs, asked.learning)
+    counts = (asked.folders, asked.inputs, asked.learning, asked.states)
     if not (asked.case or asked.minutes or any(counts)):
         parser.error("give --minutes, a number of cases, or --case")
     return asked

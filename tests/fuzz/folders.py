@@ -4,7 +4,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +48,7 @@ class Command(NamedTuple):
     stdin: bytes = b""
     output: str = ""
     after: Callable[[Path], None] | None = None  # done with the folder of the case before the next
+    env: Mapping[str, str] = {}
 
 
 # --- sound folders ------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def mutate(folder: Path, dice: random.Random) -> None:
             path.write_text(json.dumps(with_plausible(json.loads(path.read_text()), known, dice)))
         return
     for _ in range(dice.choice([1, 1, 1, 2, 3])):
-        files = sorted(path for path in folder.rglob("*") if _ordinary(path))
+        files = sorted(path for path in folder.rglob("*") if ordinary(path))
         if not files:
             return
         kinds = [path for path in files if path.suffix == ".json"] or files
@@ -242,7 +243,7 @@ def mutate(folder: Path, dice: random.Random) -> None:
             mutate_file(path, dice)
 
 
-def _ordinary(path: Path) -> bool:
+def ordinary(path: Path) -> bool:
     """Tell whether this is a file that was not replaced yet."""
     return path.is_file() and not path.is_symlink() and path.stat().st_size < 10 << 20
 

@@ -17,12 +17,18 @@ from typing import Any, NamedTuple
 
 from front import Result, call
 
-from . import folders, inputs, learning
+from . import folders, inputs, learning, states
 from .folders import Command
 
-KINDS = {"folder": folders.build, "input": inputs.build, "learning": learning.build}
+KINDS = {
+    "folder": folders.build,
+    "input": inputs.build,
+    "learning": learning.build,
+    "state": states.build,
+}
 PREFIXES = ("error: ", "hint: ", "note: ", "warning: ")
 OPTION = re.compile(r"(?<![\w-])--?[a-z]")
+PANIC = re.compile(r"\n?thread .* panicked at .*\n.*\n(note: .*\n)?")
 GROWTH = 700 << 20  # bytes
 LONG = 1500  # characters of a message
 KEPT = (".partial", ".partial.jsonl", ".journal.json", ".partial.crc", ".partial.index.jsonl")
@@ -61,10 +67,12 @@ def judge(command: Command, place: Path, errors: Path | None) -> Fault | None:
     written = errors.stat().st_size if errors else 0
     growth = peak_since()
     try:
-        done = call(*command.argv, stdin=command.stdin)
+        done = call(*command.argv, stdin=command.stdin, **command.env)
     except BaseException as failed:  # of any kind: none shall leave `main`
         return Fault(where(failed), traceback.format_exc()[-6000:], shown(command))
     more = (errors.read_bytes()[written:] if errors else b"").decode(errors="replace")
+    if "error: the tokenizer failed: " in done.err:
+        more = PANIC.sub("", more)  # what a library in Rust says of itself
     done = done._replace(err=done.err + more)
     after = snapshot(place)
     problems = (

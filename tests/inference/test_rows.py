@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from bertcli.inference.rows import RowLayout
+from bertcli.inference.cpu_engine import RowLayout
 from bertcli.inference.runner import Reading, Tokens
 
 DICE = random.Random(15)
@@ -18,19 +18,19 @@ def test_a_row_is_a_multiple_of_16_or_as_long_as_the_model_takes():
 
 def test_every_token_has_its_place_and_what_fills_a_row_up_is_of_its_text():
     texts = Tokens.listed(TEXTS)
-    laid = RowLayout(Reading(), longest=512).of(texts)
-    assert laid.rows.shape == (4, 32) and len(laid.ids) % 16 == 0
+    ids, _, back, rows, _, read = RowLayout(Reading(), longest=512).of(texts)
+    assert rows.shape == (4, 32) and len(ids) % 16 == 0
     total = len(texts.ids)
-    assert laid.rows.flatten()[laid.back[:total]].tolist() == [*range(total)]
-    for row, text, first in zip(laid.ids[laid.rows], TEXTS, laid.rows[:, 0], strict=True):
-        assert row.tolist() == text + [laid.ids[first]] * (32 - len(text))
-    assert laid.read.tolist() == [*range(total)]
+    assert rows.flatten()[back[:total]].tolist() == [*range(total)]
+    for row, text, first in zip(ids[rows], TEXTS, rows[:, 0], strict=True):
+        assert row.tolist() == text + [ids[first]] * (32 - len(text))
+    assert read.tolist() == [*range(total)]
 
 
 def test_only_what_is_asked_for_is_read():
     texts = Tokens.listed(TEXTS)
     read = [
-        RowLayout(reading, 512).of(texts).read.tolist()
+        RowLayout(reading, 512).of(texts)[5].tolist()
         for reading in (Reading(first=True), Reading(mean=True), Reading(token=7))
     ]
     marked = [at for at, token in enumerate(texts.ids.tolist()) if token == 7]

@@ -24,12 +24,11 @@ from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
-from bertcli.inference.encoder import Encoder
 from bertcli.inference.pool import ProcessPool, serve
 from bertcli.inference.progress import Progress, Ran
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
-from bertcli.inference.torch_runtime import open_runner
+from bertcli.inference.torch_engine import Encoder, open_runner
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -272,7 +271,7 @@ def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
 
 SMALL_DEVICE = """
 import sys, torch
-from bertcli.inference.encoder import Encoder
+from bertcli.inference.torch_engine import Encoder
 
 states = Encoder._states
 

@@ -220,16 +220,17 @@ def test_parts_by_name(capsys):
     code, out, _ = run(capsys, TINY, "--tokenizer")
     assert "WordPiece" in out and "[unused" not in out
     code, out, _ = run(capsys, TINY, "--tree")
-    assert "0-1: 2 x BertLayer  8,544 each" in out and "query: Linear  weight 32 x 32" in out
+    assert "0-1  8,544 each" in out and "query  weight 32 x 32  bias 32  1,056" in out
     tree = report(capsys, TINY, "--tree")["tree"]
-    assert tree["parameters"] == 33472 and tree["kind"] == "BertModel"
+    assert tree["parameters"] == 33472 and tree["name"] == "BertModel"
+    assert [part["name"] for part in tree["children"]] == ["embeddings", "encoder", "pooler"]
 
 
 def test_tree_shows_layers_that_differ_apart(folder, capsys):
     change(folder, num_hidden_layers=3, pruned_heads={"1": [0]})
     (folder / "model.safetensors").unlink()
     _, out, _ = run(capsys, folder, "--tree")
-    assert "query: Linear  weight 24 x 32" in out and "2: BertLayer" in out
+    assert "query  weight 24 x 32" in out and "── 2  8,544" in out
 
 
 def test_colours_on_request_and_width(capsys, monkeypatch):
@@ -341,7 +342,7 @@ def test_bert_without_a_pooler(folder, capsys):
     assert found["fit"]["missing"] == [] and "no pooler weights" in said
     assert found["parameters"]["total"] == found["parameters"]["in_file"] == 33472 - 1056
     assert run(capsys, folder, "--verify")[0] == 0
-    assert "pooler: Absent(pooler)" in run(capsys, folder, "--tree")[1]
+    assert "pooler" not in run(capsys, folder, "--tree")[1]
 
 
 def test_what_keeps_a_model_from_loading_is_known_without_loading(folder, capsys):
@@ -547,6 +548,50 @@ def test_verify_finds_numbers_that_are_none(bad, folder, capsys):
     code, out, _ = run(capsys, folder, "--verify", "--json")
     checks = json.loads(out)["verify"]
     assert code == 1 and [one["ok"] for one in checks] == [True, False, None, True]
+
+
+class Attack:
+    def __reduce__(self):
+        return open, ("canary", "w")
+
+
+@pytest.mark.parametrize("place", ["2_Dense/pytorch_model.bin", "colbert_linear.pt", "ColBERT"])
+@pytest.mark.parametrize("fault", ["none", "missing", "nan", "evil"])
+def test_verify_looks_at_what_stands_beside_the_encoder(place, fault, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder.parent)
+    before = "linear." if place == "2_Dense/pytorch_model.bin" else ""
+    layer = {f"{before}weight": torch.ones(8, 32), f"{before}bias": torch.zeros(8)}
+    if fault == "nan":
+        layer[f"{before}weight"][3, 4] = float("nan")
+    if place == "ColBERT":
+        change(folder, architectures=["HF_ColBERT"])
+        weights = load_file(folder / "model.safetensors")
+        if fault != "missing":
+            weights["linear.weight"] = layer["weight"]
+        (folder / "model.safetensors").unlink()
+        torch.save(weights, folder / "pytorch_model.bin")
+        if fault == "evil":
+            torch.save(weights | {"x": Attack()}, folder / "pytorch_model.bin")
+    elif fault == "evil":
+        (folder / "2_Dense").mkdir()
+        torch.save({**layer, "x": Attack()}, folder / place)
+    elif fault != "missing":
+        (folder / "2_Dense").mkdir()
+        torch.save(layer, folder / place)
+    if place.startswith("2_Dense"):
+        kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+        modules = [
+            {"path": path, "type": f"sentence_transformers.models.{kind}"}
+            for path, kind in kinds.items()
+        ]
+        (folder / "modules.json").write_text(json.dumps(modules))
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    code, out, err = run(capsys, folder, "--verify")
+    sound = fault == "none" or (fault, place) == ("missing", "colbert_linear.pt")
+    assert code == (not sound), out + err
+    assert "Traceback" not in err and not Path("canary").exists()
+    assert sound or "WRONG" in out or "asks to run io.open" in err
 
 
 def test_verify_compares_with_the_name_of_the_blob(folder, tmp_path, capsys):

@@ -24,9 +24,10 @@ from safetensors.torch import load_file, save_file
 
 from bertcli import plots
 from bertcli.cli.app import main
+from bertcli.files.versions import install_command
 from bertcli.hub import find_model
 from bertcli.models import forward_passes
-from bertcli.plots import colours
+from bertcli.plots import drawing as colours
 from bertcli.plots.attention_maps import AttentionMaps
 from bertcli.plots.drawing import without_glyph
 from bertcli.plots.picture import picture as contents
@@ -509,7 +510,7 @@ def test_without_matplotlib_the_extra_is_named_at_once(form, tmp_path, capsys, m
     assert (code, out) == (1, "") and not path.exists()
     assert err.splitlines() == [
         f"error: {path}: drawing .{form} needs matplotlib",
-        "hint: pip install 'bertcli[plots]'",
+        f"hint: {install_command('plots')}",
     ]
 
 
@@ -568,7 +569,7 @@ def test_page_holds_the_numbers_and_asks_for_nothing(reference, picture):
 
 
 def test_page_that_no_browser_would_open(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bertcli.plots.page.LARGEST", 100)
+    monkeypatch.setattr("bertcli.plots.picture.LARGEST", 100)
     argv = ("--attention", "hello world", "-o", tmp_path / "x.html")
     code, _, err = run(capsys, TINY, *argv)
     assert code == 2 and "--layers" in err and not (tmp_path / "x.html").exists()

@@ -382,3 +382,10 @@ def test_npy_headers_that_lie(shape, tmp_path, capsys):
     head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little")
     (tmp_path / "x.npy").write_bytes(head + text + bytes(64))
     assert "x.npy" in fails(capsys, tmp_path / "x.npy")
+
+
+def test_the_last_column_of_csv_is_like_the_others(tmp_path):
+    (tmp_path / "x.csv").write_text('embedding,id\n"[1, 2]",7\n"[3, 4]",\n')
+    (found,) = good("inspect", tmp_path / "x.csv", "--json").rows
+    assert found["fields"] == {"embedding": "numbers", "id": "null"}
+    assert (found["records"], found["arrays"][0]["vectors"]) == (2, 2)

@@ -9,9 +9,10 @@ import pytest
 from front import bad, call, good
 
 from bertcli.errors import ModelError
+from bertcli.families.config_checks import CHECKS, HIDDEN_ACTS, SIZES
 from bertcli.models.activations import ACTIVATIONS
-from bertcli.models.config import EXTRA_SIZES, MADE, SIZES, BertConfig
-from bertcli.models.config_checks import CHECKS, HIDDEN_ACTS
+from bertcli.models.bert import BertModel
+from bertcli.models.config import EXTRA_SIZES, MADE, BertConfig
 
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 FIELDS = [one.name for one in fields(BertConfig) if one.name not in MADE]
@@ -116,8 +117,9 @@ def test_a_config_of_many_labels_is_shown_at_once(changed):
     assert len(json.loads(shown)["id2label"]) == 10_000
 
 
-def test_a_name_that_torch_has_itself_is_refused(changed):
-    bad("inspect", changed(extra_embeddings={"keys": 3}), "--tree")
+def test_a_name_that_torch_has_itself_is_refused():
+    with pytest.raises(ModelError):
+        BertModel(BertConfig.from_dict({"extra_embeddings": {"keys": 3}}))
 
 
 @pytest.mark.parametrize("key", [name for name in FIELDS if name not in (*SIZES, "pad_token_id")])

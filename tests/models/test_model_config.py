@@ -12,7 +12,7 @@ from bertcli.checkpoints import shapes
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel
 from bertcli.models.config import MADE, BertConfig
-from bertcli.models.heads import ARCHITECTURES, BertForPreTraining, architecture
+from bertcli.models.heads import ARCHITECTURES, BertForPreTraining, BertForSequenceClassification
 
 
 def test_the_defaults_are_those_of_transformers():
@@ -63,8 +63,8 @@ def test_transformers_writes_what_we_read(tmp_path):
     model = theirs("BertForSequenceClassification", num_labels=3, hidden_act="relu")
     model.save_pretrained(tmp_path)
     config = BertConfig.from_file(tmp_path / "config.json")
-    assert architecture(config).__name__ == "BertForSequenceClassification"
-    architecture(config)(config).load_state_dict(model.state_dict(), strict=True)
+    assert config.architectures == ("BertForSequenceClassification",)
+    BertForSequenceClassification(config).load_state_dict(model.state_dict(), strict=True)
 
 
 @pytest.mark.parity
@@ -120,13 +120,6 @@ def test_unknown_values_are_refused_where_they_are_used(changes, words):
     config = tiny(**changes)
     with pytest.raises(ModelError, match=words):
         BertModel(config)
-
-
-def test_the_architecture_is_the_first_that_is_named():
-    assert architecture(tiny()) is BertModel
-    assert architecture(tiny(architectures=["BertForMaskedLM", "X"])).__name__ == "BertForMaskedLM"
-    with pytest.raises(ModelError, match="the architecture BertForPoetry is unknown"):
-        architecture(tiny(architectures=["BertForPoetry"]))
 
 
 def test_an_answer_has_a_start_and_an_end():

@@ -1,9 +1,13 @@
 """Our BERT against transformers', with weights wide enough that nothing hides."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from model_reference import close, load, randomise, texts, theirs, tiny
 
+from bertcli.checkpoints.load import save
+from bertcli.errors import ModelError
 from bertcli.families.bert import BERT
 from bertcli.models.attention import Recording, causal, padded
 from bertcli.models.bert import BertModel
@@ -36,6 +40,8 @@ ACTIVATIONS = [
     "swish",
     "hardswish",
     "mish",
+    "laplace",
+    "sqrtsoftplus",
     "sigmoid",
     "tanh",
     "linear",
@@ -65,6 +71,17 @@ def test_activations_are_those_of_transformers(name):
     model = load(BertModel(tiny(hidden_act=name, num_hidden_layers=1)), reference)
     ids, keep, types = texts()
     close(model(ids, keep, types), call(reference, ids, keep, types).last_hidden_state)
+
+
+def test_a_function_may_be_the_activation(tmp_path):
+    ids, keep, types = texts()
+    named, given = (
+        load(BertModel(replace(tiny(), hidden_act=act)), theirs())
+        for act in ("silu", torch.nn.functional.silu)
+    )
+    assert torch.equal(given(ids, keep, types), named(ids, keep, types))
+    with pytest.raises(ModelError, match="cannot hold a function"):
+        save(given, given.config, tmp_path)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ FILES = sorted(Path(bertcli.models.__file__).parent.glob("*.py"))
 FUNCTIONS = [
     pytest.param(path, node, id=f"{path.name}:{node.name}:{node.lineno}")
     for path in FILES
+    if path.name != "network.py"  # which takes what transformers takes
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     if isinstance(node, ast.FunctionDef)
 ]

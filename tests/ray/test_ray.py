@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from front import PROGRAM, call, environment, on_torch
 
-from bertcli.errors import InputError, OutputError, UsageError
+from bertcli.errors import BertcliError, InputError, OutputError, UsageError
+from bertcli.files.versions import install_command
 from bertcli.ray.cluster import Pool
 from bertcli.ray.jobs import EmbedJob, Model, TokenizeJob
+from bertcli.ray.run import _read as received
 from bertcli.ray.shards import Shard, plan
 from bertcli.ray.worker import ShardWorker
 from bertcli.records.source import Source
@@ -241,7 +243,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.sink.put_json", "bertcli.ray.jobs.put_json")[at]
+    where = ("bertcli.vectors.output.put_json", "bertcli.ray.jobs.put_json")[at]
     with mock.patch(where, side_effect=killed(at)), pytest.raises(KeyboardInterrupt):
         ShardWorker(job, "me", lambda *seen: None).make(shard)
     assert out.exists()
@@ -254,7 +256,7 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
     letters = Path(f"{shard.output}.errors.jsonl")
-    struck = mock.patch("bertcli.vectors.sink.put_json", side_effect=killed(0))
+    struck = mock.patch("bertcli.vectors.output.put_json", side_effect=killed(0))
     with struck, pytest.raises(KeyboardInterrupt):
         worker("mean", source)[0].make(shard)
     whole = letters.read_bytes()
@@ -313,10 +315,10 @@ def test_sources_are_never_written(tmp_path):
             *("-o", tmp_path, "-f", "jsonl", "--overwrite"),
         )
         assert done.code == 1
-        assert f"the input {source} is a file that this run writes" in done.error
+        assert f"the input {source} lies in the output folder" in done.error
     (tmp_path / "a.npy.errors.jsonl").write_bytes(source.read_bytes())
     paths = (str(source), str(tmp_path / "a.npy.errors.jsonl"))
-    with pytest.raises(OutputError, match="is a file that this run writes"):
+    with pytest.raises(OutputError, match="lies in the output folder"):
         plan(Source(paths=paths), str(tmp_path), "npy")
 
 
@@ -529,7 +531,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     missing = failing("-i", source / "a.txt", "-o", out)
     assert (missing.error, missing.hint) == (
         "--engine ray needs Ray",
-        'pip install "bertcli[ray]"',
+        install_command("ray"),
     )
 
 
@@ -546,7 +548,7 @@ def test_files_of_different_fields_are_refused(tmp_path):
 
 
 def test_names_of_outputs_keep_the_folders(tmp_path):
-    for name in ("a/x.txt.gz", "b/x.txt", "_SUCCESS", ".hidden.txt", "b/readme.md"):
+    for name in ("a/x.txt.gz", "b/x.txt", "_SUCCESS", ".hidden.txt", "b/readme.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     found = plan(Source(paths=(str(tmp_path),)), "out/", "parquet")
@@ -584,3 +586,11 @@ def test_a_pool_fits_its_cluster(asked, nodes, found):
 def test_a_pool_that_never_fits_is_refused(asked, said):
     with pytest.raises(UsageError, match=said):
         asked.on([{"CPU": 2}])
+
+
+def test_an_error_of_a_worker_with_a_class_of_its_own():
+    with pytest.raises(BertcliError, match="the hub did not answer") as raised:
+        received(
+            json.dumps({"kind": "Unreachable", "error": "the hub did not answer", "hint": "x"})
+        )
+    assert raised.value.hint == "x"

@@ -1,10 +1,13 @@
 """Folders, globs and lists of names: which files are read, in which order, and what is refused."""
 
+import csv
 import gzip
+import io
 import json
 import os
 
 import numpy
+import pyarrow.parquet
 import pytest
 from front import PACKAGE, bad, call, good, process
 
@@ -36,16 +39,16 @@ def docs(tmp_path, monkeypatch):
 
 
 def texts(*argv, **more):
-    rows = good("tokenize", "--text", *argv, **more).rows
-    return "".join(row["text"] for row in rows)
+    rows = call("tokenize", "--text", *argv, **more).rows
+    return "".join(row["text"].removesuffix("\n") for row in rows)
 
 
 @pytest.mark.parametrize(
     ("pattern", "read"),
     [
-        ("docs", "abgcd"),
-        ("docs/", "abgcd"),
-        ("docs/sub", "cd"),
+        ("docs", "abgcde"),
+        ("docs/", "abgcde"),
+        ("docs/sub", "cde"),
         ("docs/*.txt", "ab"),
         ("docs/**/*.md", "e"),
         ("docs/**/*.[ct]*", "abgd"),
@@ -81,7 +84,7 @@ def test_links_to_folders_are_not_followed_and_those_to_files_are_read(docs):
     (docs / "again").symlink_to(docs)
     (docs / "more").symlink_to(docs)
     (docs / "h.txt").symlink_to(docs / "a.txt")
-    assert texts("-i", "docs") == "abgacd"
+    assert texts("-i", "docs") == "abgacde"
     assert texts("-i", "docs/**/a.txt") == "a"
     assert texts("-i", "docs/again/a.txt") == "a"
     assert texts("-i", "docs/a*/a.txt") == "a"
@@ -98,7 +101,7 @@ def test_links_to_folders_are_not_followed_and_those_to_files_are_read(docs):
         (["-i", "none/**"], "none/**: no matching files", ""),
         (["-i", "docs/a.txt/*"], "docs/a.txt/*: no matching files", ""),
         (["-i", "none"], "none: file not found", "check the path"),
-        (["-i", "docs", "-i", "none"], "none: file not found", ""),
+        (["-i", "docs/sub", "-i", "none"], "none: file not found", ""),
     ],
 )
 def test_names_that_stand_for_no_file(docs, argv, error, hint):
@@ -163,7 +166,7 @@ def test_a_glob_that_the_shell_expanded(docs):
 
 def test_errors_name_the_file(docs):
     (docs / "sub/c.jsonl").write_text("{\n")
-    assert call("tokenize", "-i", "docs").error.startswith("docs/sub/c.jsonl:1: ")
+    assert call("tokenize", "-q", "-i", "docs").error.startswith("docs/sub/c.jsonl:1: ")
 
 
 def test_a_resumed_run_knows_the_files_of_a_folder(docs):
@@ -172,7 +175,7 @@ def test_a_resumed_run_knows_the_files_of_a_folder(docs):
     assert call(*run).code == 0
     made = json.loads((docs.parent / "v.npy.manifest.json").read_text())
     names = [one["name"] for one in made["inputs"]]
-    assert names == [os.path.join("docs/sub", name) for name in ("c.jsonl", "deep/d.csv")]
+    assert names == [os.path.join("docs/sub", name) for name in ("c.jsonl", "deep/d.csv", "e.md")]
     assert "already complete" in call(*run[:-1], "--resume").err
     (docs / "sub/new.txt").write_text("new\n")
     assert "input.paths was" in bad(*run, "--resume").error
@@ -183,7 +186,7 @@ def test_a_resumed_run_knows_the_files_of_a_folder(docs):
 
 def test_questions_are_read_from_folders_and_lists(docs, models):
     run = ("answer", "-q", "-m", models("BertForQuestionAnswering"), "--question", "who?")
-    assert len(good(*run, "-i", "docs/sub", "--context-field", "text").rows) == 2
+    assert len(good(*run, "-i", "docs/sub", "--context-field", "text").rows) == 3
     assert len(good(*run, "--files-from", "-", stdin="docs/a.txt\ndocs/b.txt\n").rows) == 2
 
 
@@ -201,3 +204,71 @@ def test_find_pipes_names_on(docs):
     names = b"".join(b"%s\0" % os.fsencode(path) for path in sorted(docs.glob("*.txt")))
     done = process("tokenize", "--count", "--files-from", "-", "-0", stdin=names, cwd=docs.parent)
     assert (done.code, done.out, done.err) == (0, "3\n3\n3\n", "")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("tokenize",),
+        ("tokenize", "--count", "-f", "jsonl"),
+        ("chunk",),
+        ("embed", "-q", "-m", TINY),
+        ("embed", "-q", "-m", TINY, "-f", "csv"),
+        ("embed", "-q", "-m", TINY, "-o", "v.parquet"),
+        ("embed", "-q", "-m", TINY, "-o", "v.npy"),
+        ("embed", "-q", "-m", TINY, "-o", "v.npz", "--update"),
+        ("embed", "-q", "-m", TINY, "-o", "v.npy", "--token-vectors"),
+        ("classify", "-q"),
+        ("rerank", "-q", "a"),
+    ],
+)
+def test_records_of_several_files_say_which(docs, argv, models):
+    if argv[0] in ("classify", "rerank"):
+        argv += (
+            "-m",
+            models("BertForSequenceClassification", num_labels=1 + (argv[0] == "classify")),
+        )
+    done = good(*argv, "-i", "docs/a.txt", "-i", "docs/sub")
+    rows = done.rows if "csv" not in argv and done.out else []
+    if "csv" in argv:
+        rows = list(csv.DictReader(io.StringIO(done.out)))
+    elif "v.parquet" in argv:
+        rows = pyarrow.parquet.read_table("v.parquet").to_pylist()
+    elif not done.out:
+        index = docs.parent / f"{argv[argv.index('-o') + 1]}.index.jsonl"
+        rows = list(map(json.loads, index.read_text().splitlines()))
+    places = [("a.txt", "1"), ("sub/c.jsonl", "1"), ("sub/deep/d.csv", "2"), ("sub/e.md", "1")]
+    seen = [(row["file"].replace(os.sep, "/"), str(row["line"])) for row in rows]
+    assert sorted(seen) == [(f"docs/{name}", line) for name, line in places]
+    one = good(
+        *argv,
+        "-i",
+        "docs/a.txt",
+        *(("--overwrite",) if "-o" in argv and "--update" not in argv else ()),
+    )
+    assert '"file"' not in one.out
+
+
+def test_each_file_is_a_text(docs):
+    (docs / "two.md").write_text("one\r\ntwo\n")
+    (docs / "empty.rst").touch()
+    rows = good("tokenize", "--text", "-i", "docs/two.md", "-i", "docs/empty.rst").rows
+    assert [row["text"] for row in rows] == ["one\r\ntwo\n", ""]
+    assert [row["id"] for row in rows] == ["docs/two.md", "docs/empty.rst"]
+    (row,) = good("tokenize", "--text", "-i", "docs/b.txt", "--whole").rows
+    assert (row["text"], row["id"]) == ("b\n", "docs/b.txt")
+    assert bad("tokenize", "-i", "docs", "--whole", "--input-format", "csv", code=2).error
+    (docs / "two.md").write_bytes(b"one\ntw\xe9\n")
+    assert "docs/two.md:2: byte 6 (0xe9)" in bad("tokenize", "-i", "docs/two.md").error
+    assert (
+        "larger than 3 bytes" in bad("tokenize", "-i", "docs/two.md", "--max-record-bytes", 3).error
+    )
+    done = call(
+        "tokenize", "--count", "-i", "docs/two.md", "-i", "docs/a.txt", "--on-error", "skip"
+    )
+    assert (done.code, done.out) == (1, "3\n")
+
+
+def test_what_is_passed_over_in_a_folder_is_counted(docs):
+    done = call("tokenize", "--count", "-i", "docs")
+    assert done.err == "note: docs: 2 files passed over, by suffix: 1 .doc, 1 .npy\n"

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import time
 import zipfile
 from decimal import Decimal
 
@@ -34,8 +35,9 @@ def test_a_kept_field_never_goes_round_the_encoder(value):
     done = read(lines(*rows), "--keep-fields")
     first = done.rows[0]
     assert repr([first[name] for name in names]) == repr([value] * len(names))
-    assert done.out.splitlines()[1] == good("tokenize", "312 1 0 I").out.strip()
-    assert list(first) == ["input_ids", "token_type_ids", "attention_mask", *names]
+    alone = good("tokenize", "312 1 0 I").out.strip()
+    assert done.out.splitlines()[1] == alone[:-1] + ',"text":"312 1 0 I"}'
+    assert list(first) == ["input_ids", "token_type_ids", "attention_mask", "text", *names]
 
 
 @pytest.mark.parametrize(
@@ -403,7 +405,7 @@ def test_an_empty_input_makes_an_empty_file(tmp_path, form, padding):
 
 def test_an_empty_table_has_the_fields_that_are_known(tmp_path):
     done = read("id,text,x\n", "--keep-fields", "--tokens", "--length", "-f", "csv", form="csv")
-    assert done.out == "id,input_ids,token_type_ids,attention_mask,tokens,length,x\n"
+    assert done.out == "id,input_ids,token_type_ids,attention_mask,tokens,length,text,x\n"
     assert read("id,text\n", "--count", "-f", "csv", form="csv").out == "id,length\n"
     assert read("", "--count", "-f", "csv", form="txt").out == "length\n"
     assert read("", "--from-tokens", "-f", "csv", form="txt").out == "input_ids\n"
@@ -555,3 +557,59 @@ def test_views_of_arrow_are_text(tmp_path):
     assert done.rows[0]["input_ids"] == ids_of("I love NLP!")[0]
     assert [row["kept"] for row in done.rows] == [["x"], []]
     assert "--max-record-bytes" in bad("tokenize", "-i", file, "--max-record-bytes", "5").hint
+
+
+def test_the_time_of_keeping_fields_grows_with_their_number():
+    row = lines({"text": "a", **{f"key{number}": 1 for number in range(40_000)}})
+    start = time.process_time()
+    assert len(read(row, "--keep-fields").rows[0]) == 40_004
+    assert time.process_time() - start < 2  # seconds; quadratic, it takes 5
+
+
+def test_csv_with_another_delimiter(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('id;title\n7;"a;b"\n')
+    assert "--delimiter ';'" in bad("tokenize", "-i", path).hint
+    argv = ("--delimiter", ";", "--text-field", "title", "--keep-fields")
+    (row,) = good("tokenize", "-i", path, *argv).rows
+    assert (row["id"], row["title"]) == ("7", "a;b")
+    assert "not one character" in bad("tokenize", "-i", path, "--delimiter", "", code=2).error
+
+
+def test_empty_texts_are_left_out_and_counted():
+    done = read("a\n\n  \nb\n", "--skip-empty", "--count", form="txt")
+    assert (done.out, done.err) == ("3\n3\n", "note: 2 empty texts left out\n")
+    rows = [{"text": "", "pair": "b"}, {"text": "", "pair": " "}]
+    assert len(read(lines(*rows), "--skip-empty").rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error", "hint"),
+    [
+        ("a.xlsx", b"PK\x03\x04\x14\0", "is an Excel, Word or ZIP file, not text", "save it as"),
+        ("a.txt", b"%PDF-1.4\n", "is a PDF, not text", "save it as"),
+        ("a.csv", "text\na\n".encode("utf-16"), "is text in UTF-16", "--encoding utf-16"),
+        ("a.json", b'[{"text": "a"}, 7]', "expected a JSON object, found int", ""),
+        ("a.json", b'["a"', "not valid JSON", ""),
+    ],
+)
+def test_files_are_named_for_what_they_are(tmp_path, name, data, error, hint):
+    (tmp_path / name).write_bytes(data)
+    done = bad("tokenize", "-i", tmp_path / name)
+    assert name in done.error and error in done.error
+    assert hint in done.err
+    skipped = call("tokenize", "-i", tmp_path / name, "--on-error", "skip")
+    assert skipped.code == 1
+
+
+def test_an_array_in_json_is_read(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(' [{"text": "one", "id": "x"},\n "two"]')
+    rows = good("tokenize", "--text", "-i", path).rows
+    assert [(row.get("id"), row["text"]) for row in rows] == [("x", "one"), (None, "two")]
+    piped = good("tokenize", "--text", "--input-format", "json", stdin=path.read_bytes())
+    assert piped.rows == rows
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')  # JSONL, as many call it
+    assert [row["text"] for row in good("tokenize", "--text", "-i", path).rows] == ["one", "two"]
+    path.write_text('["one"]')
+    assert "larger than 3 bytes" in bad("tokenize", "-i", path, "--max-record-bytes", 3).error

@@ -126,7 +126,7 @@ def test_jsonl(tmp_path, rows, ascii, blank):
     lines = [json.dumps(row, ensure_ascii=ascii) + "\n" + blank for row in rows]
     path = write(tmp_path, "a.jsonl", "".join(lines))
     step = 1 + bool(blank)
-    more = [{name: row[name] for name in row if name == "more"} or None for row in rows]
+    more = [{name: row[name] for name in row if name != "id"} for row in rows]
     assert records(path, keep="*") == [
         Record(row["text"], row.get("pair"), row.get("id"), extra, str(path), 1 + at * step)
         for at, (row, extra) in enumerate(zip(rows, more, strict=True))
@@ -407,7 +407,7 @@ def test_surrogates_in_kept_fields(tmp_path):
     with pytest.raises(InputError, match=r"in.jsonl:1: a field holds half of a surrogate pair"):
         list(Reader(Source(paths=(str(file),), keep="*")))
     (record,) = Reader(Source(paths=(str(file),), keep="*", encoding_errors="replace"))
-    assert (record.id, record.extra) == ("😀", {"note": ["\ufffd"]})
+    assert (record.id, record.extra) == ("😀", {"text": "a", "note": ["\ufffd"]})
 
 
 def test_surrogates_replaced():

@@ -103,6 +103,11 @@ def typed(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def crosswise(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    convolved = {
+        "conv_kernel_size": chance.choice((1, 3, 5)),
+        "conv_act": chance.choice(ACTS),
+        "conv_groups": chance.choice((1, sizes["hidden_size"])),
+    }
     kinds = chance.choice(([], ["c2p"], ["p2c"], ["c2p", "p2c"], "p2c|c2p"))
     relative = bool(kinds) or chance.random() < 0.5
     return {
@@ -115,6 +120,7 @@ def crosswise(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
         "position_biased_input": chance.random() < 0.5,
         "type_vocab_size": chance.choice((0, 1, 2)),
         "pooler_hidden_act": chance.choice(ACTS),
+        **(chance.choice(({}, convolved)) if sizes["num_hidden_layers"] > 1 else {}),
     }
 
 

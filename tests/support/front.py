@@ -1,11 +1,9 @@
 """The front door: call `main(argv)` with everything captured, or start a real process."""
 
-import atexit
 import contextlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,9 +23,8 @@ FOREIGN = ("BERTCLI_", "_BERTCLI", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"
 FOREIGN += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # users' programs are compiled once
 # What `bertcli tokenize hello` writes.
 HELLO = '{"input_ids":[101,7592,102],"token_type_ids":[0,0,0],"attention_mask":[1,1,1]}\n'
+BACKEND = "torch"  # the reference; what is of OpenVINO says so, or takes `engine`
 DEADLINE = 60  # seconds, against hanging only
-CACHE = tempfile.mkdtemp(prefix="bertcli-cache-")  # of digests and compiled models
-atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 # Of a process whose files may not grow: a module that it compiles would be stored truncated.
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -74,8 +71,7 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
     fixed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
-    fixed["BERTCLI_CACHE"] = CACHE
-    fixed["BERTCLI_BACKEND"] = "torch"  # compiling each small model that tests make takes seconds
+    fixed["BERTCLI_BACKEND"] = BACKEND
     return kept | fixed | {"TERM": "dumb"} | dict(more)
 
 
@@ -187,3 +183,24 @@ def until(condition):
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)
+
+
+LAUNCHER = """if True:
+    import os, subprocess, sys
+    running = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    print(usage.ru_maxrss)
+    sys.exit(running.returncode)
+"""
+
+
+def peak(*argv: Any, code: int = 0) -> float:
+    """Return the memory that a run needed at most, in MB.
+
+    Linux counts for a process what its parent had when it was started: a small one starts it.
+    """
+    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-m", "bertcli", *map(str, argv)]
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE)
+    assert done.returncode == code, done
+    return int(done.stdout) / (1 << 20 if sys.platform == "darwin" else 1 << 10)

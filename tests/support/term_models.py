@@ -22,8 +22,27 @@ def encoder(place):
     """The encoder that models of late interaction are made of."""
     torch.manual_seed(0)
     config = transformers.BertConfig.from_pretrained(TINY)
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
-    randomise(model)
+    return _with_words(transformers.BertModel(config, add_pooling_layer=False), place)
+
+
+def deberta(place):
+    """An encoder in which what is not attended to is blank, with a convolution as well."""
+    sizes = transformers.BertConfig.from_pretrained(TINY).to_dict()
+    names = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
+    config = transformers.DebertaV2Config(
+        **{name: sizes[name] for name in names},
+        num_hidden_layers=2,
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=4,
+        conv_kernel_size=3,
+        conv_act="gelu",
+    )
+    return _with_words(transformers.DebertaV2Model(config), place)
+
+
+def _with_words(model, place):
+    randomise(model.eval())
     model.save_pretrained(place)
     transformers.AutoTokenizer.from_pretrained(TINY).save_pretrained(place)
     return place

@@ -289,3 +289,12 @@ bpe_folder, unigram_folder = MADE["roberta"], MADE["xlm_roberta"]
 def wordpiece_folder(path: Path, family: str = "distilbert", **settings: Any) -> Path:
     """Write the tokenizer of a family with WordPiece: distilbert, electra or mpnet."""
     return MADE[family](path, **settings)
+
+
+def for_words(theirs: Any, ours: Any, folder: Path) -> Any:
+    """Return transformers' tokenizer for texts that are split: with a blank before each word."""
+    if ours.words_core is ours.core:
+        return theirs
+    prefixed = type(theirs).from_pretrained(folder, add_prefix_space=True)
+    prefixed.backend_tokenizer.pre_tokenizer.add_prefix_space = True  # which one class passes over
+    return prefixed

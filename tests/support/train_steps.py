@@ -11,9 +11,8 @@ from pretrain_folders import lines
 from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Training
+from bertcli.training.loop import Ranks, Training
 from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.training.ranks import Ranks
 
 
 def opened(kind, rows, place, base, batch_size=10, **changes):

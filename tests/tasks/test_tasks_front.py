@@ -13,6 +13,7 @@ import torch
 from front import PACKAGE, bad, call, good, on_torch, start
 from task_models import ENTITIES, LENGTH, agree, labels, texts
 
+import bertcli
 from bertcli.checkpoints.load import load, save
 from bertcli.cli.app import COMMANDS
 from bertcli.embedding.embedder import Embedder
@@ -53,6 +54,54 @@ def flat(rows):
         single = {key: it for key, it in row.items() if key not in LISTS}
         for item in items:
             yield {"id": number, **single, **item, "truncated": 0}
+
+
+PYTHON = {  # a class, what it is called with, and the arguments of its command that mean the same
+    "fill-mask": ("MaskFiller", ["a [MASK] and"], {"top_k": 2}, ["--top-k", "2"]),
+    "next-sentence": ("NextSentencePredictor", [("one", "two")], {}, ["--pair", "two"]),
+    "classify": ("Classifier", ["one", "two"], {"all_scores": True}, ["--scores", "all"]),
+    "tag": (
+        "Tagger",
+        ["Angela lives in Berlin."],
+        {"aggregation": "first"},
+        ["--aggregation=first"],
+    ),
+    "answer": (
+        "Answerer",
+        ["one of them"],
+        {"question": "who?", "top_k": 2},
+        ["--question=who?", "--top-k=2"],
+    ),
+    "choose": ("Chooser", ["one"], {"choices": ["two", "three"]}, ["two", "three"]),
+}
+
+
+@pytest.mark.parametrize("command", PYTHON)
+def test_a_class_gives_the_rows_of_its_command(models, command):
+    name, given, options, argv = PYTHON[command]
+    folder = folder_of(models, command)
+    model = getattr(bertcli, name).load(folder, max_length=LENGTH, backend="torch")
+    texts = [text if isinstance(text, str) else text[0] for text in given]
+    shown = [] if command == "answer" else texts
+    ask = ["--context", texts[0]] if command == "answer" else []
+    if command == "next-sentence":
+        argv = ["two"]
+    fixed = ("-m", folder, "--max-length", LENGTH, "-f", "jsonl")
+    rows = call(command, *shown, *argv, *ask, *fixed).rows
+    agree(rows, model(given, **options))
+    if command != "next-sentence":
+        agree(rows[0], model(given[0], **options))
+    assert repr(model) == f"{name}({str(folder)!r})"
+    with pytest.raises(bertcli.BertcliError, match="unknown option 'no_such'"):
+        getattr(bertcli, name).load(folder, no_such=1)
+
+
+def test_a_class_refuses_what_it_does_not_know(models):
+    tagger = bertcli.Tagger.load(folder_of(models, "tag"), backend="torch")
+    for options, error in (({"top": 1}, "option 'top'"), ({"aggregation": "x"}, "aggregation='x'")):
+        with pytest.raises(bertcli.BertcliError, match=f"unknown {error}") as refused:
+            tagger("a", **options)
+        assert refused.value.hint.startswith("one of ")
 
 
 @pytest.mark.parametrize("command", ["classify", "tag"])
@@ -186,7 +235,7 @@ def test_records_keep_their_ids_fields_and_order(models, tmp_path):
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["id"], row["more"]) for row in rows] == [(r["id"], r["more"]) for r in given]
     alone = call("classify", given[7]["text"], "-m", folder_of(models, "classify")).rows[0]
-    agree({key: rows[7][key] for key in alone}, alone)
+    agree({key: rows[7][key] for key in alone}, alone | {"id": 7})
     piped = "".join(json.dumps(line) + "\n" for line in given)
     same = good(*argv[:1], "-i", "-", "--input-format", "jsonl", *argv[3:], "-q", stdin=piped)
     agree(same.rows, rows)

@@ -1,6 +1,7 @@
 """`bertcli classify`, `next-sentence` and `choose` against transformers and CrossEncoder."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -52,8 +53,9 @@ def test_labels_are_those_of_the_pipeline(models, top_k):
     found = texts()
     done = call("classify", *found, "-m", models(CLASSIFIER, **THREE), *options, "-q")
     assert {row["label"] for row in done.rows if "label" in row} <= {"bad", "so so", "good"}
-    for text, row in zip(found, done.rows, strict=True):
+    for number, (text, row) in enumerate(zip(found, done.rows, strict=True)):
         row.pop("truncated", None)
+        assert row.pop("id") == number
         expected = theirs(text, truncation=True, **more)
         agree(row if top_k is None else row["labels"], expected if top_k else expected[0], text)
 
@@ -76,6 +78,25 @@ def test_pairs_and_threshold(models, tmp_path):
         for row, scores in zip(rows, expected, strict=True):
             kept = sorted((score for score in scores.tolist() if score >= 0.3), reverse=True)
             agree([one["score"] for one in row["labels"]], kept)
+
+
+def test_token_types_are_given_where_the_folder_names_them(models, tmp_path):
+    """Not where model_input_names lacks them, whatever the tokenizer puts around a pair."""
+    folder = shutil.copytree(models(CLASSIFIER, num_labels=1), tmp_path / "m")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = CrossEncoder(str(folder), max_length=LENGTH, device="cpu")
+    for copies in (1, 12):  # few records, and many as arrays
+        path = tmp_path / f"{copies}.jsonl"
+        path.write_text(pairs_file(tmp_path).read_text() * copies)
+        rows = good("classify", "--pairs", path, "-m", folder, "-q").rows
+        agree([row["score"] for row in rows], theirs.predict(PAIRS).astype(float).tolist() * copies)
+    (row,) = good("embed", "a b", "--pair", "c", "-m", folder, "-q").rows
+    given = transformers.AutoTokenizer.from_pretrained(folder)("a b", "c", return_tensors="pt")
+    with torch.no_grad():
+        states = models.theirs(CLASSIFIER, num_labels=1).bert(**given).last_hidden_state
+    agree(row["embedding"], states[0].mean(0).tolist())
 
 
 def test_several_labels_may_hold(models):
@@ -133,6 +154,21 @@ def test_a_saved_cross_encoder_scores_as_it_was_set(models, tmp_path):
     assert min(row["score"] for row in rows) < 0
 
 
+def test_the_default_prompt_of_a_cross_encoder_is_before_each_text(models, tmp_path):
+    folder, prompts = str(models(CLASSIFIER, num_labels=1)), {"query": "find this: ", "other": "x "}
+    options = {"prompts": prompts, "default_prompt_name": "query", "device": "cpu"}
+    options["activation_fn"] = torch.nn.Identity()
+    CrossEncoder(folder, max_length=LENGTH, **options).save_pretrained(str(tmp_path))
+    theirs = CrossEncoder(str(tmp_path), device="cpu")
+    assert abs(theirs.predict(PAIRS) - theirs.predict(PAIRS, prompt="")).max() > 0.01
+    rows = good("classify", "--pairs", pairs_file(tmp_path), "-m", tmp_path, "-q").rows
+    agree([row["score"] for row in rows], theirs.predict(PAIRS).astype(float).tolist())
+    assert [row.get("text") for row in rows] == [None] * len(rows)
+    found = good("rerank", "what is love", "a", "b c", "-m", tmp_path, "-q").rows
+    expected = theirs.rank("what is love", ["a", "b c"])
+    agree([row["score"] for row in found], [float(row["score"]) for row in expected])
+
+
 def test_an_unknown_activation_is_said(models):
     changes = {"num_labels": 1, "sbert_ce_default_activation_function": "my.own.Swish"}
     done = call("classify", "a", "-m", models(CLASSIFIER, **changes))
@@ -157,6 +193,7 @@ def test_the_next_sentence(models, tmp_path, name):
         with torch.no_grad():
             follows, random = model(**given).logits[0].softmax(-1).tolist()
         row.pop("truncated", None)
+        row.pop("id")
         agree(row, {"is_next": follows, "not_next": random})
     alone = good("next-sentence", *PAIRS[0], "-m", models(name), "-q").rows
     agree(alone[0]["is_next"], rows[0]["is_next"])

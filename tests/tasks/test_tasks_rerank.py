@@ -10,6 +10,8 @@ from front import bad, call, good
 from sentence_transformers import CrossEncoder
 from task_models import LENGTH, agree, labels, texts
 
+import bertcli
+
 pytestmark = pytest.mark.parity
 
 CLASSIFIER = "BertForSequenceClassification"
@@ -66,6 +68,11 @@ def test_files_pipes_fields_and_formats(model, file, tmp_path):
     assert "score" in shown and "two" in shown
     refused = bad(*argv, "-i", file, "--keep-fields", "--id-field", "kind", "--text-field", "x")
     assert "field 'x' not found" in refused.error
+
+
+def test_a_class_gives_the_rows_of_the_command(model):
+    rows = good("rerank", QUERY, *TEXTS, "-m", model, "-q", "--top-k", 3, "-f", "jsonl").rows
+    agree(bertcli.Reranker.load(model, backend="torch")(QUERY, TEXTS, top_k=3), rows)
 
 
 def test_nothing_to_sort(model, tmp_path):

@@ -7,7 +7,9 @@ import pytest
 import torch
 import transformers
 from front import bad, call, good
+from model_reference import randomise
 from task_models import ENTITIES, LENGTH, agree, labels, texts, tokenizer
+from tokenizers_made import MADE
 
 pytestmark = pytest.mark.parity
 
@@ -55,6 +57,32 @@ def test_long_texts_in_windows(models, aggregation, stride):
     for text, row in zip(given, rows, strict=True):
         agree(row["entities"], theirs(text) if text else [], text)
     assert all("truncated" not in row for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta", "mpnet", "camembert"])
+def test_words_and_masks_of_other_tokenizers(tmp_path, family):
+    """Each word is marked as one where the text is split, and a mask in the text is a token."""
+    folder = MADE[family](tmp_path / "m")
+    prefix = {"xlm_roberta": "XLMRoberta", "mpnet": "MPNet"}.get(family, family.title())
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = getattr(transformers, f"{prefix}Config")(
+        **sizes, **TAGS, vocab_size=2000, intermediate_size=16, pad_token_id=1
+    )
+    model = getattr(transformers, f"{prefix}ForTokenClassification")(config).eval()
+    randomise(model, seed=3)
+    model.save_pretrained(folder)
+    words, text = ["Paris", "is", "the", "capital"], "Paris is the <mask> of France, the<mask>"
+    for aggregation in ("none", "first", "average"):
+        argv = ["tag", "-m", folder, "--aggregation", aggregation, "-q"]
+        for given, more in ((words, {"is_split_into_words": True}), (text, {})):
+            options = {"add_prefix_space": True} if more else {}
+            reader = transformers.AutoTokenizer.from_pretrained(folder, **options)
+            pipe = transformers.pipeline("token-classification", model=model, tokenizer=reader)
+            expected = pipe([given] if more else given, aggregation_strategy=aggregation, **more)
+            texts = ["--pre-split", json.dumps(given)] if more else [given]
+            (row,) = good(*argv, *texts).rows
+            agree(row["entities"], plain(expected[0] if more else expected), aggregation)
 
 
 def test_a_text_that_is_cut_says_how_it_is_not(models):
@@ -186,20 +214,21 @@ def test_one_question_to_many_contexts_and_the_other_way(models, tmp_path):
         for context in contexts
     ]
     lines = "".join(f"{context}\n" for context in contexts)
-    agree(good("answer", "--question", "who?", "-m", folder, stdin=lines).rows, both)
+    rows = good("answer", "--question", "who?", "-m", folder, stdin=lines).rows
+    agree(rows, [answer | {"id": number} for number, answer in enumerate(both)])
     path = tmp_path / "questions.csv"
     path.write_text("id,question\n1,who?\n2,where?\n")
     argv = ["answer", "--context", contexts[0], "-i", path, "-m", folder]
     row = good(*argv).rows[0]
-    agree(row, {"id": "1", **both[0]})
+    agree(row, both[0] | {"id": "1"})
 
 
 def test_contexts_without_answers(models):
     folder = models(READER)
     row = good("answer", "--question", "who?", "--context", "", "-m", folder).rows[0]
-    assert row == {"answer": "", "score": 0.0, "start": 0, "end": 0}
+    assert row == {"id": 0, "answer": "", "score": 0.0, "start": 0, "end": 0}
     row = good("answer", "--question", "?", "--context", "", "-m", folder, "--top-k", 2).rows[0]
-    assert row == {"answers": []}
+    assert row == {"id": 0, "answers": []}
     said = bad("answer", "-m", folder, stdin='{"question": "who?"}').error
     assert said == "stdin:1: no context"
     long = "word " * 80

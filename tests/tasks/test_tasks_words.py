@@ -11,7 +11,7 @@ from task_models import LENGTH, agree, texts, tokenizer
 from tokenizers_made import MADE
 
 from bertcli.models.heads import BertForMaskedLM
-from bertcli.tasks import scores
+from bertcli.tasks import fill_mask
 
 pytestmark = pytest.mark.parity
 
@@ -98,7 +98,7 @@ def test_only_masked_positions_are_scored(models, monkeypatch):
     monkeypatch.setattr(
         BertForMaskedLM, "logits", lambda self, x: seen.append(len(x)) or original(self, x)
     )
-    monkeypatch.setattr(scores, "ROWS", 3)
+    monkeypatch.setattr(fill_mask, "ROWS", 3)
     good(
         "fill-mask", *["one [MASK] and another [MASK]", "x [MASK]"], "-m", models("BertForMaskedLM")
     )

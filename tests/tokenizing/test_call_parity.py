@@ -1,13 +1,14 @@
 """Calling a tokenizer from Python, and its methods, against those of transformers."""
 
 import json
+import pickle
 from itertools import product
 
 import hostile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers_made import MADE
+from tokenizers_made import MADE, for_words
 
 from bertcli.errors import BertcliError, InputError, UsageError
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
@@ -60,10 +61,12 @@ class Both:
         self.ours = Tokenizer.load(folder)
         kind = AutoTokenizer if "tokenizer_class" in self.ours.settings else BertTokenizer
         self.theirs = kind.from_pretrained(folder)
+        self.for_words = for_words(self.theirs, self.ours, folder)
 
     def check(self, given, **options):
+        theirs = self.for_words if options.get("is_split_into_words") else self.theirs
         try:
-            right = self.theirs(*given, verbose=False, **options)
+            right = theirs(*given, verbose=False, **options)
         except BaseException as refused:  # panics of the library below are no Exceptions
             if isinstance(refused, KeyboardInterrupt):
                 raise
@@ -140,11 +143,15 @@ def test_every_family(tmp_path, family):
         for options in ({}, {"return_token_type_ids": True}, {"padding": "max_length"}):
             both.check(texts, **more, **options)
         windows = {"return_overflowing_tokens": True, "stride": 2, "padding_side": "left"}
-        both.check(texts, **more, **windows, max_length=9, padding=True, truncation=True)
+        for types in ({}, {"return_token_type_ids": True}):
+            both.check(
+                texts, **more, **windows, **types, max_length=9, padding=True, truncation=True
+            )
     texts = hostile.composed(31, FEW)
     both.check((texts, texts[::-1]), truncation=True, padding=True)
     check_ids_with_special_tokens(both)
-    both.ours.save(tmp_path / "saved")
+    check_names(both, tokens=family != "mpnet")  # whose <unk> transformers adds
+    both.ours.save_pretrained(tmp_path / "saved")
     again = Both(tmp_path / "saved")
     assert again.ours(texts, texts[::-1]) == both.ours(texts, texts[::-1])
     assert again.ours.limit == 16
@@ -182,8 +189,8 @@ def test_literal_special_tokens(both, split):
         (("a",), {"padding": "long"}, UsageError, "padding 'long'"),
         (("a",), {"truncation": "first"}, UsageError, "truncation 'first'"),
         (("a",), {"padding_side": "top"}, UsageError, "padding_side 'top'"),
-        (("a",), {"max_length": 1}, UsageError, "--max-length 1 leaves no room"),
-        (("a",), {"max_length": -1}, UsageError, "--max-length -1 leaves no room"),
+        (("a",), {"max_length": 1}, UsageError, "^max_length=1 leaves no room"),
+        (("a",), {"max_length": -1}, UsageError, "^max_length=-1 leaves no room"),
     ],
 )
 def test_what_cannot_be_done_is_one_of_our_errors(both, given, options, error, says):
@@ -194,6 +201,66 @@ def test_what_cannot_be_done_is_one_of_our_errors(both, given, options, error, s
 def test_an_unknown_argument_is_named(both):
     with pytest.raises(TypeError, match="paddin"):
         both.ours("a", paddin=True)
+
+
+ROLES = ("cls_token", "sep_token", "pad_token", "mask_token", "unk_token")
+SAME = ("vocab_size", "model_max_length", "padding_side", *ROLES, *(f"{role}_id" for role in ROLES))
+
+
+def check_names(both, *, tokens):
+    """What users of transformers call and read of a tokenizer, of its results and of ids."""
+    ours, theirs = both.ours, both.theirs
+    assert {name: getattr(ours, name) for name in SAME} == {
+        name: getattr(theirs, name) for name in SAME
+    }
+    assert (len(ours), ours.get_vocab()) == (len(theirs), theirs.get_vocab())
+    if tokens:
+        assert {*ours.all_special_tokens} == {*theirs.all_special_tokens}
+        assert {*ours.all_special_ids} == {*theirs.all_special_ids}
+    for text, pair in zip(TEXTS, PAIRS, strict=True):
+        assert ours.encode(text, pair) == theirs.encode(text, pair)
+        assert ours.tokenize(text) == theirs.tokenize(text)
+    found, right = (
+        each(TEXTS, PAIRS, return_tensors="pt", padding=True) for each in (ours, theirs)
+    )
+    assert found.to("cpu").input_ids.tolist() == right.input_ids.tolist()
+    for row in range(len(TEXTS)):
+        assert found.tokens(row) == right.tokens(row)
+        assert found.word_ids(row) == right.word_ids(row)
+    assert ours.batch_decode(found.input_ids) == theirs.batch_decode(right["input_ids"])
+    check_padding(both)
+
+
+def check_padding(both):
+    ids = [{"input_ids": both.ours.encode(text), "labels": at} for at, text in enumerate(TEXTS)]
+    for options in (
+        {},
+        {"padding": "max_length", "max_length": 40},
+        {"padding_side": "left", "pad_to_multiple_of": 8},
+    ):
+        one, two, whole, other, *last = (
+            each.pad(given, **options)
+            for given in ([dict(row) for row in ids], dict(ids[0]))
+            for each in (both.ours, both.theirs)
+        )
+        assert (one, whole, last) == (dict(two), dict(other), [])
+    batches = [
+        each.pad([dict(row) for row in ids], return_tensors="pt")
+        for each in (both.ours, both.theirs)
+    ]
+    ours, theirs = ({name: x.tolist() for name, x in batch.items()} for batch in batches)
+    assert ours == theirs
+
+
+def test_a_result_is_sent_to_another_process(both):
+    again = pickle.loads(pickle.dumps(both.ours("a", return_tensors="pt")))
+    assert again.attention_mask.tolist() == [[1, 1, 1]]
+    with pytest.raises(AttributeError, match="no labels here; available: input_ids, "):
+        _ = again.labels
+
+
+def test_the_default_model_is_that_of_the_command(default_folder):
+    assert Tokenizer.from_pretrained().get_vocab() == Tokenizer.load(default_folder).get_vocab()
 
 
 def check_ids_with_special_tokens(both):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers_made import MADE
 
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError
 from bertcli.records.records import Record
 from bertcli.tokenizing import chunks as module
 from bertcli.tokenizing.boundaries import LEVELS, boundaries, grapheme_end, is_whole
@@ -320,16 +320,3 @@ def test_a_prompt_counts(default):
     chunker = Chunker(default, ChunkSettings(10), lambda texts: [prompt + text for text in texts])
     ((first, *_),) = chunker.chunks([Record("one two three four five")], stop)
     assert (first.text, first.n_tokens) == ("one two ", 10)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_length": 1}, "--max-length 1 leaves no room for the 2 special tokens"),
-        ({"max_length": 2}, "--max-length 2 leaves no room for text"),
-        ({"max_length": 9, "overlap": 7}, "--overlap 7 must be less than the 7 tokens of a chunk"),
-    ],
-)
-def test_what_cannot_be(default, options, message):
-    with pytest.raises(UsageError, match=message):
-        Chunker(default, ChunkSettings(**options))

@@ -10,7 +10,7 @@ from tokenizers_made import MADE
 
 from bertcli.errors import InputError, UsageError
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import COLUMNS, Layout, strategies
+from bertcli.tokenizing.columns import COLUMNS, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.parity
@@ -42,7 +42,7 @@ class Pair:
     def found(self, records, layout):
         """Return our rows; None when truncation cannot be done."""
         try:
-            encoded = self.ours.encode(records, layout)
+            encoded = self.ours.encode_records(records, layout)
         except InputError:
             return None
         rows = [{name: list(column) for name, column in e.columns.items()} for e in encoded]
@@ -186,37 +186,6 @@ def test_a_batch_of_singles_and_pairs(pair, padding, side):
     assert len(windows) > len(records) + 5
 
 
-GIVEN_PADDING = [None, False, True, "longest", "max_length", "do_not_pad"]
-GIVEN_TRUNCATION = [None, False, True, *CUTS, "do_not_truncate"]
-
-
-@pytest.mark.parametrize("padding", GIVEN_PADDING)
-@pytest.mark.parametrize("truncation", GIVEN_TRUNCATION)
-@pytest.mark.parametrize("max_length", [None, 6, 12, 64])
-@pytest.mark.parametrize("others", [None, PAIRS], ids=["singles", "pairs"])
-def test_every_value_means_the_same(pair, padding, truncation, max_length, others):
-    """Including a max_length alone, which turns truncation on, unless a padding is named."""
-    pair.theirs.model_max_length = 16
-    pair.theirs.truncation_side = "right"
-    given = {"padding": padding, "truncation": truncation, "max_length": max_length}
-    given = {name: value for name, value in given.items() if value is not None}
-    try:
-        batch = pair.theirs(TEXTS, others, verbose=False, **given)
-    except Exception as refused:
-        assert "Truncation error" in str(refused)
-        batch = None
-    finally:
-        pair.theirs.model_max_length = 10**30
-    words = {None: None, True: "true", False: "false"}
-    meant = strategies(words.get(padding, padding), words.get(truncation, truncation), max_length)
-    layout = Layout(max_length=max_length, padding=meant[0], truncation=meant[1])
-    pair.ours.limit = 16
-    records = [Record(*both) for both in zip(TEXTS, others or [None] * 5, strict=True)]
-    found = pair.found(records, layout)
-    pair.ours.limit = None
-    assert (found and [row["input_ids"] for row in found]) == (batch and batch["input_ids"])
-
-
 @settings(max_examples=150)
 @given(
     some=st.lists(st.tuples(hostile.texts, hostile.texts), min_size=1, max_size=3),
@@ -248,8 +217,8 @@ def test_any_windows(pair, some, single, truncation, length, stride, side, paddi
 def test_what_was_cut_is_counted(pair, overflowing):
     records = [Record(*both) for both in zip(TEXTS, PAIRS, strict=True)]
     cut = Layout(ALL, max_length=12, truncation="longest_first", overflowing=overflowing)
-    whole = pair.ours.encode(records, Layout())
-    for item in pair.ours.encode(records, cut):
+    whole = pair.ours.encode_records(records, Layout())
+    for item in pair.ours.encode_records(records, cut):
         lost = whole[item.sample].length - item.length
         assert item.cut == (0 if overflowing else lost)
 
@@ -257,7 +226,7 @@ def test_what_was_cut_is_counted(pair, overflowing):
 def test_windows_share_what_is_the_same_in_all(pair):
     """There are thousands of a long text: a copy of a whole column for each would take minutes."""
     cut = Layout(max_length=12, truncation="longest_first", overflowing=True, stride=2)
-    windows = pair.ours.encode([Record("blah " * 60)], cut)
+    windows = pair.ours.encode_records([Record("blah " * 60)], cut)
     assert len(windows) == 8
     for name in ("attention_mask", "token_type_ids"):
         assert len({id(item.columns[name]) for item in windows[:-1]}) == 1
@@ -267,11 +236,28 @@ def test_the_message_names_the_record(pair):
     layout = Layout(max_length=5, truncation="only_first")
     record = Record("a", "one two three four five", file="pairs.tsv", line=7)
     with pytest.raises(InputError, match=r":7: cannot be truncated to 5 tokens: only_first"):
-        pair.ours.encode([record], layout)
+        pair.ours.encode_records([record], layout)
     skipped = []
-    kept = pair.ours.encode([record, Record("a", "b")], layout, skip=skipped.append)
+    kept = pair.ours.encode_records([record, Record("a", "b")], layout, skip=skipped.append)
     assert len(kept) == len(skipped) == 1
     assert kept[0].sample == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (("a b c d e f",), {"truncation": "only_second"}, "cannot shorten a text that has no pair"),
+        (("a b", "c d e f"), {"truncation": "only_first"}, "the second text alone has 4 tokens"),
+        (
+            ("a b c d e f", "a b c d e f"),
+            {"truncation": "longest_first", "overflowing": True, "stride": 2},
+            "cannot share 2",
+        ),
+    ],
+)
+def test_what_cannot_be_cut(pair, texts, options, message):
+    with pytest.raises(InputError, match=message):
+        pair.ours.encode_records([Record(*texts)], Layout(max_length=6, **options))
 
 
 @pytest.mark.parametrize("truncation", CUTS)
@@ -280,7 +266,7 @@ def test_no_room_for_the_special_tokens_of_a_pair(pair, truncation, overflowing)
     """Transformers leaves the whole text there, or drops both without a word."""
     layout = Layout(max_length=2, truncation=truncation, overflowing=overflowing)
     with pytest.raises(UsageError, match="--max-length 2 leaves no room for the 3 special tokens"):
-        pair.ours.encode([Record("a", "b")], layout)
+        pair.ours.encode_records([Record("a", "b")], layout)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +280,7 @@ def test_no_room_for_the_special_tokens_of_a_pair(pair, truncation, overflowing)
 )
 def test_a_layout_that_cannot_be(pair, layout, message):
     with pytest.raises(UsageError, match=message):
-        pair.ours.encode([Record("a b c d e f g h i")], layout)
+        pair.ours.encode_records([Record("a b c d e f g h i")], layout)
 
 
 def test_a_multiple_that_does_not_divide_the_length(pair):

@@ -3,7 +3,11 @@
 import json
 import os
 import re
+import shutil
 import signal
+import struct
+from base64 import b64encode
+from pathlib import Path
 
 import hostile
 import pytest
@@ -16,6 +20,7 @@ from bertcli.tokenizing.columns import COLUMNS, Layout
 from bertcli.tokenizing.model_files import read_vocabulary
 from bertcli.tokenizing.tokenizer import Tokenizer
 
+TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 TEXTS = [
     "<s> a </s> <mask> [CLS] b [SEP] [MASK] c <pad> <unk>",
     "ZORBLAX zorblax Zorblax's [E1] [e1]",
@@ -53,7 +58,7 @@ def check(folder, texts=TEXTS, skipped=True, vocabulary=True):
     core = theirs.backend_tokenizer
     core.no_truncation()
     core.no_padding()
-    found = ours.encode(records, Layout(ALL))
+    found = ours.encode_records(records, Layout(ALL))
     for record, item in zip(records, found, strict=True):
         encoding = core.encode(record.text, record.pair)
         assert {n: list(c) for n, c in item.columns.items()} == {
@@ -65,11 +70,11 @@ def check(folder, texts=TEXTS, skipped=True, vocabulary=True):
             if skipped or not skip:
                 right = theirs.convert_ids_to_tokens(ids, skip)
                 assert ours.tokens_of(ids, skip_special=skip) == right
-    quick = ours.encode(records, Layout())
+    quick = ours.encode_records(records, Layout())
     assert [list(i.columns["input_ids"]) for i in quick] == [i.columns["input_ids"] for i in found]
     if vocabulary:
         assert ours.core.get_vocab() == theirs.get_vocab()
-        assert ours.vocabulary_size == len(theirs)
+        assert len(ours) == len(theirs)
     return ours
 
 
@@ -108,9 +113,9 @@ def test_other_special_tokens(tmp_path, written, as_objects):
             token["__type"] = "AddedToken"
     ours = check(write(tmp_path, SMALL, **{written: said}))
     assert ours.special_ids() == {"<unk>": 1, "</s>": 3, "<pad>": 0, "<s>": 2, "<mask>": 4}
-    assert ours.encode([Record("a")], Layout())[0].columns["input_ids"] == [2, 5, 3]
+    assert ours.encode_records([Record("a")], Layout())[0].columns["input_ids"] == [2, 5, 3]
     padded = Layout(padding="max_length", max_length=5)
-    assert ours.encode([Record("a")], padded)[0].columns["input_ids"] == [2, 5, 3, 0, 0]
+    assert ours.encode_records([Record("a")], padded)[0].columns["input_ids"] == [2, 5, 3, 0, 0]
 
 
 @pytest.mark.parity
@@ -129,7 +134,7 @@ def test_additional_special_tokens(tmp_path, field, added, written):
     forgets = added and written == "special_tokens_map"
     ours = Tokenizer.load(folder) if forgets else check(folder)
     assert ours.count_literals([Record("[E1] <E2> [e1]")]) == 2
-    ids = ours.encode([Record("[E1]<E2>")], Layout())[0].columns["input_ids"]
+    ids = ours.encode_records([Record("[E1]<E2>")], Layout())[0].columns["input_ids"]
     assert ids == [101, 30522, 30523, 102]
 
 
@@ -266,7 +271,7 @@ def test_what_the_file_says_of_length_is_overridden(default_folder):
     stored = json.loads((default_folder / "tokenizer.json").read_text("utf-8"))
     assert stored["truncation"]["max_length"] == stored["padding"]["strategy"]["Fixed"] == 128
     ours = Tokenizer.load(default_folder)
-    short, long = ours.encode([Record("a"), Record("a " * 500)], Layout())
+    short, long = ours.encode_records([Record("a"), Record("a " * 500)], Layout())
     assert (short.length, long.length) == (3, 502)
     assert ours.limit == 256
 
@@ -282,7 +287,7 @@ def test_line_ends_of_a_vocabulary(tmp_path, end, between):
     assert vocabulary == {token: at for at, token in enumerate([*ROLES, "a", "##b"])}
     assert not warnings
     ours = Tokenizer.load(tmp_path)
-    assert ours.encode([Record("ab")], Layout())[0].columns["input_ids"] == [2, 5, 6, 3]
+    assert ours.encode_records([Record("ab")], Layout())[0].columns["input_ids"] == [2, 5, 6, 3]
 
 
 @pytest.mark.parity
@@ -296,7 +301,13 @@ def test_odd_lines_of_a_vocabulary(tmp_path):
 @pytest.mark.parity
 def test_a_repeated_token_keeps_its_last_id(tmp_path):
     ours = check(write(tmp_path, [*ROLES, "a", "b", "a", "c", "b"]), ["a b c", "c a"])
-    assert ours.encode([Record("a b c")], Layout())[0].columns["input_ids"] == [2, 7, 9, 8, 3]
+    assert ours.encode_records([Record("a b c")], Layout())[0].columns["input_ids"] == [
+        2,
+        7,
+        9,
+        8,
+        3,
+    ]
     assert "2 repeated tokens (the first: 'a', line 6); the last id counts" in ours.warnings[0]
 
 
@@ -325,7 +336,7 @@ def test_a_missing_special_token_is_named(tmp_path, token):
 def test_a_missing_mask_is_no_matter(tmp_path):
     ours = Tokenizer.load(write(tmp_path, [*ROLES[:4], "a"]))
     assert list(ours.special_ids()) == ["[UNK]", "[SEP]", "[PAD]", "[CLS]"]
-    assert ours.vocabulary_size == 5
+    assert len(ours) == 5
 
 
 @pytest.mark.parametrize("content", ["", "\n", " \n\n"])
@@ -447,16 +458,21 @@ def test_sides_come_from_the_folder(tmp_path, side):
     ours = Tokenizer.load(write(tmp_path, [*ROLES, "a", "b"], tokenizer_config=said))
     cut = Layout(max_length=3, truncation="only_first")
     kept = {"right": 5, "left": 6}[side]
-    assert ours.encode([Record("a b")], cut)[0].columns["input_ids"] == [2, kept, 3]
+    assert ours.encode_records([Record("a b")], cut)[0].columns["input_ids"] == [2, kept, 3]
     padded = Layout(padding="max_length", max_length=5)
     right = {"right": [2, 5, 3, 0, 0], "left": [0, 0, 2, 5, 3]}[side]
-    assert ours.encode([Record("a")], padded)[0].columns["input_ids"] == right
+    assert ours.encode_records([Record("a")], padded)[0].columns["input_ids"] == right
 
 
 def test_a_small_cased_vocabulary_keeps_its_case(tmp_path):
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Hello", "hello", "The", "Paris"]
     ours = Tokenizer.load(write(tmp_path, tokens))
-    assert ours.encode([Record("Hello Paris")], Layout())[0].columns["input_ids"] == [2, 5, 8, 3]
+    assert ours.encode_records([Record("Hello Paris")], Layout())[0].columns["input_ids"] == [
+        2,
+        5,
+        8,
+        3,
+    ]
     assert "the vocabulary has capital letters" in ours.warnings[0]
 
 
@@ -673,6 +689,16 @@ def template(single="A", pair="AB", special=(("[CLS]", [2]), ("[SEP]", [3]))):
     return {"post_processor": {"type": "TemplateProcessing", **said}}
 
 
+def grown(kind, key):
+    """Replacements, each of which makes a text ten times longer."""
+    longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    return {"type": kind, key: [longer] * 30}
+
+
+# Characters that become others: a tree of one node, which leads beyond the end.
+CHARSMAP = struct.pack("<II", 4, 1 << 18) + b"x"
+
+
 def bert(sep=3, cls=2):
     return {"type": "BertProcessing", "sep": ["[SEP]", sep], "cls": ["[CLS]", cls]}
 
@@ -693,6 +719,8 @@ def bert(sep=3, cls=2):
             "json: post_processor.processors.1.cls: expected a token",
         ),
         ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "json: pre_tokenizer.length: "),
+        ({"normalizer": grown("Sequence", "normalizers")}, "json: normalizer.type: expected repl"),
+        ({"decoder": grown("Sequence", "decoders")}, "json: decoder.type: expected replacements"),
         ({"model": {"unk_token": "[NO]"}}, "unknown words have no token: WordPiece error"),
     ],
 )
@@ -703,6 +731,23 @@ def test_a_tokenizer_file_that_cannot_be_worked_with(tmp_path, change, message, 
     folder = write(tmp_path / "new", None, tokenizer=stored)
     assert message in bad("tokenize", "-m", folder, "a", "unknown").error
     assert capfd.readouterr().err == ""  # where the library would tell of its panic
+
+
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        {"type": "Replace", "pattern": {"Regex": "(x+x+)+y"}, "content": ""},
+        {"type": "Precompiled", "precompiled_charsmap": b64encode(CHARSMAP).decode()},
+    ],
+    ids=["regex", "charsmap"],
+)
+@pytest.mark.parametrize("command", ["tokenize", "embed"])
+def test_a_panic_of_the_library_is_one_error(tmp_path, normalizer, command):
+    folder = Path(shutil.copytree(TINY, tmp_path / "model"))
+    stored = json.loads(Tokenizer.load(folder).core.to_str())
+    write(folder, None, tokenizer=stored | {"normalizer": normalizer})
+    done = bad(command, "-m", folder, "x" * 50, "a")
+    assert done.error.startswith("the tokenizer failed: ") and "tokenizer.json" in done.hint
 
 
 @pytest.mark.parametrize("change", [template(), {"post_processor": bert()}])

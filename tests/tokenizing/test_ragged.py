@@ -4,25 +4,20 @@ import json
 from itertools import product
 
 import hostile
-import numpy as np
 import pytest
 from front import call
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers_made import MADE
 
-from bertcli.errors import BertcliError, InputError
+from bertcli.errors import BertcliError
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record
-from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.ragged import RaggedMaker
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
 
 SPECIAL = [("[CLS]", 101), ("[SEP]", 102)]
-SIDES = st.sampled_from([None, "left", "right"])
 
 
 @pytest.fixture(scope="module", params=[*hostile.VOCABULARIES, *MADE])
@@ -74,34 +69,6 @@ def both_ways(tokenizer, records, layout):
     return found
 
 
-layouts = st.builds(
-    Layout,
-    columns=st.just(NUMERIC),
-    special_tokens=st.booleans(),
-    max_length=st.one_of(st.none(), st.integers(1, 24)),
-    truncation=st.sampled_from(["do_not_truncate", "longest_first", "only_first", "only_second"]),
-    truncation_side=SIDES,
-    padding=st.sampled_from(["do_not_pad", "longest", "max_length"]),
-    padding_side=SIDES,
-    pad_to_multiple_of=st.sampled_from([None, 1]),
-)
-kinds = {
-    "single": st.tuples(hostile.texts),
-    "mixed": st.tuples(hostile.texts, st.one_of(st.none(), hostile.texts)),
-    "split": st.tuples(hostile.words, st.one_of(st.none(), hostile.words)),
-}
-
-
-@given(
-    layout=layouts,
-    records=st.sampled_from(list(kinds)).flatmap(lambda kind: st.lists(kinds[kind], max_size=6)),
-)
-def test_both_ways_give_the_same_of_any_records(default, layout, records):
-    made = [Record(*fields) for fields in records]
-    one, other = both_ways(fast(default), made, layout)
-    assert one == other
-
-
 OPTIONS = [
     Layout(columns=NUMERIC, **options)
     for options in (
@@ -132,47 +99,6 @@ def test_both_ways_give_the_same_of_hostile_texts(folder, parse_special):
     assert tokenizer.engine.why == ("nanotoken" if kind == "WordPiece" else other)
 
 
-def test_arrays_of_a_batch(default):
-    ragged = default.ragged([Record("I love NLP!"), Record(""), Record("Hi", "you")], Layout())
-    assert (ragged.ids.dtype, ragged.offsets.dtype) == (np.uint32, np.int64)
-    first, second = [101, 1045, 2293, 17953, 2361, 999, 102], [101, 7632, 102, 2017, 102]
-    assert ragged.ids.tolist() == [*first, 101, 102, *second]
-    assert ragged.offsets.tolist() == [0, 7, 9, 14]
-    assert ragged.column("token_type_ids").tolist() == [0] * 12 + [1] * 2
-    assert ragged.column("special_tokens_mask").tolist()[-5:] == [1, 0, 1, 0, 1]
-    assert (len(ragged), ragged.lengths.tolist(), ragged.is_plain) == (3, [7, 2, 5], False)
-
-
-def test_no_records(default):
-    for layout in OPTIONS:
-        assert len(default.ragged([], layout)) == 0
-
-
-def test_lines_need_no_record(default):
-    texts = hostile.composed(6, 300)
-    lines = default.ragged(TextBlock.of_lines(texts, "x.txt", 1), Layout())
-    assert lines.ids.tolist() == default.ragged([*map(Record, texts)], Layout()).ids.tolist()
-
-
-def test_a_record_that_cannot_be_cut_is_named(default):
-    records = [Record("a b c d", "e f g h i j k l", file="x.tsv", line=at) for at in (1, 2)]
-    layout = Layout(max_length=8, truncation="only_first")
-    with pytest.raises(InputError, match=r"x.tsv:1: cannot be truncated to 8 tokens"):
-        default.ragged(records, layout)
-    ragged = default.ragged(records, layout, skip=lambda error: None)
-    assert len(ragged) == 0
-
-
-def test_many_records_take_the_flat_way_unseen(default):
-    records = [Record(text) for text in hostile.composed(8, FEW)]
-    layout = Layout(max_length=9, truncation="longest_first")
-    many, each = default.encode(records, layout, first=5), default.encode_each(records, layout)
-    assert [item.columns for item in many] == [
-        {name: list(column) for name, column in item.columns.items()} for item in each
-    ]
-    assert [item.sample for item in many] == [*range(5, 5 + len(records))]
-
-
 @pytest.mark.parametrize(
     "processor",
     [
@@ -184,7 +110,9 @@ def test_many_records_take_the_flat_way_unseen(default):
     ],
 )
 def test_other_templates(fresh, processor):
-    fast(fresh).ragged([Record("a")], Layout())  # before the template was changed
+    RaggedMaker(fast(fresh), Layout())(
+        [Record("a")], list.append
+    )  # before the template was changed
     fresh.core.post_processor = processor
     records = [Record(text, text[::-1] if at % 2 else None) for at, text in enumerate(hostile.REAL)]
     for some, layout in product((records, records[::2]), OPTIONS):
@@ -198,12 +126,12 @@ def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
     fresh.core.post_processor = processors.TemplateProcessing("$A", template, SPECIAL)
     assert not RaggedMaker(fresh, Layout()).fits
     records = [Record("a", "b c")] * FEW
-    assert list(fresh.encode(records, Layout())[0].columns["input_ids"]) == (
+    assert list(fresh.encode_records(records, Layout())[0].columns["input_ids"]) == (
         fresh.core.encode("a", "b c").ids
     )
     length = 3 + 2 * template.count("[")
     layout = Layout(max_length=length, truncation="longest_first")
-    found = fresh.encode([Record("a b c d e f", "x y z")], layout)[0].columns["input_ids"]
+    found = fresh.encode_records([Record("a b c d e f", "x y z")], layout)[0].columns["input_ids"]
     fresh.core.enable_truncation(length)
     assert list(found) == fresh.core.encode("a b c d e f", "x y z").ids
     fresh.core.no_truncation()
@@ -214,9 +142,9 @@ def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
 
 def test_little_text_starts_no_engine(default_folder):
     tokenizer, half = Tokenizer.load(default_folder), [Record("ab " * 333)] * 300
-    tokenizer.encode(half, Layout())
+    tokenizer.encode_records(half, Layout())
     assert "_fast" not in vars(tokenizer.engine)
-    tokenizer.encode(half, Layout())
+    tokenizer.encode_records(half, Layout())
     assert tokenizer.engine.why == "nanotoken"
 
 
@@ -263,7 +191,7 @@ def test_without_nanotoken(fresh, monkeypatch):
 
 def test_a_tokenizer_that_nanotoken_does_not_have(fresh):
     fresh.core.pre_tokenizer = pre_tokenizers.Metaspace()
-    fast(fresh).ragged([Record("a b")], Layout())
+    RaggedMaker(fast(fresh), Layout())([Record("a b")], list.append)
     assert fresh.engine.why.startswith("tokenizers, as nanotoken has no such tokenizer: ")
 
 
@@ -281,7 +209,7 @@ def test_added_tokens(fresh, flags):
     names = ("single_word", "lstrip", "rstrip", "normalized")
     options = dict(zip(names, flags, strict=True))
     tokens = ["[ENT]", "foo bar", "Ünï", "x1", "##ing", "日本", "the", "[sep]", "é", "👍"]
-    fast(fresh).ragged([Record("a")], Layout())  # before the tokens were added
+    RaggedMaker(fast(fresh), Layout())([Record("a")], list.append)  # before the tokens were added
     fresh.core.add_tokens([AddedToken(token, **options) for token in tokens])
     texts = [f"{a}{gap}{b}" for a in tokens for b in tokens for gap in ("", " ", "a", " \u0301")]
     one, other = both_ways(fast(fresh), [*map(Record, texts)], Layout())

@@ -4,21 +4,19 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from itertools import product
 
 import hostile
 import pytest
-from front import DEADLINE, call, environment, good
+from front import call, environment, good
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.parquet import read_table
 
 from bertcli.files import streams
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
+from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
-from bertcli.records.text_block import TextBlock
 from bertcli.tokenizing import ragged_lines, wordpiece
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing.columns import Layout
@@ -80,19 +78,12 @@ tasks = st.builds(
 keys = st.one_of(st.none(), st.integers(), st.text(max_size=3))
 extras = st.one_of(st.none(), st.dictionaries(st.sampled_from(["x", "é"]), keys))
 records = st.tuples(hostile.texts, st.one_of(st.none(), hostile.texts), keys, extras)
-lines = hostile.texts.map(lambda text: text.replace("\n", ""))
 
 
 @given(st.lists(records, max_size=6), tasks)
 def test_any_records(default, fields, task):
     made = [Record(*some) for some in fields]
     assert written(default, made, task, 0) == written(default, made, task, 100)
-
-
-@given(st.lists(lines, max_size=20), tasks)
-def test_any_lines(default, texts, task):
-    block = TextBlock.of_lines(texts, "x.txt", 1)
-    assert written(default, block, task, 0) == written(default, list(block), task, 100)
 
 
 @pytest.mark.parametrize("name", hostile.VOCABULARIES)
@@ -165,19 +156,6 @@ def test_stats(monkeypatch):
     assert found[0].rows[0]["unknown_words"]
 
 
-def test_an_id_that_would_stand_between_texts(default, monkeypatch):
-    monkeypatch.setattr(ragged_lines, "BETWEEN", 102)  # [SEP]
-    made, task = [Record(text) for text in TEXTS[:50]], Task(Layout())
-    assert written(default, made, task, 0) == written(default, made, task, 100)
-
-
-def test_lines_are_records():
-    lines = TextBlock.of_lines(["a", "b", "c"], "x.txt", 7)
-    assert [record.where for record in lines] == ["x.txt:7", "x.txt:8", "x.txt:9"]
-    assert list(lines) == [lines[at] for at in range(3)]
-    assert list(lines[1:]) == list(lines)[1:] == [lines[-2], lines[-1]]
-
-
 @pytest.fixture
 def many_blocks(monkeypatch):
     """Small blocks of files, so that several threads have work, and as many of them as asked."""
@@ -225,17 +203,3 @@ def test_of_many_threads_the_first_failure_is_told(many_blocks, tmp_path):
     places = told.findall(skipped.err)
     assert places == [str(n + 1) for n in range(0, 2000, 7)]
     assert len(skipped.rows) == 2000 - len(places)
-
-
-def test_threads_end_when_nobody_asks_for_more(many_blocks, default_folder, tmp_path):
-    (tmp_path / "in.txt").write_text("some words\n" * 20_000)
-    many_blocks(4)
-    reader = Reader(Source(paths=(str(tmp_path / "in.txt"),)))
-    run = Task(Layout()).run(reader, Tokenizer.load(default_folder), 5)
-    before, batches = {*threading.enumerate()}, run.batches()
-    next(batches), next(batches)
-    begun = {*threading.enumerate()} - before
-    batches.close()
-    for thread in begun:
-        thread.join(DEADLINE)
-    assert len(begun) == 4 and not any(thread.is_alive() for thread in begun)

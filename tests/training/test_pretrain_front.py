@@ -41,12 +41,11 @@ def test_fill_mask_takes_a_trained_model(trained):
         agree(row["predictions"], expected, text)
 
 
-@pytest.mark.parametrize(("dtype", "backend"), [("bfloat16", "torch"), ("int8", "openvino")])
-def test_fill_mask_of_a_trained_model_in_fewer_bits(trained, dtype, backend):
+def test_fill_mask_of_a_trained_model_in_fewer_bits(trained):
     """The decoder is tied to the word embeddings, whatever the layers are made of."""
     argv = ["fill-mask", "-m", trained, *TEXTS, "-q", "--device", "cpu"]
-    argv += ["--targets", "the,fox,dog,a", "--backend", backend]
-    for row, exact in zip(call(*argv, "--dtype", dtype).rows, good(*argv).rows, strict=True):
+    argv += ["--targets", "the,fox,dog,a", "--backend", "torch"]
+    for row, exact in zip(call(*argv, "--dtype", "bfloat16").rows, good(*argv).rows, strict=True):
         scores = [
             {(one["mask"], one["token"]): one["score"] for one in found["predictions"]}
             for found in (row, exact)

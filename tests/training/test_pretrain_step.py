@@ -11,8 +11,7 @@ from bertcli.errors import InputError, UsageError
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.batches import Order, collate, held_out, parts, read
-from bertcli.training.loop import Training
-from bertcli.training.objective import evaluating
+from bertcli.training.loop import Ranks, Training, evaluating
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.pretraining import (
     PretrainingObjective,
@@ -20,7 +19,6 @@ from bertcli.training.pretraining import (
     predict,
     wilson,
 )
-from bertcli.training.ranks import Ranks
 from bertcli.training.shards import Instances
 
 CPU = torch.device("cpu")

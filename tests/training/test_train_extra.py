@@ -12,8 +12,8 @@ from front import bad, call, good
 from safetensors.torch import load_file
 
 from bertcli.checkpoints.load import load
-from bertcli.inference.encoder import Encoder
 from bertcli.inference.runner import Reading, Tokens, result_of
+from bertcli.inference.torch_engine import Encoder
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.extra_columns import NEEDED, ExtraColumns
@@ -77,11 +77,12 @@ def test_equal_texts_with_other_ids_are_other_texts(made, tmp_path):
     model = ["-m", made[0] / "with", *FIXED]
     found = good("classify", "-i", written(tmp_path / "a.jsonl", rows), *model).rows
     assert [row["label"][0] for row in found] == [row["mood"] for row in rows]
-    assert found[2] == found[3] != found[0] and set(found[0]) == {"label", "score"}
+    scores = [(row.pop("id"), row.pop("label"), row.pop("score"))[1:] for row in found]
+    assert scores[2] == scores[3] != scores[0] and found == [{}] * 5
     again = good("classify", "-i", written(tmp_path / "b.jsonl", rows[::-1]), *model).rows
-    assert again == found[::-1]
+    assert [(row["label"], row["score"]) for row in again] == scores[::-1]
     kept = good("classify", "-i", tmp_path / "a.jsonl", *model, "--keep-fields", "mood").rows
-    assert [set(row) for row in kept] == [{"label", "score", "mood"}] * 5
+    assert [set(row) for row in kept] == [{"id", "label", "score", "mood"}] * 5
     kept = good("classify", "-i", tmp_path / "a.jsonl", *model, "--keep-fields").rows
     assert kept[0]["emotion_ids"] == [1, 2]
 
@@ -90,7 +91,8 @@ def test_cells_of_a_table_hold_ids_as_well(made, tmp_path):
     (tmp_path / "a.csv").write_text('text,emotion_ids\na film,"1,2"\na film,3 4\na film,"[1, 2]"\n')
     model = ["-m", made[0] / "with", *FIXED]
     rows = good("classify", "-i", tmp_path / "a.csv", *model).rows
-    assert rows[0] == rows[2] != rows[1]
+    scores = [row["score"] for row in rows]
+    assert scores[0] == scores[2] != scores[1]
     table = good("classify", "-i", tmp_path / "a.csv", *model, "-f", "csv").out
     assert table.splitlines()[0] == "id,label,score,truncated"
 
@@ -125,12 +127,12 @@ def test_texts_without_fields_are_refused(made):
     assert "text 1: field 'emotion_ids' is missing" in done.error
 
 
-def test_openvino_is_refused_and_auto_is_torch(made, tmp_path):
-    file = written(tmp_path / "a.jsonl", [{"text": "a", "emotion_ids": 1}])
-    argv = ["classify", "-i", file, "-m", made[0] / "with"]
-    assert "a model with extra embeddings" in bad(*argv, "--backend", "openvino", code=2).error
-    done = call(*argv, "--backend", "auto", "-v")
-    assert done.code == 0 and "note: backend: torch (" in done.err
+def test_openvino_gives_the_numbers_of_torch(made, tmp_path):
+    rows = [{"text": "a film", "emotion_ids": ids} for ids in ([1, 2], [3, 4], 1)]
+    argv = ["classify", "-i", written(tmp_path / "a.jsonl", rows), "-m", made[0] / "with"]
+    ours, theirs = (good(*argv, "--backend", name).rows for name in ("openvino", "torch"))
+    for row, other in zip(ours, theirs, strict=True):
+        assert row["label"] == other["label"] and abs(row["score"] - other["score"]) < 1e-5
 
 
 def test_a_base_with_extra_embeddings_goes_on_with_its_own(made, base, tmp_path):
@@ -192,7 +194,7 @@ def test_tags_of_words(base, tmp_path):
     argv = ["tag", "-i", file, "-m", tmp_path / "out", *FIXED, "--aggregation", "first"]
     found, right = good(*argv).rows, 0
     for row, said in zip(texts, found, strict=True):
-        assert set(said) == {"entities"}
+        assert set(said) == {"id", "entities"}
         named = [one["word"] for one in said["entities"]]
         words = zip(row["text"].lower().split(), row["syllables"], strict=True)
         right += named == [word for word, index in words if index == 2]
@@ -208,16 +210,16 @@ def test_each_token_has_the_id_of_its_word(base):
     ]
     tokenizer = Tokenizer.load(base)
     for record in both:
-        (item,) = columns.added(tokenizer.encode([record], layout), tokenizer)
+        (item,) = columns.added(tokenizer.encode_records([record], layout), tokenizer)
         ids = item.columns["extra.mood"]
         pieces = ids.count(1)
         assert pieces > 1 and ids == [0, *[1] * pieces, 2, 3, 3, 0, 4, 5, 0]
         own = [*range(1, pieces + 1), 1, 2, 3, 4, 5]  # an id for each token, special ones apart
         record = record._replace(extra={"ids": own})
-        (item,) = columns.added(tokenizer.encode([record], layout), tokenizer)
+        (item,) = columns.added(tokenizer.encode_records([record], layout), tokenizer)
         assert item.columns["extra.mood"] == [0, *own[:-2], 0, *own[-2:], 0]
         short = replace(layout, max_length=pieces + 3, truncation="only_first")
-        (item,) = columns.added(tokenizer.encode([record], short), tokenizer)
+        (item,) = columns.added(tokenizer.encode_records([record], short), tokenizer)
         left = pieces + 3 - 5
         assert item.columns["extra.mood"] == [0, *own[:left], 0, *own[-2:], 0]
 
@@ -230,8 +232,9 @@ def test_ids_of_tokens_are_as_good_as_those_of_words(made, tmp_path):
         for ids in ([1, 4], [*[1] * pieces, 4], [*[2] * pieces, 4])
     ]
     model = ["-m", made[0] / "with", *FIXED]
-    one, other, third = good("classify", "-i", written(tmp_path / "a.jsonl", rows), *model).rows
-    assert pieces > 1 and one == other != third
+    rated = good("classify", "-i", written(tmp_path / "a.jsonl", rows), *model).rows
+    words, tokens, others = (row["score"] for row in rated)
+    assert pieces > 1 and words == tokens != others
     rows[1]["emotion_ids"].append(4)
     done = bad("classify", "-i", written(tmp_path / "b.jsonl", rows), *model)
     said = f"has {pieces + 2} ids, but the text has 2 words and {pieces + 1} tokens"

@@ -80,3 +80,17 @@ def test_evaluate_takes_them_as_well(base, tmp_path):
 def test_fields_that_are_missing(row, more, said, hint, base, tmp_path):
     done = bad(*argv(written(tmp_path / "e.jsonl", [row] * 4), tmp_path / "out", base, *more))
     assert said in done.error and hint in done.err
+
+
+def test_the_fields_of_the_file_decide_where_text_and_pair_are_named(base, tmp_path):
+    rows = [{"sentence1": row["text"], "sentence2": row["pair"]} | row for row in scored()]
+    rows = [{key: row[key] for key in ("sentence1", "sentence2", "score")} for row in rows]
+    file = written(tmp_path / "e.jsonl", rows)
+    more = [TEXT, "sentence1", PAIR, "sentence2"]
+    done = call(*argv(file, tmp_path / "out", base, *more))
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["task"] == "regress"
+    pairs = written(tmp_path / "p.jsonl", [{**row, "score": None} for row in rows])
+    pairs.write_text(pairs.read_text().replace(', "score": null', ""))
+    done = call(*argv(pairs, tmp_path / "other", base, *more))
+    assert json.loads((tmp_path / "other/manifest.json").read_text())["task"] == "embed"

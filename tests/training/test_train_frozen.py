@@ -12,11 +12,13 @@ from example_files import reviews, scored, several, written
 from front import bad, call, good
 from model_reference import close
 from pretrain_folders import lines
+from sentence_folders import saved, sentence_model
 from train_steps import stop_at
 
+import bertcli
 from bertcli.embedding.record_vectors import RecordVectors
-from bertcli.inference.compiled import CompiledRunner
-from bertcli.inference.encoder import Encoder
+from bertcli.inference.cpu_engine import CompiledRunner
+from bertcli.inference.torch_engine import Encoder
 from bertcli.training.frozen import VECTORS
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
@@ -47,15 +49,48 @@ def test_a_base_model_is_not_removed_by_its_own_training(whole, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     done = call(*argv(whole[1], out, "-m", base, "--overwrite", *whole[2]))
     error, hint = done.err.splitlines()[-2:]
-    assert done.code == 1 and error == f"error: {out}: is both read and written by this run"
-    assert hint == "hint: give another folder with --output"
+    assert done.code == 1 and error == f"error: {out}: the input {base} is the same folder"
+    assert hint == "hint: write to another place, or move the input away"
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_train_and_evaluate_from_python_do_what_the_commands_do(whole, tmp_path, capfd):
+    out, file, _ = whole
+    numbers = {"steps": 60, "save_every": 20, "learning_rate": 1e-2, "threads": 1, "device": "cpu"}
+    bertcli.train(file, tmp_path / "out", frozen=True, resume=None, **numbers)
+    assert capfd.readouterr().out == ""
+    name = "3_Dense/model.safetensors"
+    assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
+    report = good("evaluate", file, "-m", out, "--json", "-q").rows[0]
+    assert bertcli.evaluate(file, out, quiet=True) == report
+    numbers = {"steps": 1, "batch_size": 2, "quiet": True, "device": "cpu"}
+    bertcli.train(file, tmp_path / "full", frozen=False, **numbers)
+    assert not (tmp_path / "full" / "modules.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "hint"),
+    [
+        ({"epoch": 3}, "no such option: epoch", "did you mean epochs?"),
+        ({"epochs": "x"}, "invalid value for epochs: 'x' is not a number", "see bertcli train"),
+        ({"file": "nowhere.jsonl"}, "nowhere.jsonl: file not found", ""),
+        ({"class_weights": "x"}, "invalid value for class_weights: x", "choices: balanced"),
+    ],
+)
+def test_options_from_python_are_those_of_the_command(whole, tmp_path, options, error, hint):
+    with pytest.raises(bertcli.BertcliError) as refused:
+        bertcli.train(**{"file": whole[1], "output": tmp_path / "out", **options})
+    assert str(refused.value) == error and hint in refused.value.hint
 
 
 def test_a_rule_is_learnt(whole):
     assert metrics(whole[0])["accuracy"] > 0.9
     rows = good("classify", "-m", whole[0], *TEXTS).rows
     assert [row["label"] for row in rows] == [row["label"] for row in reviews(6, seed=9)]
+    first, second = good("inspect", whole[0]).out.split("\n\n")[1].splitlines()[:2]
+    labels = sorted({row["label"] for row in reviews(120)})
+    assert first.split() == ["use", "classifies", "texts:", *", ".join(labels).split()]
+    assert second.strip() == f"bertcli classify -m {whole[0]}"
 
 
 def test_memory_that_runs_out_is_told(whole, tmp_path, monkeypatch):
@@ -212,3 +247,50 @@ def test_a_dense_layer_that_is_broken(whole, tmp_path):
     assert (
         "3_Dense/model.safetensors: the file is empty" in bad("classify", "-m", folder, "a").error
     )
+
+
+def test_a_damaged_head_is_not_resumed(whole, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "out")
+    head = out / "checkpoint-60" / "head.safetensors"
+    head.write_bytes(head.read_bytes()[:20])
+    done = call(*argv(whole[1], out, *whole[2], "--resume"))
+    assert done.code == 1
+    assert f"error: {head}: cannot be read: it is not as it was written" in done.err
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
+    """The head takes all dimensions, and what it gives is not truncated."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as st
+
+    behind = [st.Pooling(32), *([st.Normalize()] if normalize else [])]
+    base = saved(sentence_model(*behind), tmp_path / "base")
+    config = base / "config_sentence_transformers.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "truncate_dim": 8}))
+    file = written(tmp_path / "e.jsonl", reviews(30))
+    assert call(*argv(file, tmp_path / "out", "-m", base, "--steps", 5)).code == 0
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS)
+    given = ["-q", "-m", tmp_path / "out", "--logits", "--scores", "all", *TEXTS]
+    rows = good("classify", *given).rows
+    close(torch.tensor([[*row["scores"].values()] for row in rows]), torch.from_numpy(theirs), 1e-4)
+
+
+def test_the_bar_moves_with_every_batch_and_its_rate_is_one(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("bertcli.cli.display.progress_bars.QUIET_SECONDS", 0)
+    monkeypatch.setattr("bertcli.cli.display.progress_bars.REFRESH_SECONDS", 0)
+    monkeypatch.setattr(
+        "bertcli.cli.display.progress_bars.ProgressBar.update",
+        lambda bar, counts, share, seconds: shown.append((counts, share, seconds)),
+    )
+    monkeypatch.setattr("bertcli.cli.display.console.Console.watched", True)
+    file = written(tmp_path / "e.jsonl", reviews(2000))
+    assert call(*argv(file, tmp_path / "out", "--steps", 1)).code == 0
+    counts, shares, seconds = zip(*[row for row in shown if "texts/s" in row[0]], strict=True)
+    assert len(shares) > 3 and shares[-1] == 1 and sorted(shares) == [*shares]
+    for text, done, taken in zip(counts, shares, seconds, strict=True):
+        rate = float(text.split("  ")[1].split()[0].replace(",", ""))
+        assert rate == pytest.approx(round(done * 2000) / taken, rel=0.02, abs=1)
+        assert taken > 1e-4

@@ -1,6 +1,8 @@
 """`bertcli train --full`: the step of transformers, and what a run leaves, says and refuses."""
 
+import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -10,7 +12,7 @@ import pytest
 import torch
 import transformers
 from example_files import asked, belonging, reviews, scored, several, tagged, written
-from front import bad, call, good
+from front import bad, call, good, process
 from model_reference import close
 from nested_models import inside_a_sentence_model
 from pretrain_folders import STILL, lines
@@ -18,10 +20,12 @@ from safetensors.torch import load_file
 from task_models import SIZES, tokenizer
 from train_steps import check_step, opened, standing, stop_at
 
+from bertcli.errors import OutputError
 from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
 from bertcli.training.fine_tuning import HeadTask
 from bertcli.training.labelled_texts import LabelledTexts
+from bertcli.training.loop import Training
 from bertcli.training.options import FineTuningJob
 
 ROWS = {"classify": reviews, "multilabel": several, "regress": scored}
@@ -96,8 +100,8 @@ def test_class_weights_and_smoothing_are_those_of_torch(base, tmp_path):
     expected = torch.tensor([len(rows) / (2 * count) for count in counts])
     logits, targets = torch.randn(len(rows), 2), torch.from_numpy(task.texts.targets)
     theirs = torch.nn.functional.cross_entropy(logits, targets, expected, label_smoothing=0.1)
-    found = {"targets": task.texts.targets}
-    close(task.objective.loss.sum(logits, found) / task.objective.loss.count(found), theirs)
+    loss, targets = task.objective.loss, task.texts.targets
+    close(loss.sum(logits, targets) / loss.count(targets), theirs)
 
 
 def test_layers_below_are_as_they_were(file, base, tmp_path):
@@ -210,7 +214,7 @@ def test_interrupted_and_resumed_to_the_same_bits(number, whole, base, tmp_path,
     assert call(*given).code == 0
     assert lines(tmp_path / "out") == lines(folder)
     for path in folder.rglob("*"):
-        if path.is_file() and path.name != "log.jsonl":
+        if path.is_file() and path.name not in ("log.jsonl", "training_state.json"):  # clocks
             other = tmp_path / "out" / path.relative_to(folder)
             assert other.read_bytes() == path.read_bytes(), path
 
@@ -355,3 +359,159 @@ def test_the_tokenizer_of_a_bert_inside_a_sentence_model_comes_along(fresh, file
     assert call(*argv(file, tmp_path / "out", model, "--steps", 2)).code == 0
     (row,) = good("classify", "a good room", "-m", tmp_path / "out").rows
     assert {"label", "score"} <= row.keys()
+
+
+# --- what is not the run's own ---
+
+
+def snapshot(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def refused(given, folder, said):
+    """A run that is refused, and leaves a folder as it was."""
+    before = snapshot(folder)
+    done = call(*given)
+    assert done.code == 1 and said in done.err, done
+    assert snapshot(folder) == before
+
+
+def test_a_folder_without_a_checkpoint_is_not_resumed(whole, base, tmp_path):
+    out, file = tmp_path / "out", whole[1]
+    shutil.copytree(whole[0], out)
+    for path in out.glob("checkpoint-*"):
+        shutil.rmtree(path)
+    more = ["--steps", 2, "--resume"]
+    refused(argv(file, out, base, *more), out, "no run to resume in this folder")
+    project = tmp_path / "project"
+    (project / "1_Data").mkdir(parents=True)
+    (project / "best").mkdir()
+    for name in ("log.jsonl", "README.md", "1_Data/train.jsonl", "best/notes.txt"):
+        (project / name).write_text('{"step": 1, "loss": 2.0}\n')
+    refused(argv(file, project, base, *more), project, "no run to resume in this folder")
+    more = ["--steps", 2, "--overwrite"]
+    refused(argv(file, project, base, *more), project, "holds best, which is not of a run")
+    shutil.rmtree(project / "best")
+    assert call(*argv(file, project, base, *more)).code == 0
+    assert (project / "1_Data/train.jsonl").exists() and (project / "config.json").exists()
+
+
+def test_a_run_without_a_checkpoint_yet_is_resumed(file, base, tmp_path, monkeypatch):
+    given = argv(file, tmp_path / "out", base, "--steps", 2, "--resume")
+    stop_at(monkeypatch, 1)
+    assert call(*given).code == 130
+    monkeypatch.undo()
+    (tmp_path / "out" / "log.jsonl").write_text("of the run that was interrupted")
+    assert call(*given).code == 0
+    assert not [*(tmp_path / "out").glob(".*")]
+
+
+@pytest.mark.parametrize("name", ["best/data.jsonl", "1_Data/d.jsonl", "log.jsonl"])
+@pytest.mark.parametrize("way", ["file", "eval", "symlink", "link"])
+def test_examples_in_the_output_folder_are_refused(way, name, whole, base, tmp_path):
+    out, file = tmp_path / "out", tmp_path / "examples.jsonl"
+    shutil.copytree(whole[0], out)
+    data = out / name
+    data.parent.mkdir(exist_ok=True)
+    written(data, reviews(20))
+    link = tmp_path / "link.jsonl"
+    if way == "symlink":
+        link.symlink_to(data)
+    elif way == "link":
+        link.hardlink_to(data)
+    inputs = {"file": (data,), "eval": (written(file, reviews(20)), "--eval", data)}
+    first, *rest = inputs.get(way, (link,))
+    given = argv(first, out, base, *rest, "--steps", 2, "--overwrite")
+    refused(given, out, "lies in the output folder")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_an_empty_folder_that_cannot_be_written_stays(file, base, tmp_path):
+    (tmp_path / "out").mkdir(mode=0o500)
+    assert call(*argv(file, tmp_path / "out", base, "--steps", 1)).code == 1
+    assert (tmp_path / "out").is_dir()
+
+
+def test_a_folder_that_cannot_be_locked_stays(file, base, tmp_path, monkeypatch):
+    def fails(*given):
+        raise OutputError("no lock")
+
+    monkeypatch.setattr("bertcli.training.run.locked", fails)
+    for existed in (True, False):
+        out = tmp_path / f"out{existed}"
+        if existed:
+            out.mkdir()
+        assert call(*argv(file, out, base, "--steps", 1)).code == 1
+        assert out.exists() == existed
+
+
+@pytest.mark.parametrize("name", ["checkpoint-12/model.safetensors", "best/model.safetensors"])
+def test_a_flipped_bit_is_not_resumed(name, whole, base, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(whole[0], out)
+    flipped = bytearray((out / name).read_bytes())
+    flipped[-9] ^= 1
+    (out / name).write_bytes(flipped)
+    given = argv(whole[1], out, base, "--steps", 12, "--save-every", 2, "--resume")
+    done = call(*given)
+    assert done.code == 1
+    assert f"{out / name}: cannot be read: it is not as it was written" in done.err
+
+
+# --- labels ---
+
+
+def test_a_head_with_the_same_labels_in_another_order_is_kept(whole, tmp_path):
+    folder, file, _ = whole
+    start = shutil.copytree(folder, tmp_path / "start")
+    config = json.loads((start / "config.json").read_text())
+    config |= {"id2label": {"0": "good", "1": "bad"}, "label2id": {"good": 0, "bad": 1}}
+    (start / "config.json").write_text(json.dumps(config))
+    done = call(*argv(file, tmp_path / "out", start, "--steps", 1, "--learning-rate", 0))
+    assert done.code == 0 and "fresh head" not in done.err
+    ours, theirs = (load_file(Path(one) / "model.safetensors") for one in (tmp_path / "out", start))
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+    texts = [row["text"] for row in reviews(9, seed=5)]
+    given = ["-q", "--scores", "all", *texts]
+    assert call("classify", "-m", tmp_path / "out", *given).out == (
+        call("classify", "-m", start, *given).out
+    )
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["labels"] == ["good", "bad"]
+    (report,) = call("evaluate", file, "-m", tmp_path / "out").rows
+    logged = [line for line in lines(tmp_path / "out") if "accuracy" in line]
+    assert report["labels"] == ["good", "bad"] and logged
+
+
+def test_integer_labels_are_the_classes_of_a_head_without_names(models, tmp_path):
+    start = models("BertForSequenceClassification", num_labels=2, **STILL)
+    rows = [{**row, "label": int(row["label"] == "good")} for row in reviews(30)]
+    file = written(tmp_path / "e.jsonl", rows)
+    more = ["--steps", 1, "--learning-rate", 0, "--eval", file]
+    done = call(*argv(file, tmp_path / "out", start, *more))
+    assert done.code == 0 and "fresh head" not in done.err
+    ours, theirs = (load_file(Path(one) / "model.safetensors") for one in (tmp_path / "out", start))
+    assert torch.equal(ours["classifier.weight"], theirs["classifier.weight"])
+    metrics = json.loads((tmp_path / "out/manifest.json").read_text())["metrics"]
+    (report,) = call("evaluate", file, "-m", tmp_path / "out").rows
+    assert report["accuracy"] == metrics["accuracy"]
+
+
+def test_equal_numbers_as_labels_are_in_one_order(base, tmp_path):
+    rows = [{"text": f"a {at}", "label": label} for at in range(4) for label in ("1", "01", "001")]
+    file = written(tmp_path / "e.jsonl", rows)
+    for seed in ("1", "2", "3"):
+        out = tmp_path / seed
+        done = process(*argv(file, out, base, "--steps", 1), env={"PYTHONHASHSEED": seed})
+        assert done.code == 0, done
+        manifest = json.loads((out / "manifest.json").read_text())
+        assert manifest["labels"] == ["001", "01", "1"]
+
+
+def test_the_manifest_has_the_digest_of_what_was_read(file, base, tmp_path, monkeypatch):
+    read = hashlib.sha256(file.read_bytes()).hexdigest()
+    step = Training.step
+    monkeypatch.setattr(Training, "step", lambda *given: file.write_text("other") and step(*given))
+    assert call(*argv(file, tmp_path / "out", base, "--steps", 1)).code == 0
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["data"] == [{"path": str(file), "sha256": read}]

@@ -12,7 +12,7 @@ from train_steps import check_resumed, check_step, opened, standing
 
 from bertcli.records.examples import AnswerSpan
 from bertcli.training.fine_tuning import HeadTask
-from bertcli.training.span_objective import token_places
+from bertcli.training.objectives import token_places
 
 
 def argv(file, out, base, *more):

@@ -98,8 +98,8 @@ def test_each_word_belongs_to_the_window_with_most_around_it(length, base):
     (row,) = long_sentences(1)
     layout = Layout(columns=("input_ids", "word_ids"), max_length=512, truncation="longest_first")
     record = Record(row["words"])
-    (whole,) = tokens.encode([record], layout)
-    windows = tokens.encode([record], word_windows(replace(layout, max_length=length)))
+    (whole,) = tokens.encode_records([record], layout)
+    windows = tokens.encode_records([record], word_windows(replace(layout, max_length=length)))
     own = list(own_words(windows))
     assert sorted(word for words in own for word in words) == [*range(len(row["words"]))]
     (first,) = own_words([whole])

@@ -1,14 +1,15 @@
 """Near-duplicates: the components that comparing all pairs finds, in blocks and by bounds."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from front import bad, call, good
 
-from bertcli.vectors import components
-from bertcli.vectors.components import Components
+from bertcli.vectors import duplicates as grouping
+from bertcli.vectors.duplicates import Components
 
 TINY = str(Path(__file__).parents[2] / "samples" / "tiny-bert")
 TEXTS = [
@@ -63,8 +64,8 @@ def made(rows, width, seed=0):
 @pytest.mark.parametrize("threshold", [0.3, 0.9, 0.98, 1.0])
 @pytest.mark.parametrize("blocks", [(8192, 2048), (96, 32), (40, 40)])
 def test_groups_are_those_of_all_pairs(monkeypatch, width, threshold, blocks):
-    monkeypatch.setattr(components, "TALL", blocks[0])
-    monkeypatch.setattr(components, "ROWS", blocks[1])
+    monkeypatch.setattr(grouping, "TALL", blocks[0])
+    monkeypatch.setattr(grouping, "ROWS", blocks[1])
     vectors = made(400, width)
     assert found(vectors, threshold) == brute(vectors, threshold)
 
@@ -77,11 +78,6 @@ def test_texts_that_are_all_alike_and_pairs_at_the_threshold(spread):
     scores = np.sort((vectors.astype(float) @ vectors.T.astype(float)).reshape(-1))
     for threshold in (0.9, float(scores[len(scores) // 2].round(9)), 1.0):
         assert found(vectors, threshold) == brute(vectors, threshold)
-
-
-def test_nothing_and_one():
-    assert found(np.zeros((0, 1), np.float32), 0.9) == []
-    assert found(made(8, 4)[:1], 0.9) == []
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -165,5 +161,46 @@ def test_no_texts_and_wrong_usage(tmp_path):
     done = call("duplicates", "-m", TINY, tmp_path / "none.txt")
     assert (done.code, done.out, done.err) == (0, "", "note: no records: the input is empty\n")
     assert "--threshold 1.5" in bad(*ARGV[:-1], 1.5, "x", code=2).error
-    assert "cannot read stdin" in bad(*ARGV, "-", code=2).error
+    assert "stdin: cannot be read twice" in bad(*ARGV, "-", code=2).error
     assert "file not found" in bad(*ARGV, "nowhere.txt").error
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_is_refused_before_anything_is_computed(tmp_path, monkeypatch):
+    """Nobody writes to it: whoever opened it would wait for ever."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (tmp_path / "p.jsonl").write_text('{"anchor": "a", "positive": "b"}\n')
+    for argv in (
+        ("duplicates", pipe),
+        ("similar", "--mine", "-i", tmp_path / "p.jsonl", "--corpus", pipe),
+        ("similar", "a", "--corpus", pipe, "--vectors", tmp_path / "new.npy"),
+    ):
+        done = bad(*argv, "-q", "-m", TINY, code=2)
+        assert done.error == f"{pipe}: cannot be read twice, as is needed here"
+
+
+def test_vectors_that_were_changed_are_refused(tmp_path):
+    (texts := tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    good("embed", "-q", "-m", TINY, "-i", texts, "-o", vectors := tmp_path / "v.npy")
+    for argv in (("duplicates", texts), ("similar", "a", "--corpus", texts), ("similar", "a")):
+        good(*argv, "-q", "-m", TINY, "--vectors", vectors)
+    flipped = bytearray(vectors.read_bytes())
+    flipped[-1] ^= 1
+    vectors.write_bytes(flipped)
+    for argv in (("duplicates", texts), ("similar", "a", "--corpus", texts), ("similar", "a")):
+        done = bad(*argv, "-q", "-m", TINY, "--vectors", vectors)
+        assert done.error.startswith(f"{vectors}: was changed after it was made: its sha256")
+
+
+@pytest.mark.parametrize("command", ["duplicates", "similar"])
+def test_a_full_disk_hints_at_what_the_command_has(command, tmp_path, monkeypatch):
+    (texts := tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+
+    def full(*given, **values):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bertcli.vectors.output.Sink._note", full)
+    given = (texts,) if command == "duplicates" else ("a", "--corpus", texts)
+    done = bad(command, *given, "-q", "-m", TINY, "--vectors", tmp_path / "v.npy")
+    assert "No space left on device" in done.error
+    assert done.hint == "free disk space, then run the same command again"

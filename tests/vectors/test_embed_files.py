@@ -15,7 +15,7 @@ from front import PACKAGE, bad, call, good, left_in, shell
 from safetensors.numpy import load_file
 
 from bertcli.vectors import journal
-from bertcli.vectors.sink import Sink
+from bertcli.vectors.output import Sink
 
 TINY = PACKAGE / "samples" / "tiny-bert"
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
@@ -176,6 +176,8 @@ READ = {  # commands that read a file of texts, and what makes that file theirs
     "pairs": ("tokenize", "-m", TINY, "--pairs", "FILE", "-o", "FILE"),
     "decode": ("decode", "-m", TINY, "-i", "FILE", "-o", "FILE"),
     "corpus": ("similar", "-q", "x", "--corpus", "FILE", "-m", TINY, "-o", "FILE"),
+    "glob": ("similar", "-q", "x", "--corpus", "GLOB", "-m", TINY, "-o", "FILE"),
+    "duplicates": ("duplicates", "-q", "GLOB", "-m", TINY, "-o", "FILE"),
     "fill-mask": ("fill-mask", "-m", "PRETRAINED", "-i", "FILE", "-o", "FILE"),
 }
 
@@ -196,7 +198,11 @@ def test_no_command_writes_to_its_input(tmp_path, texts, command, how, models):
     elif how == "link":
         os.link(texts, given)
     argv = list(READ[command])
-    argv[argv.index("FILE")] = texts
+    argv = [
+        tmp_path / f"[{texts.name[0]}]{texts.name[1:]}" if one == "GLOB" else one for one in argv
+    ]
+    if "FILE" in argv[:-1]:
+        argv[argv.index("FILE")] = texts
     argv[argv.index("FILE")] = given
     argv = [models("BertForMaskedLM") if part == "PRETRAINED" else part for part in argv]
     before = contents(tmp_path)
@@ -204,6 +210,26 @@ def test_no_command_writes_to_its_input(tmp_path, texts, command, how, models):
         done = bad(*argv, *more)
         assert done.error.startswith(f"{given}: ")
         assert "input" in done.error
+    assert contents(tmp_path) == before
+
+
+LISTED = {
+    "tokenize": ("tokenize",),
+    "count": ("tokenize", "--count"),
+    "chunk": ("chunk", "--max-length", 8),
+    "embed": ("embed",),
+    "fill-mask": ("fill-mask",),
+}
+
+
+@pytest.mark.parametrize("command", LISTED)
+def test_no_command_writes_to_the_list_of_its_inputs(tmp_path, texts, command, models):
+    (names := tmp_path / "names.jsonl").write_text(f"{texts}\n")
+    texts.write_text('{"text": "i [MASK] nlp"}\n')
+    model = models("BertForMaskedLM") if command == "fill-mask" else TINY
+    before = contents(tmp_path)
+    argv = (*LISTED[command], "-m", model, "--files-from", names, "-o", names, "--overwrite")
+    assert bad(*argv).error == f"{names}: is both the input and the output"
     assert contents(tmp_path) == before
 
 
@@ -544,6 +570,15 @@ def ids_of(out):
     assert [row["row"] for row in rows] == list(range(len(rows)))
     assert {tuple(row) for row in rows} == {("row", "id")}
     return [row["id"] for row in rows]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path, texts):
+    good(*SET, "-i", texts, "-o", tmp_path / "v.npy")
+    (tmp_path / "v.npy.index.jsonl").unlink()
+    os.mkfifo(tmp_path / "v.npy.index.jsonl")
+    done = bad("similar", "a", *SET[1:], "--vectors", tmp_path / "v.npy")
+    assert done.error.endswith("v.npy.index.jsonl: not a regular file")
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])

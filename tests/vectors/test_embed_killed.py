@@ -9,9 +9,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from front import DEADLINE, NO_BYTECODE, bad, call, environment, good, shell
+from front import DEADLINE, NO_BYTECODE, bad, call, environment, good, peak, shell
 
-from bertcli.vectors.sink import Sink
+from bertcli.vectors.output import Sink
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "samples" / "tiny-bert"
@@ -158,6 +158,25 @@ def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
     assert left_beside(out) == []
 
 
+def test_records_are_kept_after_a_minute_of_long_texts(tmp_path):
+    """By their characters, so that the records of a window are those of the run resumed."""
+    (tmp_path / "in.txt").write_text(f"{'word ' * 60_000}\n" * 3)
+    argv = ("embed", "-m", TINY, "-i", tmp_path / "in.txt", "-o", tmp_path / "out.npy")
+    commit = Sink.commit
+    commits = iter((commit, commit))
+
+    def killed(sink, state):
+        next(commits, mock.Mock(side_effect=KeyboardInterrupt))(sink, state)
+
+    with mock.patch.object(Sink, "commit", killed):
+        done = call(*argv)
+    assert (done.code, done.err) == (
+        130,
+        "note: interrupted; 2 records are kept; continue with --resume\n",
+    )
+    assert call(*argv, "--resume", "-q").code == 0
+
+
 def test_an_interrupt_says_what_is_kept(tmp_path):
     """Or why nothing is; what goes on is the same command with --resume."""
     argv = ("embed", "-m", TINY, "one", "two", "-o", tmp_path / "out.npy")
@@ -168,7 +187,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path):
     assert call(*argv, "--resume", "-q").code == 0
     with mock.patch.object(Sink, "write", side_effect=KeyboardInterrupt):
         done = call(*argv, "--overwrite", "--window", 5000)
-    none = "note: interrupted; nothing is kept before the first 5,000 records are done (--window)\n"
+    none = "note: interrupted; nothing is kept before the first --window of records is done\n"
     assert (done.code, done.err) == (130, none)
 
 
@@ -321,26 +340,6 @@ def test_what_cannot_be_done_is_one_line_and_a_hint(tmp_path, monkeypatch, name,
 
 
 # --- memory -------------------------------------------------------------------------------------
-
-
-LAUNCHER = """if True:
-    import os, subprocess, sys
-    running = subprocess.Popen(sys.argv[1:])
-    _, status, usage = os.wait4(running.pid, 0)
-    running.returncode = os.waitstatus_to_exitcode(status)
-    print(usage.ru_maxrss)
-    sys.exit(running.returncode)
-"""
-
-
-def peak(*argv):
-    """Return the memory that a run needed at most, in MB.
-
-    Linux counts for a process what its parent had when it was started: a small one starts it.
-    """
-    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-m", "bertcli", *map(str, argv)]
-    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
-    return int(done.stdout) / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ from front import bad, call, good
 from test_search import TINY, nearest, normal
 
 from bertcli.errors import InputError
-from bertcli.vectors import packed
-from bertcli.vectors.nearest import Nearest
-from bertcli.vectors.packed import add_packed
+from bertcli.vectors import nearest as searching
+from bertcli.vectors.nearest import Nearest, add_packed
 from bertcli.vectors.precision import quantize, restore
 
 
@@ -25,7 +24,7 @@ def stored(path, vectors, precision):
 @pytest.mark.parametrize("width", [5, 16, 40, 64, 96])
 @pytest.mark.parametrize("block", [7, 1 << 16])
 def test_the_answers_are_those_of_restored_vectors(tmp_path, monkeypatch, precision, width, block):
-    monkeypatch.setattr(packed, "ROWS", block)
+    monkeypatch.setattr(searching, "ROWS", block)
     queries, path = normal(4, width, seed=5), tmp_path / "v.npy"
     bits = stored(path, normal(300, width), precision)
     found = Nearest(queries, 9)
@@ -37,9 +36,9 @@ def test_the_answers_are_those_of_restored_vectors(tmp_path, monkeypatch, precis
 @pytest.mark.parametrize("block", [10, 1 << 16])
 def test_candidates_differ_in_the_fewest_bits(tmp_path, monkeypatch, block):
     """Of those that differ in as many, the first."""
-    monkeypatch.setattr(packed, "ROWS", block)
-    monkeypatch.setattr(packed, "CANDIDATES", 25)
-    monkeypatch.setattr(packed, "MORE", 2)
+    monkeypatch.setattr(searching, "ROWS", block)
+    monkeypatch.setattr(searching, "CANDIDATES", 25)
+    monkeypatch.setattr(searching, "MORE", 2)
     queries, path = normal(3, 32, seed=5), tmp_path / "v.npy"
     bits = stored(path, normal(500, 32), "ubinary")
     asked = quantize(queries, "ubinary")
@@ -79,5 +78,5 @@ def test_a_file_that_is_not_bits(tmp_path):
     good(*argv)
     np.save(out, normal(2, 32))
     done = bad("similar", "-m", TINY, "-q", "one", "--vectors", out)
-    assert "v.npy: holds float32, not bits" in done.error
+    assert "v.npy: was changed after it was made" in done.error
     assert call("similar", "-m", TINY, "-q", "one", "--vectors", tmp_path / "c.txt").code == 1

@@ -17,7 +17,6 @@ from terminal import at_terminal
 from bertcli.cli import app
 from bertcli.errors import InputError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-from bertcli.vectors.corpus import check_maker
 from bertcli.vectors.nearest import Nearest
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -62,7 +61,7 @@ def test_vectors_of_a_search_that_was_killed_while_it_kept_them(run, tmp_path, s
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for path in tmp_path.glob("v.*"):
         path.unlink()
-    with mock.patch(f"bertcli.vectors.sink.{struck}", side_effect=KeyboardInterrupt):
+    with mock.patch(f"bertcli.vectors.output.{struck}", side_effect=KeyboardInterrupt):
         assert run(*argv)[0] == 130
     shutil.copy("v.npy.journal.json", "v.npy.lock")  # whose holder is dead
     assert run(*argv[:-2]) == (0, mock.ANY, "")
@@ -127,28 +126,6 @@ def test_rows_that_are_not_finite():
         near.add(broken)
 
 
-def made(tmp_path, **fingerprint):
-    path = tmp_path / "v.npy"
-    Path(f"{path}.manifest.json").write_text(json.dumps({"fingerprint": fingerprint}))
-    return str(path)
-
-
-def test_vectors_of_the_same_model(tmp_path):
-    mine = {"weights": {"model.safetensors": "aa"}, "tokenizer": {"vocab.txt": "bb"}}
-    theirs = {"weights": {"other name.bin": "aa"}, "tokenizer": {"vocab.txt": "bb"}}
-    assert check_maker(made(tmp_path, **theirs, options={"dim": 3}), mine) == {"dim": 3}
-
-
-@pytest.mark.parametrize("kind", ["weights", "tokenizer"])
-@pytest.mark.parametrize("other", [{"x": "cc"}, {}, None])
-def test_vectors_of_another_model(tmp_path, kind, other):
-    mine = {"weights": {"x": "aa"}, "tokenizer": {"x": "bb"}}
-    path = made(tmp_path, model="owl", **{**mine, kind: other})
-    with pytest.raises(InputError, match=rf"by another model, owl: sha256 of its {kind}") as caught:
-        check_maker(path, mine)
-    assert "--model owl" in caught.value.hint
-
-
 def test_command_finds_kittens(run):
     code, out, err = run("similar", "young cats", "finance", "--corpus", "c.txt", "-k", "2", "-q")
     assert (code, err) == (0, "")
@@ -165,7 +142,7 @@ def test_command_finds_kittens(run):
 def test_vectors_are_written_and_reused(run, monkeypatch):
     argv = ("similar", "young cats", "--corpus", "c.txt", "--vectors", "v.npy", "-q")
     code, first, _ = run(*argv)
-    assert (code, len(found(first))) == (0, len(TEXTS))
+    assert (code, len(found(first))) == (0, len(TEXTS) - 1)
     assert np.load("v.npy").shape == (len(TEXTS), 384)
     monkeypatch.setattr("bertcli.vectors.search.EmbedRun", None)  # would be a TypeError
     code, again, err = run(*argv)
@@ -210,7 +187,8 @@ def test_prompts_are_those_of_encode_query_and_encode_document(run, tmp_path):
         model = SentenceTransformer(str(folder), device="cpu")
         query, corpus = model.encode_query(["young cats"]), model.encode_document(TEXTS)
     hits = semantic_search(query, corpus, top_k=5)[0]
-    code, out, _ = run("similar", "young cats", "--corpus", "c.txt", "-m", str(folder), "-q")
+    argv = ("--corpus", "c.txt", "-m", str(folder), "-q", "--no-skip-empty")
+    code, out, _ = run("similar", "young cats", *argv)
     assert code == 0
     assert [row["row"] for row in found(out)] == [hit["corpus_id"] for hit in hits]
     ours = [row["score"] for row in found(out)]
@@ -249,7 +227,8 @@ def test_command_for_people_and_other_formats(run):
 
 
 def test_more_asked_for_than_there_is(run):
-    assert len(found(run("similar", "x", "--corpus", "c.txt", "-k", "99", "-q")[1])) == len(TEXTS)
+    argv = ("similar", "x", "--corpus", "c.txt", "-k", "99", "-q", "--no-skip-empty")
+    assert len(found(run(*argv)[1])) == len(TEXTS)
 
 
 @pytest.mark.parametrize("more", [(), ("--vectors", "v.npy")])
@@ -278,7 +257,7 @@ def test_an_empty_corpus(run, tmp_path):
         (("x", "--vectors", "nowhere.npy"), 1, "error: nowhere.npy: file not found"),
         (("x", "-i", "c.txt", "--corpus", "c.txt"), 2, "QUERY cannot be combined with --input"),
         (("-i", "-", "--corpus", "-"), 2, "cannot both be read from stdin"),
-        (("x", "--vectors", "v.npy", "--keep-fields"), 2, "--keep-fields requires --corpus"),
+        (("x", "c.txt", "d.txt", "--corpus", "c.txt"), 2, "2 of 3 queries are names of files"),
         (("x", "--corpus", "c.txt", "-f", "npy"), 2, "this command cannot write npy"),
         (
             ("x", "--corpus", "c.txt", "-f", "table", "-o", "x"),
@@ -295,6 +274,7 @@ def test_an_empty_corpus(run, tmp_path):
     ],
 )
 def test_command_errors(run, argv, code, message):
+    shutil.copy("c.txt", "d.txt")
     found, out, err = run("similar", *argv)
     assert (found, out) == (code, "")
     assert message in " ".join(err.split())
@@ -350,7 +330,8 @@ def test_queries_from_arguments_a_file_and_a_pipe_are_the_same(corpus):
 def test_vectors_alone_answer_with_the_ids_kept_beside_them(corpus, form):
     out = corpus / f"other.{form}"
     good("embed", "-i", corpus / "c.jsonl", "-o", out, "-m", TINY, "-q")
-    with_texts = good(*SMALL, TEXTS[4], "--corpus", corpus / "c.jsonl", "--vectors", out).rows
+    argv = (*SMALL, TEXTS[4], "--corpus", corpus / "c.jsonl", "--vectors", out)
+    with_texts = good(*argv, "--no-skip-empty").rows
     (answer,) = good(*SMALL, TEXTS[4], "--vectors", out).rows
     expected = [{key: hit[key] for key in ("row", "id", "score")} for hit in with_texts[0]["hits"]]
     assert answer == {"query": TEXTS[4], "hits": expected}
@@ -396,11 +377,11 @@ def test_a_threshold_leaves_out_what_is_less_alike(corpus):
 
 def test_fields_of_the_corpus_are_kept_on_request(corpus):
     for more in ((), ("--vectors", corpus / "v.npy")):
-        argv = (*SMALL, TEXTS[3], "--corpus", corpus / "c.jsonl", *more, "-k", 1, "--keep-fields")
+        argv = (*SMALL, TEXTS[1], "--corpus", corpus / "c.jsonl", *more, "-k", 1, "--keep-fields")
         (answer,) = good(*argv).rows
         hit = answer["hits"][0]
         assert list(hit) == ["row", "id", "score", "text", "kind"]
-        assert (hit["id"], hit["kind"]) == ("n3", 1)
+        assert (hit["id"], hit["kind"]) == ("n1", 1)
         assert good(*argv, "kind", "-f", "csv").out.splitlines()[0].endswith(",id,text,kind")
     (corpus / "taken.jsonl").write_text('{"text": "a", "score": 1}\n')
     refused = bad(*SMALL, "a", "--corpus", corpus / "taken.jsonl", "--keep-fields")
@@ -426,7 +407,7 @@ def test_more_queries_than_are_answered_at_once(corpus, monkeypatch):
     expected = good(*SMALL, *where, stdin=piped).out
     monkeypatch.setattr("bertcli.vectors.search.AT_ONCE", 3)
     assert good(*SMALL, *where, stdin=piped).out == expected
-    monkeypatch.setattr("bertcli.vectors.corpus.KEPT", 0)
+    monkeypatch.setattr("bertcli.vectors.search.KEPT", 0)
     assert good(*SMALL, *where, stdin=piped).out == expected
 
 
@@ -444,8 +425,8 @@ def test_a_prompt_on_a_terminal(corpus, more, tmp_path, monkeypatch):
     code, seen = at_terminal(*argv, *more, stdin=None, typed=dialog, env=[("BERTCLI_QUIET", "1")])
     assert code == 0, seen
     first, full, again, *_ = re.sub(rb"\x1b\[[0-9;?]*[a-z]", b"", seen).split(ask)[1:]
-    assert b"..." in first and first.count(b"0.") == 2
-    assert b"kind   K" in full and b"..." not in full
+    assert "…".encode() in first and first.count(b"0.") == 2
+    assert b"kind   K" in full and "…".encode() not in full
     assert b"score" in again and again.count(b"0.") == 2  # no such result: a query
     assert (tmp_path / "new.npy").exists() == bool(more)
 
@@ -453,4 +434,93 @@ def test_a_prompt_on_a_terminal(corpus, more, tmp_path, monkeypatch):
 def test_no_prompt_where_the_output_is_no_table(corpus):
     argv = ("similar", "-m", TINY, "--vectors", corpus / "v.npy", "-f", "jsonl")
     code, seen = at_terminal(*argv, stdin=None)
-    assert (code, seen.splitlines()[0]) == (2, b"error: no input")
+    assert (code, seen.splitlines()[0].endswith(b" no input")) == (2, True)
+
+
+# --- notes, stores, empty texts, dot products ---------------------------------------------------
+
+
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes" / "sub").mkdir(parents=True)
+    (tmp_path / "notes" / "a.txt").write_text("stocks fell\n\nthe cat sat\n")
+    paragraphs = [f"Paragraph {at} about stations and rails and trains.\n\n" for at in range(40)]
+    (tmp_path / "notes" / "sub" / "b.md").write_text("".join(paragraphs))
+    (tmp_path / "notes" / "c.xlsx").write_bytes(b"PK\x03\x04")
+    return tmp_path / "notes"
+
+
+@pytest.mark.parametrize("more", [(), ("--vectors", "v.npy")])
+def test_a_folder_of_notes_answers_with_passages(notes, more):
+    done = call("similar", "where do trains stop", "--corpus", "notes", "-k", 2, *more)
+    assert "notes: 1 file passed over, by suffix: 1 .xlsx" in done.err
+    for hit in done.rows[0]["hits"]:
+        assert (hit["id"], hit["file"]) == ("notes/sub/b.md",) * 2
+        document = (notes / "sub" / "b.md").read_text()
+        assert hit["text"] == document[hit["start"] : hit["end"]]
+        assert hit["line"] == 1 + document[: hit["start"]].count("\n")
+        assert hit["text"].startswith("Paragraph") and hit["text"].endswith("trains.\n\n")
+    (answer,) = good("similar", "-q", "a cat", "--corpus", "notes/*.txt", "-k", 1).rows
+    assert answer["hits"][0] | {"file": "notes/a.txt", "line": 3} == answer["hits"][0]
+    table = call("similar", "a cat", "--corpus", "notes", "-k", 1, "-f", "table")
+    assert "notes/a.txt:3" in table.out
+    if more:
+        (alone,) = good("similar", "-q", "where do trains stop", *more, "-k", 2).rows
+        fields = [{**hit, "text": 0} for hit in done.rows[0]["hits"]]
+        assert [{**hit, "text": 0} for hit in alone["hits"]] == fields
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+def test_vectors_with_their_fields_are_a_search_store(corpus, form):
+    store = corpus / f"store.{form}"
+    argv = ("embed", "-q", "-m", TINY, "-i", corpus / "c.jsonl", "-o", store)
+    good(*argv, "--keep-fields")
+    (answer,) = good(*SMALL, "a cat", "--corpus", corpus / "c.jsonl", "--keep-fields").rows
+    (stored,) = good(*SMALL, "a cat", "--vectors", store).rows
+    kinds = [{**hit, "kind": str(hit["kind"])} for hit in answer["hits"]]
+    assert [{**hit, "kind": str(hit["kind"])} for hit in stored["hits"]] == kinds
+    (without,) = good(*SMALL, "a cat", "--vectors", store, "--keep-fields", "kind").rows
+    assert without == stored
+    assert "available: kind" in bad(*SMALL, "a", "--vectors", store, "--keep-fields", "x").hint
+
+
+def test_empty_texts_are_no_hits_unless_asked_for(corpus):
+    where = ("--corpus", corpus / "c.jsonl")
+    for more in ((), ("--vectors", corpus / "v.npy")):
+        (answer,) = good(*SMALL, "", *where, *more).rows
+        assert sorted(hit["row"] for hit in answer["hits"]) == [0, 1, 2, 4]
+        (answer,) = good(*SMALL, "", *where, *more, "--no-skip-empty", "-k", 1).rows
+        assert answer["hits"][0]["row"] == 3
+    left_out = call("similar", "-m", TINY, "a", *where, "--skip-empty")
+    assert "note: 1 empty text left out" in left_out.err
+    assert sorted(hit["row"] for hit in left_out.rows[0]["hits"]) == [0, 1, 2, 3]
+
+
+def test_the_similarity_is_that_of_the_model(corpus):
+    folder = corpus / "model"
+    shutil.copytree(TINY, folder)
+    config = folder / "config_sentence_transformers.json"
+    config.write_text('{"similarity_fn_name": "dot"}')
+    vectors = {text: good("embed", "-q", "-m", folder, text).rows[0] for text in TEXTS}
+    query, *others = (np.array(vectors[text]["embedding"]) for text in TEXTS)
+    where = ("-m", folder, TEXTS[0], "--corpus", corpus / "c.jsonl")
+    done = call("similar", *where)
+    scores = {hit["text"]: hit["score"] for hit in done.rows[0]["hits"]}
+    assert scores[TEXTS[0]] == pytest.approx(query @ query, rel=1e-5)
+    assert scores[TEXTS[2]] == pytest.approx(query @ others[1], rel=1e-5)
+    assert "note: scores are dot products" in done.err
+    cosines = good("similar", "-q", *where, "--similarity", "cosine").out
+    config.write_text('{"similarity_fn_name": "euclidean"}')
+    assert good("similar", "-q", *where).out == cosines
+    assert "euclidean similarity, the model's, is not available" in call("similar", *where).err
+
+
+def test_the_largest_products_whatever_the_blocks():
+    corpus = normal(60) * np.geomspace(1e-3, 1e3, 60)[:, None].astype(np.float32)
+    collector = Nearest(normal(3, seed=9), 5, dot=True)
+    for block in np.split(corpus, 6):
+        collector.add(block)
+    products = (normal(3, seed=9).astype(float) @ corpus.astype(float).T).round(9)
+    for best, row in zip(collector.matches(), products, strict=True):
+        assert [match.row for match in best] == np.argsort(-row, kind="stable")[:5].tolist()

@@ -10,7 +10,7 @@ from sentence_transformers import MultiVectorEncoder
 from task_models import texts
 from term_models import colbert, encoder, pylate, sparse
 
-from bertcli.vectors.multiple import MaxSim, TermProducts
+from bertcli.vectors.nearest import MaxSim, TermProducts
 
 TEXTS = [*texts(14, 25), "love", "the same", "the same"]
 QUERIES = ["love and loss", "the same", "Paris"]

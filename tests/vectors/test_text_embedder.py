@@ -2,21 +2,26 @@
 
 import json
 import logging
+import re
+from functools import partial
 
 import numpy as np
 import pytest
 from front import PACKAGE, bad, call, good
 
 from bertcli import BertcliError, Embedder, Record, Tokenizer
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import InputError, ModelError, OutputError, UsageError
 
 MODEL = PACKAGE / "samples" / "tiny-bert"
 TEXTS = (PACKAGE / "samples" / "texts.txt").read_text().splitlines()
 
 
+pytestmark = pytest.mark.usefixtures("usual_engine")
+
+
 @pytest.fixture(scope="module")
 def embedder():
-    return Embedder.load(MODEL, backend="torch")
+    return Embedder.load(MODEL)
 
 
 def written(tmp_path, lines, *options):
@@ -55,7 +60,7 @@ def test_the_vectors_are_those_of_the_command_to_the_last_bit(tmp_path, embedder
     right = written(tmp_path, [{"text": text} for text in TEXTS], *argv)
     for found in (
         embedder.encode(TEXTS, **options),
-        Embedder.load(MODEL, backend="torch", **options).encode(TEXTS),
+        Embedder.load(MODEL, **options).encode(TEXTS),
     ):
         assert found.dtype == right.dtype
         assert np.array_equal(found, right)
@@ -121,7 +126,7 @@ def test_any_iterable_is_read_in_windows(embedder):
             taken.append(number)
             yield f"text {number % 7} ünd"
 
-    found = Embedder.load(str(MODEL), backend="torch", window=100).encode(many())
+    found = Embedder.load(str(MODEL), window=100).encode(many())
     assert len(found) == len(taken) == 2500
     assert np.array_equal(found[:7], found[7:14])
     assert np.array_equal(found[0], embedder.encode("text 0 ünd"))
@@ -148,13 +153,21 @@ ERRORS = [
 ]
 
 
+def in_python(text):
+    """Return a message of the command as `Embedder` words it: keywords, not options."""
+    named = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", "_"), text)
+    named = named.replace("no_special_tokens", "special_tokens=False")
+    return re.sub(r"(dim|max_length) (?=[\d'])", r"\1=", named)
+
+
 @pytest.mark.parametrize(("options", "argv"), ERRORS)
 def test_errors_are_those_of_the_command(embedder, options, argv):
     text = "" if "special_tokens" in options else "a b c d e f g"
     said = call("embed", "-q", "-m", MODEL, *argv, text)
     with pytest.raises(BertcliError) as failed:
         embedder.encode([text], **options)
-    assert (str(failed.value), failed.value.hint) == (said.error, said.hint)
+    assert [in_python(said.error), in_python(said.hint)] == [str(failed.value), failed.value.hint]
+    assert "--" not in f"{failed.value} {failed.value.hint}"
     assert failed.value.exit_code == said.code
 
 
@@ -187,8 +200,8 @@ def test_an_unknown_value_is_refused(embedder, options):
 def test_a_number_that_cannot_be_is_refused(embedder, options):
     """``window=0`` read its texts for ever, ``dim=0`` was the whole vector."""
     (name,) = options
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} .* is not a whole number"):
-        Embedder.load(MODEL, backend="torch", **options).encode(["a"])
+    with pytest.raises(UsageError, match=f"^{name}.* is not a whole number"):
+        Embedder.load(MODEL, **options).encode(["a"])
 
 
 def test_bytes_are_no_text(embedder):
@@ -197,9 +210,60 @@ def test_bytes_are_no_text(embedder):
             take(b"ab")
 
 
-def test_an_unknown_option_is_named(embedder):
-    with pytest.raises(TypeError, match="normalise"):
-        embedder.encode(["a"], normalise=True)
+@pytest.mark.parametrize(
+    ("options", "error", "hint"),
+    [
+        ({"normalise": True}, "unknown option 'normalise'", "one of .*normalize"),
+        ({"convert_to_tensor": True}, "convert_to_tensor=True is not possible", "torch.from_numpy"),
+        ({"output_value": "token_embeddings"}, "output_value='token_emb", "token_vectors=True"),
+        ({"pooling": 3}, "pooling 3 is not a text", ""),
+    ],
+)
+def test_options_that_are_not_ours_are_refused(embedder, options, error, hint):
+    with pytest.raises(UsageError, match=error) as failed:
+        embedder.encode(["a"], **options)
+    assert re.search(hint, failed.value.hint)
+
+
+@pytest.mark.parametrize("given", [{"text": "a"}, 3, None])
+def test_what_is_neither_a_text_nor_several_is_refused(embedder, given):
+    with pytest.raises(InputError, match=r"text 1: the text is .*, not a string"):
+        embedder.encode(given)
+
+
+def test_an_embedder_is_shown_in_one_line(embedder):
+    assert repr(embedder) == f"Embedder({str(MODEL)!r}, 32 dimensions, at most 128 tokens)"
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_the_methods_are_those_of_sentence_transformers(tmp_path, similarity):
+    from sentence_folders import saved, sentence_model
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    chain = modules.Pooling(32, pooling_mode="mean")
+    prompts = {"query": "find this: ", "passage": "this: "}
+    theirs = sentence_model(chain, prompts=prompts, similarity_fn_name=similarity)
+    ours = Embedder.load(saved(theirs, tmp_path / "theirs"))
+    near = partial(np.testing.assert_allclose, atol=1e-5)
+    for name in ("encode", "encode_query", "encode_document"):
+        for options in (
+            {},
+            {"batch_size": 2, "show_progress_bar": False, "convert_to_numpy": True},
+            {"normalize_embeddings": True, "truncate_dim": 7, "prompt_name": "passage"},
+            {"prompt": "so: ", "normalize_embeddings": False},
+        ):
+            found, right = (getattr(each, name)(TEXTS, **options) for each in (ours, theirs))
+            near(found, right)
+    near(ours.similarity(found, found[:3]), theirs.similarity(found, found[:3]), rtol=1e-5)
+    near(ours.similarity(found[0], found[1]), theirs.similarity(found[0], found[1]), rtol=1e-5)
+    assert ours.get_embedding_dimension() == theirs.get_embedding_dimension()
+    ours.save(tmp_path / "saved")
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    near(again.encode_query(TEXTS), ours.encode_query(TEXTS))
+    with pytest.raises(OutputError, match=r"holds .*, which this command does not write"):
+        ours.save(tmp_path / "saved")
 
 
 def test_a_model_that_is_not_there(tmp_path):
@@ -208,7 +272,7 @@ def test_a_model_that_is_not_there(tmp_path):
     said = bad("embed", "a", "-m", "no/such", "--offline")
     with pytest.raises(ModelError) as failed:
         Embedder.load("no/such", offline=True)
-    assert (str(failed.value), failed.value.hint) == (said.error, said.hint)
+    assert (str(failed.value), failed.value.hint) == (said.error, in_python(said.hint))
 
 
 @pytest.mark.parity

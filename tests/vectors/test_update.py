@@ -15,6 +15,8 @@ from bertcli.vectors.duplicates import Duplicates
 from bertcli.vectors.fingerprint import numbers_of
 from bertcli.vectors.update import KnownVectors
 
+pytestmark = pytest.mark.usefixtures("usual_engine")
+
 TINY = str(Path(__file__).parents[2] / "samples" / "tiny-bert")
 OLD = ["one", "two", "The cat sat.", "", "one", "three " * 9]
 NEW = ["", "four", "one", "The cat sat.", "five " * 200, "four", "one"]

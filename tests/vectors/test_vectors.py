@@ -2,7 +2,6 @@
 
 import csv
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -231,37 +230,6 @@ def resumed(path, form="npy", fingerprint=MODEL, **options):
     return path.read_bytes()
 
 
-def test_resume_goes_on_after_the_last_commit(tmp_path):
-    whole = made(tmp_path / "whole", "npy")
-    assert resumed(tmp_path / "fresh") == whole
-    interrupted(tmp_path / "out")
-    assert resumed(tmp_path / "out") == whole
-    with open_vectors(Target(tmp_path / "out", "npy", resume=True), MODEL) as sink:
-        assert sink.done and sink.rows == ROWS and sink.state is None
-        assert sink.manifest["counts"] == {"records": ROWS}
-        with pytest.raises(ValueError, match="is complete"):
-            sink.write(METAS, VECTORS)
-    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out", "out.manifest.json"]
-
-
-def test_what_changed_is_named(tmp_path):
-    path = tmp_path / "out.npy"
-    other = {"model": {"id": "tiny", "weights": "cd34"}, "options": {"pooling": "mean", "dim": 8}}
-    words = (
-        'model.weights was "ab12", now "cd34"; options.dim was nothing, now 8; '
-        r"options.layers was \[-1\], now nothing"
-    )
-    interrupted(path)
-    with pytest.raises(OutputError, match=f"out.npy: .*: {words}$") as raised:
-        resumed(path, fingerprint=other)
-    assert "--overwrite" in raised.value.hint
-    with pytest.raises(OutputError, match=r'precision was "float32", now "int8"$'):
-        resumed(path, precision="int8")
-    resumed(path)
-    with pytest.raises(OutputError, match=words):
-        resumed(path, fingerprint=other)
-
-
 def test_what_is_there_is_kept(tmp_path):
     path = tmp_path / "out.npy"
     interrupted(path)
@@ -288,28 +256,6 @@ def test_overwriting_can_be_resumed_and_keeps_the_old_output_until_the_end(tmp_p
     interrupted(path, overwrite=True)
     assert path.read_text() == "old"
     assert resumed(path) == made(tmp_path / "whole", "npy")
-
-
-def test_a_run_that_committed_nothing_leaves_nothing(tmp_path):
-    with (
-        pytest.raises(KeyboardInterrupt),
-        open_vectors(Target(tmp_path / "out.jsonl", "jsonl"), MODEL) as sink,
-    ):
-        sink.write(METAS, VECTORS)
-        raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_damage_is_noticed(tmp_path):
-    path = tmp_path / "out.npy"
-    interrupted(path)
-    with (tmp_path / "out.npy.partial").open("r+b") as file:
-        file.truncate(300)
-    with pytest.raises(OutputError, match="has 300 bytes, but its journal says 608"):
-        resumed(path)
-    (tmp_path / "out.npy.journal.json").write_text("{")
-    with pytest.raises(OutputError, match=r"out.npy.journal.json: not a journal"):
-        resumed(path)
 
 
 @pytest.mark.parametrize(
@@ -376,63 +322,3 @@ def test_one_process_at_a_time(tmp_path):
     assert (tmp_path / "out.npy.lock").exists()  # of the dead: no obstacle
     assert resumed(path) == made(tmp_path / "whole", "npy")
     assert not (tmp_path / "out.npy.lock").exists()
-
-
-@pytest.fixture
-def small_disk(monkeypatch):
-    """A limit on the size of a file, as a full disk that has room again when the test says so."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would be stored truncated
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_disk_that_is_full_at_the_start_is_left_as_it_was(tmp_path, small_disk):
-    small_disk(0)
-    with pytest.raises(OutputError, match="cannot be written: File too large"):
-        made(tmp_path / "out", "npy")
-    small_disk()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("size", [100, 1000, 1900, 3000, 7000])
-def test_a_full_disk_and_then_room(tmp_path, small_disk, size):
-    whole = made(tmp_path / "whole", "jsonl")
-    path = tmp_path / "out"
-    small_disk(size)
-    with pytest.raises(OutputError, match=rf"{path}: cannot be written: File too large") as raised:
-        made(path, "jsonl", [10, 20, 30])
-    small_disk()
-    assert raised.value.hint == "free disk space, then run the same command with --resume"
-    assert resumed(path, "jsonl") == whole
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-@pytest.mark.parametrize("form", ["jsonl", "parquet", "npy"])
-def test_memory_does_not_grow(tmp_path, form):
-    code = """if True:
-        import re, resource, sys, pathlib, numpy as np
-        from bertcli.vectors.output import *
-        path, form, windows = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-        with open_vectors(Target(path, form, overwrite=True), {}) as sink:
-            for at in range(windows):
-                metas = [{"id": i, "n_tokens": 5} for i in range(at * 1000, at * 1000 + 1000)]
-                sink.write(metas, np.full((1000, 24), at, np.float32))
-                sink.commit(at)
-            sink.finish({})
-        status = pathlib.Path("/proc/self/status")  # what it has itself; usage is its parent's too
-        if status.exists():
-            print(re.search("VmHWM:\\\\s*(\\\\d+)", status.read_text())[1])
-        else:
-            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    """
-    peaks = [
-        int(subprocess.check_output([sys.executable, "-c", code, tmp_path / "out", form, windows]))
-        for windows in ("10", "40")
-    ]
-    assert peaks[1] - peaks[0] < 20_000  # kilobytes
-
-
-def test_torch_is_not_imported():
-    code = "import sys, bertcli.vectors; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,24 +1,18 @@
 """A run that is killed anywhere and resumed gives the bytes of one that was not."""
 
 import os
-import random
 import shutil
-import signal
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
-import bertcli
 from bertcli.errors import OutputError
 from bertcli.files import lock
-from bertcli.vectors import formats, journal, rows, spool
-from bertcli.vectors import output as sink
+from bertcli.vectors import formats, journal, output, spool
 from bertcli.vectors.output import Target, open_vectors
 
-WATCHED = {module.__file__ for module in (formats, journal, lock, rows, sink, spool)}
+WATCHED = {module.__file__ for module in (formats, journal, lock, output, spool)}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
 COUNTS = [2, 0, 1]  # rows of each record, where one may have several
@@ -138,26 +132,6 @@ def test_every_line_is_a_place_to_be_killed(tmp_path, form, precision, old, kind
     assert len(tried) > 25
 
 
-def leave(folder, form):
-    """Leave what an interrupted run does, with two rows committed."""
-    with open_vectors(Target(folder / "out", form), {"model": "m"}) as sink:
-        sink.write([{"id": i, "n_tokens": i} for i in range(2)], VECTORS[:2])
-        sink.commit({"read": 2})
-
-
-@pytest.mark.parametrize("form", ["npy", "jsonl"])
-def test_killed_while_overwriting_the_rest_of_a_run(tmp_path, form):
-    for name in ("whole", "work"):
-        (tmp_path / name).mkdir()
-    run(tmp_path / "whole", form, "float32")
-    folder = tmp_path / "work"
-    leave(folder, form)
-    for state in states_seen(folder, lambda: run(folder, form, "float32", overwrite=True)).values():
-        restored(folder, state)
-        run(folder, form, "float32", resume=True)
-        assert contents(folder) == contents(tmp_path / "whole")
-
-
 @pytest.mark.parametrize("form", ["npy", "jsonl", "parquet"])
 def test_data_is_on_the_disk_before_what_speaks_of_it(tmp_path, form, monkeypatch):
     """For a power cut, which may lose all that was not synced."""
@@ -179,23 +153,6 @@ def test_data_is_on_the_disk_before_what_speaks_of_it(tmp_path, form, monkeypatc
     run(tmp_path, form, "float32")
     assert contents(tmp_path).keys() == NAMES
     assert os.name != "posix" or os.stat(tmp_path).st_ino in synced
-
-
-@pytest.mark.parametrize("form", ["npy", "jsonl"])
-def test_bytes_that_no_journal_speaks_of_are_cut_off(tmp_path, form):
-    """A kill in the middle of a write, or before the journal."""
-    for name in ("whole", "work"):
-        (tmp_path / name).mkdir()
-    run(tmp_path / "whole", form, "float32")
-    folder = tmp_path / "work"
-    leave(folder, form)
-    for name in contents(folder):
-        if "partial" in name:
-            with (folder / name).open("ab") as file:
-                file.write(b'{"id":')
-    (folder / "out.journal.json.tmp").write_bytes(b'{"ro')
-    run(folder, form, "float32", resume=True)
-    assert contents(folder) == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -227,57 +184,3 @@ def test_every_call_of_the_system_may_fail(tmp_path, form, call, monkeypatch):
         if left >= 0:
             break
     assert 4 < number < 99
-
-
-PRODUCER = """if True:
-    import sys, pathlib, numpy as np
-    from bertcli.vectors.output import *
-    import bertcli.vectors.formats, bertcli.hub, hashlib
-    if sys.argv[2] == "parquet":
-        import pyarrow.parquet
-    path, form = pathlib.Path(sys.argv[1]), sys.argv[2]
-    table = np.random.default_rng(2).standard_normal((3000, 64)).astype(np.float32)
-    print("ready", flush=True)
-    with open_vectors(Target(path, form, resume=True), {"model": "m"}) as sink:
-        if not sink.done:
-            for at in range(sink.state or 0, 3000, 150):
-                metas = [{"id": i, "n_tokens": i % 9} for i in range(at, at + 150)]
-                sink.write(metas, table[at : at + 150])
-                sink.commit(at + 150)
-            sink.finish({})
-    print("done", flush=True)
-"""
-
-
-def start(path, form):
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(bertcli.__file__))}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PRODUCER, str(path), form], stdout=subprocess.PIPE, env=environment
-    )
-    assert process.stdout.readline() == b"ready\n"
-    return process
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows kills in another way")
-@pytest.mark.parametrize(("form", "kills"), [("npy", 7), ("jsonl", 5), ("parquet", 5)])
-def test_killed_at_random_instants(tmp_path, form, kills):
-    """As many kills as that, in as many runs as it takes; each run that ends gives the bytes."""
-    began = time.monotonic()
-    with start(tmp_path / "whole", form) as process:
-        assert process.stdout.readline() == b"done\n"
-    seconds = time.monotonic() - began
-    whole, choose, killed, run_number = (tmp_path / "whole").read_bytes(), random.Random(3), 0, 0
-    while killed < kills:
-        path = tmp_path / f"out{run_number}"
-        with start(path, form) as process:
-            time.sleep(choose.random() ** 2 * seconds / 2)
-            process.kill()
-            ended = process.stdout.readline() == b"done\n"
-        killed += not ended
-        if ended:
-            assert path.read_bytes() == whole
-            run_number += 1
-    with start(path, form) as process:
-        assert process.stdout.readline() == b"done\n"
-    assert path.read_bytes() == whole
-    assert not list(tmp_path.glob("*partial*")) + list(tmp_path.glob("*journal*"))

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import OptionGroup, flag, number
 from bertcli.cli.options.task import QuestionOptions, StrideOptions, TaskFileOptions, TopK
@@ -15,7 +15,7 @@ class AnswerOptions(OptionGroup):
     top_k: TopK = 1
     max_answer_length: Annotated[int, number("Maximum tokens of an answer.")] = 15
     no_answer: Annotated[
-        bool, flag("--no-answer", "Allow an empty answer, where the context has none.")
+        bool, flag("--no-answer", "Allow an empty answer if the context contains none.")
     ] = False
 
 
@@ -38,10 +38,9 @@ def answer(
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
     console = messages.console()
-    form, reader = output.form(ROWS), asked.reader(files, console)
+    form, reader = output.form(), asked.reader(files, console)
     head = open_head("BertForQuestionAnswering", model, length, compute, console)
-    from bertcli.tasks.answer import AnswerTask
-    from bertcli.tasks.spans import Choosing
+    from bertcli.tasks.answer import AnswerTask, Choosing
 
     choosing = Choosing(answers.top_k, answers.max_answer_length, answers.no_answer)
     fixed = (None, None) if asked.both else (asked.question, asked.context)

@@ -1,7 +1,7 @@
 """`bertcli choose`: the continuation that fits a prompt best."""
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.task import ChoiceOptions, CutOptions, TaskFileOptions
 
@@ -23,9 +23,9 @@ def choose(
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """
     console = messages.console()
-    form, reader = output.form(ROWS), choices.reader(files, console)
+    form, reader = output.form(), choices.reader(files, console)
     head = open_head("BertForMultipleChoice", model, length, compute, console)
-    from bertcli.tasks.choose import ChooseTask
+    from bertcli.tasks.continuations import ChooseTask
 
     task = ChooseTask(head, choices.choices_field, choices.given)
     write(task.stream(reader), output, form, model, console)

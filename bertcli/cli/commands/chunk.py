@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import special_tokens
 from bertcli.cli.options.common import (
-    ROWS,
     At,
     ConsoleOptions,
     LineOutput,
@@ -48,14 +47,14 @@ class ChunkOptions(OptionGroup):
     max_length: Annotated[
         int | None,
         number(
-            "Tokens of a chunk, at most (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
+            "Maximum tokens of a chunk (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
         ),
     ] = None
     overlap: Overlap = 0
     at: At = "token"
-    first: Annotated[bool, flag("--first", "Only the first chunk of each text: truncate it.")] = (
-        False
-    )
+    first: Annotated[
+        bool, flag("--first", "Write only the first chunk of each text, which truncates it.")
+    ] = False
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
 
@@ -68,16 +67,16 @@ def chunk(
     output: LineOutput,
     messages: ConsoleOptions,
 ) -> None:
-    """Divide texts into chunks of at most N tokens, in their original characters.
+    """Split texts into chunks of at most N tokens, in their original characters.
 
     $ bertcli chunk -i docs.jsonl --max-length 256 --overlap 32 --at sentence
     $ bertcli chunk --first -f txt < lines.txt
 
-    White space belongs to the chunk before it: without --overlap, the chunks of a text put together
-    are the text. -f txt writes the chunks alone, one a line; with -0 they end with NUL.
+    White space belongs to the chunk before it: without --overlap, the chunks of a text concatenated
+    give the text. -f txt writes only the chunks, one per line, or NUL-terminated with -0.
     """
     console = messages.console()
-    form = output.form(("txt", *ROWS))
+    form = output.form()
     if form == "txt" and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
     taken = frozenset(WRITTEN) if form not in ("txt", "table") else frozenset()
@@ -96,8 +95,8 @@ def chunk(
 
         show_batches(run, chunk_table, reader.source.paths)
     else:
-        kind, paths = "finished" if form == "txt" else form, reader.source.paths
-        with output.open(kind, paths, model) as put:
+        kind = "finished" if form == "txt" else form
+        with output.open(kind, reader.source.inputs, model) as put:
             _write(run, form, put, output, console)
     console.warn(special_tokens(run.tally))
     console.close(run.tally.records, reader, numbered=True)

@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar, Literal
 
 from bertcli.cli.commands.task_run import open_labels, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import OptionGroup, flag, number, option
 from bertcli.cli.options.inputs import InputOptions
@@ -17,19 +17,22 @@ class LabelOptions(OptionGroup):
     PANEL: ClassVar = "Labels"
 
     top_k: Annotated[
-        int | None, number("The N most likely labels, as a list.", "--top-k", "-k")
+        int | None, number("Return the N most likely labels as a list.", "--top-k", "-k")
     ] = None
     threshold: Annotated[
         float | None,
         option(
-            "All labels with at least this score, as a list (default of multi-label models: 0.5).",
+            "Return all labels with at least this score as a list (multi-label models: 0.5).",
             "SCORE",
         ),
     ] = None
     scores: Annotated[
-        Literal["top", "all"], option("all: also the score of every label, in the model's order.")
+        Literal["top", "all"],
+        option("all: also return the score of every label, in the model's order."),
     ] = "top"
-    logits: Annotated[bool, flag("--logits", "Raw scores, without softmax or sigmoid.")] = False
+    logits: Annotated[bool, flag("--logits", "Return raw scores, without softmax or sigmoid.")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         if self.scores == "all" and not (self.top_k is None and self.threshold is None):
@@ -52,7 +55,7 @@ def classify(
     $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
     """
     console = messages.console()
-    form, reader = output.form(ROWS), source.reader(console)
+    form, reader = output.form(), source.reader(console)
     head = open_labels("classify", model, length, compute, console)
     from bertcli.tasks.classify import ClassifyTask, Shown
 

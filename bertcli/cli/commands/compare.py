@@ -13,7 +13,10 @@ class PairOptions(OptionGroup):
     b: Annotated[str, argument("Vectors of the same texts.", "B")]
     tolerance: Annotated[
         float | None,
-        decimal("Fail (exit code 1) if a value differs by more.", envvar="BERTCLI_TOLERANCE"),
+        decimal(
+            "Maximum difference of a value; above it, the exit code is 1.",
+            envvar="BERTCLI_TOLERANCE",
+        ),
     ] = None
     worst: Annotated[int, number("Number of rows to show, largest differences first.")] = 5
 
@@ -32,15 +35,15 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
     """
     from bertcli.vectors.agreement import compare as measure
 
-    form = output.form(("table", "jsonl"))
-    found = measure(pair.a, pair.b, pair.worst)
+    form = output.form()
+    agreement = measure(pair.a, pair.b, pair.worst)
     if form == "table":
         from bertcli.cli.display.screen import show
         from bertcli.cli.display.vector_tables import comparison_view
 
-        show(*comparison_view(found))
+        show(*comparison_view(agreement))
     else:
         with output.open(form, (pair.a, pair.b)) as write:
-            write([found.fields()])
+            write([agreement.fields()])
     if pair.tolerance is not None:
-        found.check(pair.tolerance)
+        agreement.check(pair.tolerance)

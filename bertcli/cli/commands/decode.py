@@ -19,8 +19,6 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.decode import DecodeSettings, decoded
 
-FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
-
 
 class IdOptions(OptionGroup):
     """Where ids are read from."""
@@ -78,15 +76,16 @@ def decode(
     $ bertcli decode -i ids.npy -o texts.txt
     """
     console = messages.console()
-    form = output.form(FORMATS, piped="txt", terminal="txt")
+    form = output.form(piped="txt", terminal="txt")
     tokenizer = model.tokenizer(console)
     decoding = DecodeSettings(how.as_ == "tokens", how.skip_special_tokens, how.clean_up)
-    read = replace(source.source(), taken=frozenset({"id", decoding.field}))
-    reader = Reader(read, console.warn)
+    taken, placed = frozenset({"id", decoding.field}), False if form == "txt" else None
+    read = replace(source.source(), taken=taken, placed=placed)
+    reader = Reader(read, console.warn, console.note)
     records = 0
-    with output.open(form, reader.source.paths, model) as write:
-        found = decoded(reader, tokenizer, decoding)
-        for rows in console.track(found, reader, beside_output=output.on_terminal):
+    with output.open(form, reader.source.inputs, model) as write:
+        decoded_rows = decoded(reader, tokenizer, decoding)
+        for rows in console.track(decoded_rows, reader, beside_output=output.on_terminal):
             write(rows)
             records += len(rows)
         if not records:

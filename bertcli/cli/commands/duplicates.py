@@ -1,15 +1,26 @@
 """`bertcli duplicates`: texts that say nearly the same."""
 
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from bertcli.cli.commands.corpus_vectors import stored_vectors
+from bertcli.cli.commands.corpus_vectors import follow_embedding, refuse_pipes, store_vectors
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.common import ROWS, ConsoleOptions, LineOutput, ModelOptions
+from bertcli.cli.options.common import ConsoleOptions, LineOutput, ModelOptions
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
-from bertcli.cli.options.inputs import FileFormat, IdField, MaxRecordBytes, TextField
+from bertcli.cli.options.inputs import (
+    Delimiter,
+    FileFormat,
+    IdField,
+    MaxRecordBytes,
+    SkipEmpty,
+    TextField,
+    Whole,
+    format_of,
+)
 from bertcli.errors import UsageError, counted
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.tables import TableHeader
@@ -22,13 +33,16 @@ if TYPE_CHECKING:
     from bertcli.vectors.duplicates import Duplicates
 
 
+AT_ONCE = 1 << 15  # rows of a table that are written together
+
+
 class AlikeOptions(OptionGroup):
     """Which texts are duplicates, and which of them is kept."""
 
     threshold: Annotated[
-        float, option("Least cosine of two duplicates, above 0 and up to 1.", "SCORE")
+        float, option("Minimum cosine similarity of duplicates, above 0 and up to 1.", "SCORE")
     ] = 0.95
-    keep: Annotated[Literal["first", "longest"], option("Text of each group that is kept.")] = (
+    keep: Annotated[Literal["first", "longest"], option("Which text of each group to keep.")] = (
         "first"
     )
 
@@ -44,21 +58,24 @@ class FileOptions(OptionGroup):
 
     PANEL: ClassVar = INPUT
 
-    files: Annotated[list[str], argument("Files of texts.", "FILE...")]
+    files: Annotated[list[str], argument("Files with texts.", "FILE...")]
     vectors: Annotated[
         Path | None, option("Vectors of the texts: read if the file exists, else written.", "FILE")
     ] = None
     input_format: FileFormat = "auto"
+    whole: Whole = False
+    delimiter: Delimiter = ","
+    skip_empty: SkipEmpty = False
     text_field: TextField = None
     id_field: IdField = None
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
 
     def reader(self, console: Console) -> Reader:
-        """Return the reader of the texts. Raises UsageError for stdin, which is read once."""
-        if "-" in self.files:
-            raise UsageError("duplicates cannot read stdin, as it reads twice", "give a file")
-        changes: dict[str, Any] = {"paths": tuple(self.files), "format": self.input_format}
-        return Reader(record(Source, self, **changes), console.warn)
+        """Return the reader of the texts. Raises UsageError for what can be read once."""
+        changes: dict[str, Any] = {"paths": tuple(self.files), "format": format_of(self)}
+        reader = Reader(record(Source, self, **changes), console.warn, console.note)
+        refuse_pipes(reader)
+        return reader
 
 
 def duplicates(
@@ -69,13 +86,13 @@ def duplicates(
     output: LineOutput,
     messages: ConsoleOptions,
 ) -> None:
-    """Find groups of texts that say nearly the same, or write a file without them.
+    """Find groups of near-duplicate texts, or write a file without the duplicates.
 
     $ bertcli duplicates reviews.txt --threshold 0.95
     $ bertcli duplicates reviews.txt --keep longest -o fewer.txt
     """
     console = messages.console()
-    form = output.form((*ROWS, "txt"))
+    form = output.form()
     reader = texts.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
@@ -85,10 +102,14 @@ def duplicates(
     options = SearchOptions(vectors=texts.vectors)
     how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, reader, console)
-    reading: list[str | Path] = [*texts.files, *filter(None, [texts.vectors])]
+    reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
     with nullcontext() if form == "table" else output.open(form, reading, model) as write:
-        with stored_vectors(search, console) as search:
-            run = Duplicates(search, alike.threshold, alike.keep)
+        with TemporaryFile() as file:  # without a name: a kill leaves nothing
+            run = Duplicates(search, file, alike.threshold, alike.keep)
+            if texts.vectors:
+                store_vectors(search, console)
+            else:
+                follow_embedding(run.embedding(), search, console)
             console.watch(run)
         if write:
             _write(run, form, write)
@@ -96,9 +117,11 @@ def duplicates(
             from bertcli.cli.display.search_tables import show_duplicates
 
             show_duplicates(run)
-    dropped = counted(len(run.dropped), "duplicate")
+    if search.by_dot:
+        console.note("scores are cosines, though the model compares by dot product")
     groups = counted(len(run.groups), "group")
     if run.records:
+        dropped = counted(run.dropped, "duplicate")
         console.note(f"{groups}: {dropped} among {counted(run.records, 'text')}")
     console.close(reader.records, reader)
 
@@ -109,8 +132,11 @@ def _write(run: "Duplicates", form: str, write: Write) -> None:
         for lines in run.kept():
             write(lines)
     elif form == "jsonl":
-        write([run.fields(group) for group in run.groups])
+        for group in run.groups:
+            write([run.fields(group)])
     else:
-        rows = [row for group in run.groups for row in run.rows(group)]
+        rows = run.rows()
         header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
-        write(rows or [TableHeader(header)])
+        write([*islice(rows, AT_ONCE)] or [TableHeader(header)])
+        while portion := [*islice(rows, AT_ONCE)]:
+            write(portion)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from bertcli.cli.commands.on_ray import on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import (
+    bfloat16,
     computing,
     empty,
     pooling,
@@ -32,20 +34,19 @@ from bertcli.hub import MODEL_FILES
 from bertcli.tokenizing.columns import PLACE
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedded_block import Embedded
+    from bertcli.embedding.embedded import Embedded
     from bertcli.embedding.embedder import Embedder
     from bertcli.ray.cluster import Pool
     from bertcli.ray.jobs import Model, ShardJob
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.vectors.sink import Target
+    from bertcli.vectors.output import Target
 
 PAIR_OF_SENTENCE_MODEL = (
     "a pair becomes one vector of both texts, which this sentence-embedding model was not trained "
     "for; embed the texts one by one, or score pairs with classify"
 )
-FORMATS = ("table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet")
 
 
 def embed(
@@ -73,7 +74,7 @@ def embed(
         on_ray(make, source, model, output, engine, console)
         return
     engine.refuse_ray_options()
-    form = output.form(FORMATS)
+    form = output.form()
     _check(source, output, form, file, vector.precision, options)
     if length.overlap and options.on_truncate != "chunk":
         console.warn("--overlap has no effect without --on-truncate chunk")
@@ -82,20 +83,22 @@ def embed(
         reader.reserve(_taken(options))
     embedder = _open(model, options, console)
     reader = embedder.divided(reader)
+    console.note(bfloat16(embedder, reader))
     if (source.pairs or source.pair) and embedder.sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, output, form, console)
         return
-    target = _target(embedder, vector, output, file, form, many=options.several)
+    places = embedder.places(reader)
+    target = _target(embedder, vector, output, file, form, places, many=options.several)
     _to_file(embedder, reader, target, console)
 
 
 def _check_for_ray(
     source: InputOptions, output: OutputOptions, file: VectorFileOptions, options: EmbedOptions
 ) -> None:
-    for name, given in (("update", file.update), ("sparse", options.sparse)):
-        if given:
+    for name, is_given in (("update", file.update), ("sparse", options.sparse)):
+        if is_given:
             raise UsageError(f"--{name} cannot be combined with --engine ray")
     if not file.manifest:
         raise UsageError(
@@ -135,8 +138,7 @@ def _check(
     options: EmbedOptions,
 ) -> None:
     """Raise UsageError for an output that is not possible, before a model is loaded."""
-    from bertcli.vectors.precision import RANGED, too_few
-    from bertcli.vectors.refusals import refuse_dense, refuse_stream
+    from bertcli.vectors.precision import RANGED, refuse_dense, refuse_stream, too_few
 
     _refuse_kept(source, form, options)
     if options.on_truncate == "chunk":
@@ -193,7 +195,7 @@ def _job(
 
 def _taken(options: EmbedOptions) -> frozenset[str]:
     """Return the names that no carried field may have."""
-    from bertcli.vectors.rows import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
+    from bertcli.vectors.formats import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
 
     names = WRITTEN_OF_MANY if options.per_token else WRITTEN
     if options.sparse:
@@ -220,10 +222,11 @@ def _target(
     output: OutputOptions,
     file: VectorFileOptions,
     form: str,
+    places: tuple[str, ...],
     *,
     many: bool,
 ) -> Target:
-    from bertcli.vectors.sink import Target  # a stream needs nothing of files
+    from bertcli.vectors.output import Target  # a stream needs nothing of files
 
     return record(
         Target,
@@ -235,7 +238,7 @@ def _target(
         many=many,
         ids=True,
         terms=embedder.term_names,
-        places=PLACE if embedder.chunks else (),
+        places=places,
     )
 
 
@@ -249,10 +252,9 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
         console.follow(run)
     except KeyboardInterrupt:
         how = "--update" if target.update else "--resume"
-        kept = f"{counted(run.committed, 'record is', 'records are')} kept; continue with {how}"
-        window = f"{embedder.options.window:,}"
-        none = f"nothing is kept before the first {window} records are done (--window)"
-        console.note(f"interrupted; {kept if run.committed else none}")
+        progress = f"{counted(run.committed, 'record is', 'records are')} kept; continue with {how}"
+        none = "nothing is kept before the first --window of records is done"
+        console.note(f"interrupted; {progress if run.committed else none}")
         raise
     for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")
@@ -263,6 +265,10 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
         texts = run.tally.records
         why = ": the output before was made without --update" if run.without_digests else ""
         console.note(f"{run.reused:,} of {counted(texts, 'vector')} reused{why}")
+    if console.watched:
+        seconds = monotonic() - console.begun
+        what = f"vectors of {counted(run.tally.records, 'text')}"
+        console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=not target.lists_ids)
 
@@ -283,7 +289,7 @@ def _to_stream(
 
         items: list[Embedded] = []
         drawn = DrawnTexts()
-        run = EmbedStream(embedder, reader, lambda some: items.extend(drawn.take(some)))
+        run = EmbedStream(embedder, reader, lambda embedded: items.extend(drawn.take(embedded)))
         console.follow(run, beside_output=output.on_terminal)
         show_vectors(items, drawn, embedder.term_names)
     else:

@@ -3,19 +3,20 @@
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import typer
+
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
-from bertcli.cli.options.embed import ComputeOptions
+from bertcli.cli.options.embed import ComputeOptions, Prompt, PromptName
 from bertcli.cli.options.examples import ExampleOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, option, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
 from bertcli.cli.options.task import CutOptions
 from bertcli.errors import UsageError
-from bertcli.hub import MODEL_FILES, ModelFolder
+from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedder import Embedder
     from bertcli.evaluation.predictions import Judge, Judged
 
 
@@ -25,17 +26,17 @@ class JudgedOptions(OptionGroup):
     PANEL: ClassVar = INPUT
 
     file: Annotated[
-        str | None, argument("Examples, with the fields of train; or --queries and so on.", "FILE")
+        str | None, argument("Examples, with the same fields as for train.", "FILE")
     ] = None
     queries: Annotated[str | None, option("Queries with _id and text (BEIR).", "FILE")] = None
     corpus: Annotated[str | None, option("Texts to search, with _id and text.", "FILE")] = None
-    qrels: Annotated[
-        str | None, option("Which texts answer which query (BEIR or TREC).", "FILE")
-    ] = None
+    qrels: Annotated[str | None, option("Relevance judgements (BEIR or TREC).", "FILE")] = None
     compare: Annotated[
-        str | None, option("Evaluate another model too, and the difference.", "MODEL")
+        str | None, option("Also evaluate another model, and the difference.", "MODEL")
     ] = None
-    json: Annotated[bool, flag("--json", "JSON on a terminal too.")] = False
+    prompt: Prompt = None
+    prompt_name: PromptName = None
+    json: Annotated[bool, typer.Option("--json", help="As --format jsonl.", hidden=True)] = False
 
     def __post_init__(self) -> None:
         search = (self.queries, self.corpus, self.qrels)
@@ -56,22 +57,24 @@ def evaluate(
     output: ReportOutput,
     messages: ConsoleOptions,
 ) -> None:
-    """Compare what a model says of examples with the truth: metrics with 95 % intervals.
+    """Evaluate a model on labelled examples: metrics with 95 % confidence intervals.
 
     The fields of the examples decide the metrics: accuracy and F1 of labels, correlations of
-    scores, F1 of entities and answers. Queries, texts and judgements give those of a search.
+    scores, F1 of entities and answers. Queries, texts and judgements give those of a search, with
+    the model's prompts for queries and documents.
 
     $ bertcli evaluate test.jsonl -m sentiment
     $ bertcli evaluate test.jsonl -m sentiment --compare other
     $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
     """
     console = messages.console()
-    form = "jsonl" if judged.json else output.form(("table", "jsonl"))
+    form = "jsonl" if judged.json else output.form()
 
     models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
-    reading = [path for path in (judged.file, judged.queries, judged.corpus) if path]
-    readers = [Reader(examples.source(path), console.warn) for path in reading]
-    judges = [_opened(one, length, compute, console) for one in models]
+    files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
+    readers = [Reader(examples.source(path), console.warn) for path in files]
+    judges = [_opened(judged, named, length, compute, console) for named in models]
+    reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
     with nullcontext() if form == "table" else output.open(form, reading, *models) as write:
         if judged.file:
@@ -92,19 +95,20 @@ def evaluate(
 
 
 def _opened(
-    model: ModelOptions, length: CutOptions, compute: ComputeOptions, console: Console
+    judged: JudgedOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    console: Console,
 ) -> "Judge":
-    """Return the model to judge by; its backend is imported here."""
-    from bertcli.embedding.embedder import Embedder
+    """Return the model to evaluate; its backend is imported here."""
     from bertcli.embedding.options import EmbedOptions
     from bertcli.evaluation.predictions import Judge
     from bertcli.tasks.head import Settings
 
-    def embedder(folder: ModelFolder) -> "Embedder":
-        return Embedder.open(folder, record(EmbedOptions, length, compute), console)
-
     folder = model.folder(MODEL_FILES)
-    return Judge(folder, record(Settings, length, compute), embedder, console)
+    options = record(EmbedOptions, judged, length, compute)
+    return Judge(folder, record(Settings, length, compute), options, console)
 
 
 def _of_examples(
@@ -130,10 +134,10 @@ def _of_search(
     return _report([search.judge(judge) for judge in judges], len(search.queries), console)
 
 
-def _report(found: "list[Judged]", count: int, console: Console) -> dict[str, object]:
+def _report(results: "list[Judged]", count: int, console: Console) -> dict[str, object]:
     from bertcli.evaluation.report import EvaluationReport
 
-    report = EvaluationReport(found[0], count, *found[1:])
+    report = EvaluationReport(results[0], count, *results[1:])
     for warning in report.warnings():
         console.warn(warning)
     return report.fields()

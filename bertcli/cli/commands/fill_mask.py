@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import OptionGroup, option
 from bertcli.cli.options.inputs import InputOptions
@@ -15,7 +15,7 @@ class WordOptions(OptionGroup):
     """The words predicted."""
 
     top_k: TopK = 5
-    targets: Annotated[str | None, option("Compare only these words.", "W1,W2,...")] = None
+    targets: Annotated[str | None, option("Score only these words.", "W1,W2,...")] = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def fill_mask(
     $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
     """
     console = messages.console()
-    form, reader = output.form(ROWS), source.reader(console)
+    form, reader = output.form(), source.reader(console)
     head = open_head("BertForMaskedLM", model, length, compute, console)
     from bertcli.tasks.fill_mask import FillMaskTask
 

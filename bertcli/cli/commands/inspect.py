@@ -50,8 +50,8 @@ def inspect(
 def _model(report: FolderReport, views: ViewOptions) -> bool:
     """Show a model, and return whether it is sound as far as that was to be verified."""
     if views.json:
-        found = report.to_json(with_tree=views.tree, with_tensors=views.tensors)
-        return _print_report(found, verify_model(report), views)
+        content = report.to_json(with_tree=views.tree, with_tensors=views.tensors)
+        return _print_report(content, verify_model(report), views)
     from bertcli.cli.display.model_report import show_model
 
     return show_model(report, views)
@@ -59,7 +59,7 @@ def _model(report: FolderReport, views: ViewOptions) -> bool:
 
 def _static(folder: ModelFolder, views: ViewOptions, attention: AttentionOptions) -> bool:
     """Show a table of token vectors, and return whether it is sound."""
-    from bertcli.inspection.static_report import inspect_static
+    from bertcli.inspection.folder import inspect_static
     from bertcli.inspection.verify import verify_static
 
     if attention.attention is not None or views.tree:
@@ -69,17 +69,19 @@ def _static(folder: ModelFolder, views: ViewOptions, attention: AttentionOptions
         from bertcli.cli.display.model_report import show_static
 
         return show_static(report, views)
-    found = report.to_json(with_tensors=views.tensors)
-    return _print_report(found, verify_static(report), views)
+    content = report.to_json(with_tensors=views.tensors)
+    return _print_report(content, verify_static(report), views)
 
 
-def _print_report(found: dict[str, Any], checks: Iterable[VerifyCheck], views: ViewOptions) -> bool:
+def _print_report(
+    content: dict[str, Any], checks: Iterable[VerifyCheck], views: ViewOptions
+) -> bool:
     """Print a report as JSON, with its checks where they are asked for; return whether all passed.
 
     Nothing is checked otherwise.
     """
     done = [*checks] if views.verify else []
-    _print_json(found | ({"verify": [asdict(check) for check in done]} if views.verify else {}))
+    _print_json(content | ({"verify": [asdict(check) for check in done]} if views.verify else {}))
     return all(check.ok is not False for check in done)
 
 
@@ -114,29 +116,29 @@ def _attention(
     file = AttentionFile(asked.output, asked.overwrite) if asked.output else None
     if file:
         file.check()
-    found = []
+    shown_maps = []
     ids = asked.extra_ids(report.config.fields_of_extra)
     texts = enumerate(asked.attention or (), 1)
     records = [Record(text, asked.pair, extra=ids, line=line) for line, text in texts]
-    for one, dropped in look(report, records, choice):
-        found.append(one)
+    for text_maps, dropped in look(report, records, choice):
+        shown_maps.append(text_maps)
         if dropped:
-            console.warn(f"text truncated to {len(one.tokens)} tokens ({dropped} dropped)")
+            console.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
     if file:
-        console.warn(file.write(found, report))
-        for one in found:
-            maps = counted(one.count, "map")
-            console.note(f"{file.path}: {maps} of {counted(len(one.tokens), 'token')}")
+        console.warn(file.write(shown_maps, report))
+        for text_maps in shown_maps:
+            maps = counted(text_maps.count, "map")
+            console.note(f"{file.path}: {maps} of {counted(len(text_maps.tokens), 'token')}")
     elif views.json:
-        shown = [one.to_json() for one in found]
+        shown = [text_maps.to_json() for text_maps in shown_maps]
         _print_json(shown if len(shown) > 1 else shown[0])
     else:
         from bertcli.cli.display.attention import attention_view
         from bertcli.cli.display.screen import screen_of_stdout
 
         with screen_of_stdout() as screen:
-            for one in found:
-                attention_view(screen, one)
+            for text_maps in shown_maps:
+                attention_view(screen, text_maps)
 
 
 def _print_json(value: Any) -> None:

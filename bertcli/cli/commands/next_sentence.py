@@ -1,7 +1,7 @@
 """`bertcli next-sentence`: whether one sentence follows another."""
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.inputs import InputOptions, source_paths
 from bertcli.cli.options.task import CutOptions
@@ -16,15 +16,15 @@ def next_sentence(
     output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
-    """Score how likely the second of two sentences follows the first.
+    """Score how likely the second of two sentences is to follow the first.
 
     $ bertcli next-sentence 'How old are you?' 'I am six.' -m bert-base-uncased
     $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
     console = messages.console()
-    form, reader = output.form(ROWS), paired(source).reader(console)
+    form, reader = output.form(), paired(source).reader(console)
     head = open_head("BertForNextSentencePrediction", model, length, compute, console)
-    from bertcli.tasks.next_sentence import NextSentenceTask
+    from bertcli.tasks.continuations import NextSentenceTask
 
     write(NextSentenceTask(head).stream(reader), output, form, model, console)
 

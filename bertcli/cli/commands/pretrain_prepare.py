@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, allowed_form
 from bertcli.cli.options.groups import OUTPUT, OptionGroup, flag, number, option, record
 from bertcli.cli.options.pretrain import FolderOptions, PretrainCorpusOptions
 from bertcli.cli.options.training import extra_fields, extra_option
@@ -16,14 +16,12 @@ class InstanceOptions(OptionGroup):
     max_length: Annotated[int, number("Sequence length, special tokens included.", low=5)] = 128
     short_seq_prob: Annotated[
         float,
-        number(
-            "Share of sequences with a random, shorter target length.", low=0, high=1, metavar="P"
-        ),
+        number("Probability of a random, shorter sequence length.", low=0, high=1, metavar="P"),
     ] = 0.1
     masked_lm_prob: Annotated[
         float,
         number(
-            "Share of tokens to predict: 80% become [MASK], 10% a random token, 10% stay "
+            "Probability of predicting a token: 80% become [MASK], 10% a random token, 10% stay "
             "unchanged.",
             low=0,
             high=1,
@@ -34,16 +32,16 @@ class InstanceOptions(OptionGroup):
         20
     )
     dupe_factor: Annotated[
-        int, number("Passes over the corpus, each with other pairs and masks.")
+        int, number("Passes over the corpus, each with different pairs and masks.")
     ] = 5
     extra: Annotated[
         list[str] | None,
         extra_option(
-            "Store ids of an extra embedding NAME, which masked words keep: a field with one per "
-            "word of a document, or a list for each sentence, or a number for all"
+            "Store the ids of an extra embedding NAME, which masked words keep: a field with one "
+            "per word of a document, a list per sentence, or one number for all"
         ),
     ] = None
-    whole_word: Annotated[bool, flag("--whole-word", "Mask all tokens of a word, or none.")] = False
+    whole_word: Annotated[bool, flag("--whole-word", "Mask whole words.")] = False
     seed: Annotated[
         int, option("Random seed: the same seed gives the same bytes.", "N", envvar="BERTCLI_SEED")
     ] = 0
@@ -68,7 +66,7 @@ def pretrain_prepare(
     folder: FolderOptions,
     messages: ConsoleOptions,
 ) -> None:
-    """Make training instances from text: sentence pairs, half of them random, with masks.
+    """Make training instances from text: masked sentence pairs, half of them random.
 
     A text file has one sentence per line and a blank line between documents.
 
@@ -79,14 +77,15 @@ def pretrain_prepare(
     from bertcli.training.prepare import InstanceTokenizer, PrepareRun
 
     console = messages.console()
-    extra, wanted = extra_fields(options.extra), record(PrepareOptions, options)
+    allowed_form(shards.format, (shards.format,))
+    extra, settings = extra_fields(options.extra), record(PrepareOptions, options)
     reader = corpus.reader(console, extra.values())
     tokenizer = model.tokenizer(console, parse_special=False)
-    tokens = InstanceTokenizer.of(tokenizer, model.folder().path, wanted)
+    tokens = InstanceTokenizer.of(tokenizer, model.folder().path, settings)
     run = PrepareRun(
         reader,
         tokens,
-        wanted,
+        settings,
         folder.output,
         folder.overwrite,
         shards.shard_size,
@@ -100,4 +99,4 @@ def pretrain_prepare(
         console.note(f"extra embedding {name}: ids 0 to {size - 1}, from the field {extra[name]}")
     for warning in run.statistics.warnings():
         console.warn(warning)
-    console.close(run.statistics.instances, reader)
+    console.close(run.statistics.lengths.total(), reader)

@@ -30,8 +30,8 @@ from bertcli.cli.options.training import (
 from bertcli.errors import UsageError
 
 if TYPE_CHECKING:
+    from bertcli.training.loop import Ranks
     from bertcli.training.pretraining import PretrainingTask
-    from bertcli.training.ranks import Ranks
 
 
 Beta = Annotated[float, decimal("Coefficient of AdamW.", high=0.9999)]
@@ -148,13 +148,13 @@ def pretrain_run(
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
     extra = extra_fields(start.extra)
-    wanted = record(PretrainingJob, job, start, evaluation, extra=extra)
+    pretraining = record(PretrainingJob, job, start, evaluation, extra=extra)
     place = record(RunFolder, job, saving)
-    place.refuse_inputs(wanted.data, wanted.init, wanted.eval_dir)
+    place.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
     def opened(ranks: "Ranks", console: Console) -> "PretrainingTask":
         from bertcli.training.pretraining import PretrainingTask
 
-        return PretrainingTask.open(wanted, options, ranks)
+        return PretrainingTask.open(pretraining, options, ranks)
 
     train_task(opened, place, saving.keep, where, console)

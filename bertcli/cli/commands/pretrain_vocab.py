@@ -14,9 +14,7 @@ class VocabularyOptions(OptionGroup):
     min_frequency: Annotated[int, number("Minimum number of occurrences of a token.")] = 2
     limit_alphabet: Annotated[
         int,
-        number(
-            "Maximum number of different characters, the most frequent ones; Chinese needs more."
-        ),
+        number("Maximum number of distinct characters; Chinese needs more."),
     ] = 1000
     cased: Annotated[bool, flag("--cased/--uncased", "Keep case and accents, or remove both.")] = (
         False
@@ -47,7 +45,7 @@ def pretrain_vocab(
     $ bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer
     """
     from bertcli.files.atomic import whole_folder
-    from bertcli.records.text_block import TextBlock
+    from bertcli.records.records import TextBlock
     from bertcli.training.vocabulary import OURS, WordCounts, WordPieceOptions, train, write
 
     console = messages.console()
@@ -59,5 +57,5 @@ def pretrain_vocab(
         words.add(text for block in blocks for text in TextBlock.of(block).strings)
         tokens = train(words)
         write(tokens, words.options, place)
-    console.note(words.said(tokens))
+    console.note(words.described(tokens))
     console.close(len(tokens), reader)

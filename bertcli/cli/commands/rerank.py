@@ -5,7 +5,7 @@ from typing import Annotated
 
 from bertcli.cli.commands.task_run import open_labels, report
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import OptionGroup, argument, number
 from bertcli.cli.options.inputs import TextField, reader_of
@@ -22,7 +22,7 @@ class RankedOptions(OptionGroup):
         list[str] | None, argument("Texts to sort (default: read --input or stdin).", "TEXT...")
     ] = None
     top_k: Annotated[
-        int | None, number("Only the N best texts (default: all).", "--top-k", "-k")
+        int | None, number("Number of texts to return, best first (default: all).", "--top-k", "-k")
     ] = None
     text_field: TextField = None
 
@@ -41,28 +41,28 @@ def rerank(
     output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
-    """Sort texts by how relevant they are to a query, as a cross-encoder scores them.
+    """Rank texts by relevance to a query with a cross-encoder.
 
     $ bertcli rerank 'late delivery' -i reviews.txt --top-k 5 -m CROSS_ENCODER
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
     console = messages.console()
-    form = output.form(ROWS)
+    form = output.form()
     reader = asked.reader(files, console)
     head = open_labels("rerank", model, length, compute, console)
-    from bertcli.tasks.rerank import BLANK, Ranking, RerankTask, ranked_row
+    from bertcli.tasks.classify import BLANK_HIT, Ranking, RerankTask, ranked_row
 
     stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
-    reader.reserve(frozenset((*BLANK, "truncated")))
-    paths = reader.source.paths
-    with nullcontext() if form == "table" else output.open(form, paths, model) as write:
+    reader.reserve(frozenset((*BLANK_HIT, "truncated")))
+    inputs = reader.source.inputs
+    with nullcontext() if form == "table" else output.open(form, inputs, model) as write:
         for window in console.track(
             stream, reader, beside_output=False, truncated=lambda: stream.tally.truncated
         ):
             ranking.add(window)
         if write:
             rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
-            write(rows or [TableHeader({**BLANK, "truncated": 0})])
+            write(rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
         else:
             from bertcli.cli.display.search_tables import show_ranking
 

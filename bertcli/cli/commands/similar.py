@@ -1,23 +1,28 @@
 """`bertcli similar`: the texts of a corpus most similar to a query."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.display.messages import truncated
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, number, option, record
 from bertcli.cli.options.inputs import (
+    Delimiter,
     Files,
     IdField,
     InputFormat,
     KeepFields,
     MaxRecordBytes,
     TextField,
+    Whole,
     fields_asked,
+    format_of,
     reader_of,
     source_paths,
 )
@@ -27,12 +32,10 @@ from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
+from bertcli.records.source import QUOTE, Source
 
 if TYPE_CHECKING:
     from bertcli.vectors.search import Answer, Search
-
-TAKEN = frozenset({"query", "rank", "score", "row", "id", "text"})  # fields of a hit
 
 
 class QueryOptions(OptionGroup):
@@ -50,9 +53,7 @@ class QueryOptions(OptionGroup):
         str | None, option("Column or key of a query in --input (default: text).", "NAME")
     ] = None
     top_k: Annotated[int, number("Results per query.", "--top-k", "-k")] = 10
-    threshold: Annotated[
-        float | None, option("Only results with at least this score.", "SCORE")
-    ] = None
+    threshold: Annotated[float | None, option("Minimum score of a result.", "SCORE")] = None
     query_prompt: Annotated[
         str | None,
         option("Text to put before each query (default: the model's prompt 'query').", "TEXT"),
@@ -62,12 +63,12 @@ class QueryOptions(OptionGroup):
         bool,
         flag(
             "--mine",
-            "Hard negatives for training: --input has pairs (anchor, positive); written are texts "
-            "of the corpus that are near to the anchor, but no positive of it.",
+            "Mine hard negatives for training. --input has pairs (anchor, positive); the output "
+            "has texts of the corpus that are similar to the anchor, but not its positives.",
         ),
     ] = False
     margin: Annotated[
-        float, option("How much less alike than the positive a negative has to be (--mine).", "X")
+        float, option("Minimum difference in score between positive and negative (--mine).", "X")
     ] = 0.0
 
     @property
@@ -77,21 +78,25 @@ class QueryOptions(OptionGroup):
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""
-        if self.queries and self.input:
+        queries = self.queries or ()
+        if queries and self.input:
             raise UsageError("QUERY cannot be combined with --input")
+        files = sum(map(os.path.isfile, queries))
+        if files > 1 and files > len(queries) / 2:
+            raise UsageError(f"{files:,} of {len(queries):,} queries are names of files", QUOTE)
         if self.margin and not self.mine:
             raise UsageError("--margin requires --mine")
         if self.mine:
             return self._pairs(console)
         source = Source(
-            texts=tuple(self.queries or ()),
-            paths=source_paths(self.input, given=bool(self.queries)),
+            texts=tuple(queries),
+            paths=source_paths(self.input, given=bool(queries)),
             text_field=self.query_field,
             single=True,
             flags={self.query_field or "text": "--query-field"},
             asked=fields_asked(self, "query_field"),
         )
-        return reader_of(source, console, self.queries or ())
+        return reader_of(source, console, queries)
 
     def _pairs(self, console: Console) -> Reader:
         """Return the reader of anchors, with positives as their pairs."""
@@ -115,19 +120,30 @@ class CorpusOptions(OptionGroup):
     PANEL: ClassVar = INPUT
 
     corpus: Annotated[
-        list[str] | None, option("File of texts to search, repeatable; - is stdin.", "FILE")
+        list[str] | None,
+        option("File, folder or quoted glob of texts to search, repeatable; - is stdin.", "PATH"),
     ] = None
     vectors: Annotated[
         Path | None,
         option(
-            "Vectors of the corpus: read if the file exists, else written. Without --corpus, they "
-            "alone are searched.",
+            "Vectors of the corpus: read if the file exists, else written. Without --corpus, "
+            "only they are searched.",
             "FILE",
         ),
     ] = None
     input_format: Annotated[InputFormat, option("Format of the corpus; auto: by the suffix.")] = (
         "auto"
     )
+    whole: Whole = False
+    delimiter: Delimiter = ","
+    skip_empty: Annotated[
+        bool | None,
+        flag(
+            "--skip-empty/--no-skip-empty",
+            "Leave out empty texts, or allow them as hits (default: read them, but never as a "
+            "hit).",
+        ),
+    ] = None
     text_field: TextField = None
     id_field: IdField = None
     keep_fields: KeepFields = None
@@ -145,8 +161,6 @@ class CorpusOptions(OptionGroup):
         """Raise UsageError when there is nothing to search, or it cannot be read as needed."""
         if not (self.corpus or self.vectors):
             raise UsageError("nothing to search", "give --corpus FILE, or --vectors FILE")
-        if self.keep_fields and not self.corpus:
-            raise UsageError("--keep-fields requires --corpus", "vectors have no other fields")
         if "-" not in (self.corpus or ()):
             return
         if "-" in queries:
@@ -161,26 +175,37 @@ class CorpusOptions(OptionGroup):
         """Return the reader of the texts; None where vectors alone are searched."""
         if not self.corpus:
             return None
-        changes: dict[str, Any] = {"paths": tuple(self.corpus), "format": self.input_format}
-        asked = fields_asked(self, "text_field", "id_field", "keep_fields")
-        source = record(Source, self, **changes, keep=self.keep_fields, taken=TAKEN, asked=asked)
+        from bertcli.vectors.search import OF_HITS
+
+        source = record(
+            Source,
+            self,
+            paths=tuple(self.corpus),
+            format=format_of(self),
+            skip_empty=bool(self.skip_empty),
+            keep=self.keep_fields,
+            taken=OF_HITS,
+            asked=fields_asked(self, "text_field", "id_field", "keep_fields"),
+        )
         return reader_of(source, console)
 
 
 class ScoreOptions(OptionGroup):
-    """How texts are compared, where it is not by the cosine of their vectors."""
+    """How texts are compared."""
 
     PANEL: ClassVar = "Scores"
 
+    similarity: Annotated[
+        Literal["cosine", "dot"] | None, option("How vectors are compared (default: the model's).")
+    ] = None
     sparse: Annotated[
-        bool, flag("--sparse", "Dot product of weights of terms, as of embed --sparse.")
+        bool, flag("--sparse", "Dot product of term weights, as in embed --sparse.")
     ] = False
     token_vectors: Annotated[
         bool,
         flag(
             "--token-vectors",
-            "MaxSim of vectors of tokens (ColBERT): the best match of each token of the query, "
-            "summed.",
+            "MaxSim of token vectors (ColBERT): the best match of each query token, summed.",
         ),
     ] = False
 
@@ -201,48 +226,54 @@ def similar(
     output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
-    """Find the texts of a corpus most similar to a query, by cosine.
+    """Find the texts of a corpus most similar to a query.
 
     $ bertcli similar 'late delivery' --corpus reviews.txt --top-k 3
+    $ bertcli similar 'what did we decide?' --corpus notes/
     $ bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy
     $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     """
     console = messages.console()
-    form = output.form(ROWS, terminal="jsonl" if query.mine else "table")
+    form = output.form(terminal="jsonl" if query.mine else "table")
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader(console)
     corpus.check(("-",) if typed else queries.source.paths)
-    if query.mine:
-        _check_mining(corpus, score, form)
+    _check_mining(query, corpus, score, form)
     texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.search import Search, SearchOptions
 
-    options = record(SearchOptions, query, corpus)
     how = record(EmbedOptions, compute, score, pooling=score.pooling)
-    search = Search.open(folder, how, options, texts, console)
-    reading = [*queries.source.paths, *(corpus.corpus or ()), *filter(None, [corpus.vectors])]
-    if query.mine:
-        with output.open(form, reading, model) as write:
-            _mine(search, queries, query.margin, write, console)
-        return
+    if texts and not how.several and "whole" in map(texts.format_of, texts.source.paths):
+        how = replace(how, on_truncate="chunk", at="paragraph")
+    search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts, console)
+    console.note("scores are dot products" if search.by_dot else "")
+    reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
+    reading += [str(corpus.vectors)] if corpus.vectors else []
     if typed:
         _prompt(search, console)
         return
-    found = _answers(search, queries, console)
+    answers = _answers(search, queries, console)
     if form == "table":
         from bertcli.cli.display.search_tables import show_answers
 
-        show_answers(found, reading)
+        show_answers(answers, reading)
     else:
         with output.open(form, reading, model) as write:
-            _write(found, form, write, with_text=texts is not None)
+            if query.mine:
+                _mine(search, queries, query.margin, write, console)
+                return
+            _write(answers, form, write, with_text=texts is not None)
     _report(search, queries, console)
 
 
-def _check_mining(corpus: CorpusOptions, score: ScoreOptions, form: str) -> None:
+def _check_mining(
+    query: QueryOptions, corpus: CorpusOptions, score: ScoreOptions, form: str
+) -> None:
     """Raise UsageError for what hard negatives cannot be found in, or written as."""
+    if not query.mine:
+        return
     if corpus.corpus is None or form == "table":
         raise UsageError("--mine requires --corpus, and writes no table")
     if score.sparse or score.token_vectors:
@@ -270,8 +301,8 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
                 write(rows)
         if not mining.negatives:
             write([TableHeader(header)])
-    found = counted(mining.negatives, "negative")
-    console.note(f"{found} for {counted(mining.pairs, 'pair')}")
+    negatives = counted(mining.negatives, "negative")
+    console.note(f"{negatives} for {counted(mining.pairs, 'pair')}")
     console.close(mining.pairs, pairs)
 
 
@@ -298,17 +329,17 @@ def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[li
     yield run.answers()
 
 
-def _write(found: Iterable[list["Answer"]], form: str, write: Write, *, with_text: bool) -> None:
+def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_text: bool) -> None:
     """Write answers: an object each as JSONL, else a row for each hit."""
     header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
-    some = False
-    for answers in found:
+    any_rows = False
+    for answers in answered:
         if form == "jsonl":
             rows = [answer.fields() for answer in answers]
         else:
             rows = [row for answer in answers for row in answer.rows()]
-        some = some or bool(rows)
+        any_rows = any_rows or bool(rows)
         if rows:
             write(rows)
-    if not some:
+    if not any_rows:
         write([TableHeader(header | ({"text": ""} if with_text else {}))])

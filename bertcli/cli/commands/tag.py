@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from bertcli.cli.commands.task_run import open_head, write
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, RowOutput
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
 from bertcli.cli.options.embed import ComputeOptions
 from bertcli.cli.options.groups import OptionGroup, option
 from bertcli.cli.options.inputs import InputOptions
@@ -16,9 +16,9 @@ class EntityOptions(OptionGroup):
     aggregation: Annotated[
         Literal["none", "simple", "first", "average", "max"],
         option(
-            "How tokens become entities. none: they do not; simple: merge neighbours with the "
-            "same label; first, average, max: give each word one label, then merge.",
-            "HOW",
+            "How tokens are merged into entities. none: not at all; simple: neighbours with the "
+            "same label; first, average, max: each word gets one label before.",
+            "STRATEGY",
             envvar="BERTCLI_AGGREGATION",
         ),
     ] = "simple"
@@ -34,15 +34,15 @@ def tag(
     output: RowOutput,
     messages: ConsoleOptions,
 ) -> None:
-    """Find the entities in texts, with label, score and characters.
+    """Find entities in texts, with label, score and character offsets.
 
     $ bertcli tag 'Angela lives in Berlin.' -m dslim/bert-base-NER
     $ bertcli tag -i articles.jsonl --stride 32 -m dslim/bert-base-NER -o tags.jsonl
 
-    Entities are those of the text. Its pair, if any, is context.
+    Only entities in the text are returned; its pair, if any, serves as context.
     """
     console = messages.console()
-    form, reader = output.form(ROWS), source.reader(console)
+    form, reader = output.form(), source.reader(console)
     head = open_head("BertForTokenClassification", model, length, compute, console)
     from bertcli.tasks.tag import TagTask
 

@@ -14,8 +14,7 @@ from bertcli.hub import MODEL_FILES
 if TYPE_CHECKING:
     from bertcli.cli.options.groups import OptionGroup
     from bertcli.hub import ModelFolder
-    from bertcli.tasks.head import Head, Stream
-    from bertcli.tasks.pooled_head import PooledHead
+    from bertcli.tasks.head import Head, PooledHead, Stream
 
 
 def open_head(
@@ -40,8 +39,7 @@ def open_labels(
 ) -> Head | PooledHead:
     """Return a model that has a score for each label of a text, for this command."""
     folder = model.folder(MODEL_FILES)
-    from bertcli.tasks.head import Settings
-    from bertcli.tasks.pooled_head import CLASSIFIER, open_classifier
+    from bertcli.tasks.head import CLASSIFIER, Settings, open_classifier
 
     head = open_classifier(folder, record(Settings, length, compute), console, command)
     _describe(head, folder, CLASSIFIER, console)
@@ -87,10 +85,10 @@ def write(
         lines = form == "jsonl"
         told = stream.blank, stream.reader, stream.consumed
         rows_of = lined(batches) if lines else tabular(batches, *told)
-        with output.open(form, stream.reader.source.paths, model) as put:
+        with output.open(form, stream.reader.source.inputs, model) as put:
             for rows in rows_of:
                 put(rows)
-    report(stream, console, advice, numbered=form not in ("table", "jsonl"))
+    report(stream, console, advice, numbered=form != "table")
 
 
 def report(stream: Stream, console: Console, advice: str = "", *, numbered: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.cli.commands.on_ray import on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.display.messages import special_tokens, too_long, truncated
-from bertcli.cli.options.common import ROWS, ConsoleOptions, ModelOptions, OutputOptions
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions
 from bertcli.cli.options.engine import TokenizeEngineOptions
 from bertcli.cli.options.groups import record
 from bertcli.cli.options.inputs import InputOptions
@@ -23,6 +23,8 @@ from bertcli.tokenizing.run import TokenizeRun, ids_row
 from bertcli.tokenizing.statistics import CorpusStats, TokenTotals, file_rows
 from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
+
+TABLES = ("table", "jsonl", "csv", "tsv", "parquet")
 
 if TYPE_CHECKING:
     from bertcli.ray.cluster import Pool
@@ -53,19 +55,19 @@ def tokenize(
         on_ray(make, source, model, output, engine, console)
         return
     engine.refuse_ray_options()
+    form = _form(source, mode, output, fields)
     tokenizer = model.tokenizer(console, parse_special=layout.parse_special)
     if mode.from_tokens:
-        _ids_of_tokens(source, fields, output, model, tokenizer, console)
+        _ids_of_tokens(source, fields, output, form, model, tokenizer, console)
         return
-    form = _form(source, mode, output, fields)
     shape = _layout(layout, fields, mode, _columns(mode, fields, form))
     _check(shape, tokenizer, console, ragged=fields.ragged)
     task = Task(shape, fields.extra(), form, mode.count, fields.ragged)
-    reader = source.reader(console, taken=_taken(task, mode))
+    reader = source.reader(console, **_carried(task, mode))
     run = task.run(reader, tokenizer, layout.window)
-    made = TokenOutput(run, task)
+    encoded = TokenOutput(run, task)
     windows: Any = console.track(
-        made,
+        encoded,
         reader,
         beside_output=output.on_terminal and not mode.is_summary,  # which comes at the end
         truncated=lambda: run.tally.truncated,
@@ -77,14 +79,15 @@ def tokenize(
 
         show_tokens(windows, tokenizer, reader.source.paths)
     else:
-        with output.open(made.form, reader.source.paths, model) as put:
-            made.write(windows, put)
+        with output.open(encoded.form, reader.source.inputs, model) as put:
+            encoded.write(windows, put)
     _report(run, console)
 
 
-def _taken(task: Task, mode: ModeOptions) -> frozenset[str]:
-    """Return the names that no carried field may have: any, where none is written."""
-    return frozenset() if mode.stats or task.form == "table" else task.fields
+def _carried(task: Task, mode: ModeOptions) -> dict[str, Any]:
+    """Return which fields of records are not carried, or cannot be: any, where none is written."""
+    taken = frozenset() if mode.stats or task.form == "table" else task.fields
+    return {"taken": taken, "placed": False if task.form == "txt" else None}
 
 
 def _check(shape: Layout, tokenizer: Tokenizer, console: Console, *, ragged: bool) -> None:
@@ -155,7 +158,9 @@ def _form(
         return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
     if mode.stats:
         return output.form(("table", "jsonl"))
-    form = output.form((*ROWS, *TENSORS))
+    form = output.form((*["txt"] * mode.from_tokens, *TABLES, *TENSORS))
+    if mode.from_tokens:
+        return form
     source.refuse_kept_fields(form)
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if fields.ragged and form not in ("npz", "safetensors"):
@@ -208,7 +213,8 @@ def _summary(
         else:
             show_stats(*rows())
         return
-    with output.open(form, paths, model) as write:  # now: what cannot be written fails at once
+    inputs = run.reader.source.inputs
+    with output.open(form, inputs, model) as write:  # now: what cannot be written fails at once
         write(rows())
 
 
@@ -216,32 +222,33 @@ def _ids_of_tokens(
     source: InputOptions,
     fields: FieldOptions,
     output: OutputOptions,
+    form: str,
     model: ModelOptions,
     tokenizer: Tokenizer,
     console: Console,
 ) -> None:
     """Write the ids of tokens: those of the arguments, or of each line."""
-    form, records = output.form(("txt", *ROWS, *TENSORS)), 0
+    records = 0
     source.refuse_kept_fields(form)
     if source.pair or source.pairs:
         raise UsageError("--from-tokens cannot be combined with --pair or --pairs")
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
     reader = source.reader(console, pre_split=True, taken=names)
-    given = (Record(list(source.texts), line=1),) if source.texts else reader
-    paths = reader.source.paths
-    with _screen() if form == "table" else output.open(form, paths, model) as write:
-        for one in given:
-            ids, unknown = tokenizer.ids_of(one.text)
+    records_read = (Record(list(source.texts), line=1),) if source.texts else reader
+    inputs = reader.source.inputs
+    with _screen() if form == "table" else output.open(form, inputs, model) as write:
+        for record in records_read:
+            ids, unknown = tokenizer.ids_of(record.text)
             records += 1
             if unknown:
                 console.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
             if form == "table":
                 from bertcli.cli.display.token_tables import ids_table
 
-                write(ids_table(one.text, ids))
+                write(ids_table(record.text, ids))
             else:
                 shown = {"tokens": tokenizer.tokens_of(ids)} if fields.tokens else {}
-                write([ids_row(one, {"input_ids": ids} | shown)])
+                write([ids_row(record, {"input_ids": ids} | shown)])
         if not records and form != "table":
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])

@@ -39,8 +39,7 @@ from bertcli.training.options import FEW, FineTuningJob, RunFolder, TrainingOpti
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import TokenCounts
     from bertcli.training.labelled_texts import LabelledTexts
-    from bertcli.training.objective import TrainedTask
-    from bertcli.training.ranks import Ranks
+    from bertcli.training.loop import Ranks, TrainedTask
 
 
 class TrainJobOptions(OptionGroup):
@@ -66,25 +65,25 @@ class MethodOptions(OptionGroup):
         bool | None,
         flag(
             "--frozen/--full",
-            "Train a head alone over vectors computed once, or all weights (default: frozen for "
-            f"up to {FEW:,} labelled examples).",
+            "Train only a head on vectors computed once, or all weights (default: frozen for up "
+            f"to {FEW:,} labelled examples).",
         ),
     ] = None
     extra: Annotated[
         list[str] | None,
         extra_option(
-            "Train all weights, and an embedding NAME of the ids in a field: a list with one per "
-            "word or token, or a number for the whole text"
+            "Train all weights, and an extra embedding NAME for the ids in a field: a list with "
+            "one per word or token, or one number for the whole text"
         ),
     ] = None
-    layers: Annotated[int | None, number("Train from layer N up (default: everything).", low=0)] = (
-        None
-    )
+    layers: Annotated[
+        int | None, number("Train layer N and above (default: everything).", low=0)
+    ] = None
     class_weights: Annotated[
-        Literal["balanced"] | None, option("balanced: rare labels count as much as common ones.")
+        Literal["balanced"] | None, option("balanced: weight labels by inverse frequency.")
     ] = None
     label_smoothing: Annotated[
-        float, decimal("Share of each label given to the others.", high=0.99)
+        float, decimal("Probability mass moved from each label to the others.", high=0.99)
     ] = 0.0
     max_length: Annotated[
         int | None,
@@ -132,7 +131,9 @@ class HeldOutOptions(OptionGroup):
     ] = None
     eval_fraction: Annotated[
         float,
-        decimal("Fraction of the examples to hold out, equal texts together; 0: none.", high=0.9),
+        decimal(
+            "Fraction of the examples to hold out; equal texts stay together; 0: none.", high=0.9
+        ),
     ] = 0.1
     eval_every: Annotated[int | None, number("Steps between evaluations (default: an epoch).")] = (
         None
@@ -176,7 +177,7 @@ def train(
     """
     console = messages.console()
     asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
-    wanted = record(FineTuningJob, job, examples, method, steps, held, **asked)
+    training = record(FineTuningJob, job, examples, method, steps, held, **asked)
     usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
     options = record(TrainingOptions, steps, held, saving, where, dtype=where.precision, **usual)
     readers: dict[str, Reader] = {}
@@ -189,17 +190,17 @@ def train(
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
         from bertcli.training.labelled_texts import LabelledTexts
 
-        texts = LabelledTexts.read(wanted, reader, options.seed)
+        texts = LabelledTexts.read(training, reader, options.seed)
         compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-        return _opened(wanted, options, texts, model, place, compute, console)
+        return _opened(training, options, texts, model, place, compute, console)
 
     train_task(opened, place, saving.keep, where, console)
-    for each in readers.values():
-        console.close(each.records, each)
+    for reader_of_file in readers.values():
+        console.close(reader_of_file.records, reader_of_file)
 
 
 def _opened(
-    wanted: FineTuningJob,
+    training: FineTuningJob,
     options: TrainingOptions,
     texts: "LabelledTexts",
     model: ModelOptions,
@@ -215,29 +216,29 @@ def _opened(
     for note in texts.notes:
         console.note(note)
     folder = model.folder(MODEL_FILES)
-    wanted = replace(wanted, base=folder.name)
-    place.refuse_inputs(folder.path)
+    training = replace(training, base=folder.name)
+    place.refuse_inputs(training.file, training.eval, folder.path)
     if texts.task == "embed":
-        pairs = PairTask.open(wanted, options, texts, folder.path)
+        pairs = PairTask.open(training, options, texts, folder.path)
         _tell(pairs.tally, console)
         return pairs
-    if not _frozen(wanted, texts, console):
-        task = HeadTask.open(wanted, options, texts, folder.path)
+    if not _frozen(training, texts, console):
+        task = HeadTask.open(training, options, texts, folder.path)
         _tell(task.tally, console)
         return task
-    made = FrozenTask.open(folder, wanted, texts, compute)
-    if place.resume and read_vectors(place.output, made):
-        console.detail(f"the vectors of {len(made.vectors):,} texts are those of the run before")
+    head = FrozenTask.open(folder, training, texts, compute)
+    if place.resume and read_vectors(place.output, head):
+        console.detail(f"the vectors of {len(head.vectors):,} texts are those of the run before")
     else:
-        console.watch(made)
-        _tell(made.tally, console)
-    return FrozenTask.of(wanted, options, texts, made)
+        console.watch(head)
+        _tell(head.tally, console)
+    return FrozenTask.of(training, options, texts, head)
 
 
-def _frozen(wanted: FineTuningJob, texts: "LabelledTexts", console: Console) -> bool:
+def _frozen(training: FineTuningJob, texts: "LabelledTexts", console: Console) -> bool:
     """Return whether a head alone is trained: as asked, else for few examples."""
-    frozen = wanted.frozen
-    if frozen is None and not wanted.extra and texts.task not in ("tag", "answer"):
+    frozen = training.frozen
+    if frozen is None and not training.extra and texts.task not in ("tag", "answer"):
         frozen = len(texts.train) <= FEW
         if not frozen:
             console.note("all weights are trained; --frozen trains a head alone, in far less time")

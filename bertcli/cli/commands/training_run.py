@@ -11,12 +11,12 @@ import typer
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.training import DeviceOptions
 from bertcli.errors import BertcliError
+from bertcli.files.versions import require_torch
 
 if TYPE_CHECKING:
     from bertcli.training.checkpoints import Checkpoints
-    from bertcli.training.objective import TrainedTask
+    from bertcli.training.loop import Ranks, TrainedTask
     from bertcli.training.options import RunFolder
-    from bertcli.training.ranks import Ranks
     from bertcli.training.run import TrainingRun
 
 
@@ -28,8 +28,9 @@ def train_task(
     console: Console,
 ) -> None:
     """Open a task on every process that torchrun started, and train it."""
+    require_torch("training")
     from bertcli.inference.devices import dtype_of, slow, use_threads
-    from bertcli.training.ranks import joined
+    from bertcli.training.loop import joined
 
     use_threads(where.threads)
     with joined(where.device) as ranks, _speaking(ranks):

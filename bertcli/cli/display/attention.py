@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bertcli.files.printable import printable
 from bertcli.plots.attention_maps import AttentionMaps
-from bertcli.plots.colours import colour, hexadecimal, readable_on
+from bertcli.plots.drawing import colour, hexadecimal, readable_on
 
 LABEL = 14  # characters of a token beside its row
 HIGH = 10  # and above its column
@@ -20,19 +20,19 @@ SHADES = " ░▒▓█"  # where there are no colours
 SENTENCES = ("cyan", "yellow")
 
 
-def attention_view(screen: Console, found: AttentionMaps) -> None:
+def attention_view(screen: Console, maps: AttentionMaps) -> None:
     """Print a map for each layer: that of the only head, or the mean of all that were chosen."""
-    for layer, heads in found.maps.items():
-        count = found.averaged.get(layer, len(heads))
+    for layer, heads in maps.maps.items():
+        count = maps.averaged.get(layer, len(heads))
         which = f"mean of {count} heads" if count > 1 else f"head {next(iter(heads))}"
         title = Text.assemble(
-            (f"layer {layer}", "bold"), f" (of 0 to {found.layers - 1}), {which}: "
+            (f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}: "
         )
         screen.print(title.append("each row looks at the columns", "dim"))
-        for line in _lines(screen, found, found.mean[layer]):
+        for line in _lines(screen, maps, maps.mean[layer]):
             screen.print(line, no_wrap=True, overflow="crop")
-        if (fits := _measure(screen, found).fits) < len(found.tokens):
-            note = f"the first {fits} of {len(found.tokens)} tokens: -o attention.html shows all"
+        if (fits := _measure(screen, maps).fits) < len(maps.tokens):
+            note = f"the first {fits} of {len(maps.tokens)} tokens: -o attention.html shows all"
             screen.print(Text(note, "dim"))
 
 
@@ -44,28 +44,28 @@ class _Measure(NamedTuple):
     fits: int
 
 
-def _measure(screen: Console, found: AttentionMaps) -> _Measure:
-    label = min(LABEL, max(map(cell_len, found.tokens)))
-    room, length = max(screen.width - label - 2, 1), len(found.tokens)
+def _measure(screen: Console, maps: AttentionMaps) -> _Measure:
+    label = min(LABEL, max(map(cell_len, maps.tokens)))
+    room, length = max(screen.width - label - 2, 1), len(maps.tokens)
     cell = next((wide for wide in (3, 2) if wide * length <= room), 1)
     return _Measure(label, cell, min(length, room // cell))
 
 
-def _lines(screen: Console, found: AttentionMaps, weights: Any) -> Iterator[Text]:
+def _lines(screen: Console, maps: AttentionMaps, weights: Any) -> Iterator[Text]:
     """Yield the header, a line for each token, and what the colours mean."""
-    label, cell, fits = _measure(screen, found)
+    label, cell, fits = _measure(screen, maps)
     coloured = screen.color_system is not None and not screen.no_color
-    high = min(HIGH, max(map(len, found.tokens[:fits])))
+    high = min(HIGH, max(map(len, maps.tokens[:fits])))
     for level in range(high):
         line = Text(" " * (label + 2))
         for at in range(fits):
-            token = _short(found.tokens[at], high).rjust(high)
-            line.append(_right(token[level], cell), _tone(found, at))
+            token = _short(maps.tokens[at], high).rjust(high)
+            line.append(_right(token[level], cell), _tone(maps, at))
         yield line
     for row in range(fits):
-        token = _right(_short(found.tokens[row], label), label)
-        line = Text.assemble((token, _tone(found, row)))
-        line.append(" ▏", SENTENCES[found.sentences[row] % 2])
+        token = _right(_short(maps.tokens[row], label), label)
+        line = Text.assemble((token, _tone(maps, row)))
+        line.append(" ▏", SENTENCES[maps.sentences[row] % 2])
         for at in range(fits):
             _add_cell(line, float(weights[row, at]), cell, coloured)
         yield line
@@ -94,8 +94,8 @@ def _legend(label: int, cell: int, coloured: bool) -> Text:
     return line
 
 
-def _tone(found: AttentionMaps, at: int) -> str:
-    return "dim" if found.special[at] else SENTENCES[found.sentences[at] % 2]
+def _tone(maps: AttentionMaps, at: int) -> str:
+    return "dim" if maps.special[at] else SENTENCES[maps.sentences[at] % 2]
 
 
 def _short(token: str, most: int) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import closing, nullcontext, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Batch = TypeVar("Batch", bound=Sized)
 
+STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "hint": {"fg": "cyan"}}
 LONGEST = 1200  # characters of a message: names of fields and tensors may have any length
 
 
@@ -49,8 +50,18 @@ def say(kind: str, message: str) -> None:
     line = printable(public(" ".join(message.split())))
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}... ({counted(len(line) - LONGEST, 'more character')})"
+    label = f"{kind}:"
+    if kind in STYLES:
+        label = styled(label, sys.stderr, **STYLES[kind])
     with suppress(OSError):  # a full log is no reason to lose what is computed
-        sys.stderr.write(f"{kind}: {line}\n")
+        sys.stderr.write(f"{label} {line}\n")
+
+
+def styled(text: str, stream: TextIO | None, **style: Any) -> str:
+    """Return a text with a style on a terminal, unless the environment has another wish."""
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    terminal = os.environ.get("FORCE_COLOR") or (stream is not None and stream.isatty())
+    return typer.style(text, **style) if terminal and not dull else text
 
 
 class Console:
@@ -59,6 +70,7 @@ class Console:
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
         self.remarks: list[str] = []
+        self.begun = monotonic()
 
     def note(self, message: str) -> None:
         """Write a note."""
@@ -124,14 +136,16 @@ class Console:
         from bertcli.inference.progress import Ran
 
         what, start = "", monotonic()
+        last = start
         with closing(ProgressBar()) if self.watched else nullcontext() as bar:
             for step in run:
                 if isinstance(step, Ran):
                     self.warn(step.warning)
                 elif bar:
                     if step.what != what:
-                        what, start = step.what, monotonic()
-                    seconds = max(monotonic() - start, 1e-9)
+                        what, start = step.what, last
+                    last = monotonic()
+                    seconds = max(last - start, 1e-9)
                     counts = f"{step.done:,} {what}  {step.done / seconds:,.0f} {what}/s"
                     bar.update(counts, step.share, seconds)
 
@@ -168,6 +182,8 @@ class Console:
             self.note(remark)
         if not records and not reader.skipped:
             self.note("no records: the input is empty")
+        if reader.empty:
+            self.note(f"{counted(reader.empty, 'empty text')} left out")
         if reader.unfit_ids:
             self.note(unfit_ids(reader.unfit_ids))
         if numbered and reader.with_id and reader.without_id:

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from bertcli.cli.display.screen import plain
+from bertcli.cli.display.tables import HEADED, table
 from bertcli.errors import counted
 
 WIDEST = 12  # labels of a confusion matrix that is shown
@@ -20,9 +21,8 @@ def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     other = report.get("compare")
     names = ["metric", "value", "95 %" if other else "95 % interval"]
     names += ["other", "better by", "95 %"] if other else []  # short: they fit 60 columns
-    metrics = Table(
-        *names, box=SIMPLE_HEAD, title=f"{report['task']}, {counted(report['n'], 'example')}"
-    )
+    title = f"{report['task']}, {counted(report['n'], 'example')}"
+    metrics = table(*names, figures=names[1:], title=title, **HEADED)
     metrics.columns[0].no_wrap = True
     for name, interval in report["intervals"].items():
         cells = [name.replace("_", " "), _number(report[name]), _interval(interval)]
@@ -32,27 +32,20 @@ def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         metrics.add_row(*cells)
     yield metrics
     if "per_class" in report:
-        yield _classes(report["per_class"])
+        measures = ("precision", "recall", "f1")
+        classes = table("label", *measures, "examples", figures=(*measures, "examples"))
+        for name, values in report["per_class"].items():
+            numbers = [_number(values[measure]) for measure in measures]
+            classes.add_row(name, *numbers, f"{values['support']:,}")
+        yield classes
         if len(report["labels"]) <= WIDEST:
-            yield _confusion(report["labels"], report["confusion"])
+            confusion = Table("true \\ predicted", box=SIMPLE_HEAD, title="confusion", **HEADED)
+            for name in report["labels"]:
+                confusion.add_column(name, justify="right")
+            for name, counts in zip(report["labels"], report["confusion"], strict=True):
+                confusion.add_row(name, *(f"{count:,}" for count in counts))
+            yield confusion
         yield plain(f"calibration error {report['calibration']['error']:.4f}")
-
-
-def _classes(each: Mapping[str, Mapping[str, float]]) -> Table:
-    found = Table("label", "precision", "recall", "F1", "examples", box=SIMPLE_HEAD)
-    for name, values in each.items():
-        numbers = [_number(values[key]) for key in ("precision", "recall", "f1")]
-        found.add_row(plain(name), *numbers, f"{values['support']:,}")
-    return found
-
-
-def _confusion(labels: list[str], counts: list[list[int]]) -> Table:
-    found = Table("true \\ said", box=SIMPLE_HEAD, title="confusion")
-    for name in labels:
-        found.add_column(plain(name))
-    for name, row in zip(labels, counts, strict=True):
-        found.add_row(plain(name), *(f"{count:,}" for count in row))
-    return found
 
 
 def _number(value: float) -> str:

@@ -43,8 +43,8 @@ class FittedTable:
 
     def add_row(self, cells: Sequence[str | Text], preview: Sequence[str] = ()) -> None:
         """Add the cells of a row, the text among them, and numbers before "..."."""
-        made = [cell if isinstance(cell, Text) else plain(cell) for cell in cells]
-        self.rows.append((made, list(preview)))
+        texts = [cell if isinstance(cell, Text) else plain(cell) for cell in cells]
+        self.rows.append((texts, list(preview)))
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -114,15 +114,15 @@ class DrawnTexts:
 
     def take(self, items: Sequence[T], height: Callable[[T], int] = lambda item: 1) -> list[T]:
         """Return the items that are drawn; ``height`` is the number of their rows."""
-        found = []
+        taken = []
         for item in items:
             if self.texts is not None and (self.taken >= self.texts or self.rows <= 0):
                 break
             self.taken += 1
             self.rows -= height(item)
-            found.append(item)
-        self.more += len(items) - len(found)
-        return found
+            taken.append(item)
+        self.more += len(items) - len(taken)
+        return taken
 
     def rest(self, what: str = "more") -> list[Text]:
         """Say how many were not drawn, if any."""

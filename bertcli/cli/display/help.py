@@ -6,22 +6,23 @@ whose first line ends with a colon is a table: each line has a name, two spaces 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
 import typer
 
-from bertcli.cli.display.console import print_text, stdout_is_terminal
+from bertcli.cli.display.console import print_text, styled
 
 MESSAGES = "Messages and help"  # the last panel
 WIDEST = 100  # columns: longer lines are hard to read
 NARROWEST = 16  # what is narrower has no room beside the names
 LEFT = 28  # columns of names, at most
 ROOM = 39  # columns of what is said of them, at least: the longest word fits
+AUTO = "[default:\u00a0auto]"  # which -h leaves out
 JOINED = "\u00a0"  # a space where no line ends
 WORD = re.compile(r"(?:'[^']*'|\S)+")  # of a line of shell
 SENTENCE = re.compile(r"(?<=[a-z0-9)\]])\.(?= |$)")
@@ -73,7 +74,7 @@ class _Page:
         self.ctx, self.width, self.everything = ctx, width, everything
         self.left = min(LEFT, max(8, width - ROOM))
         command: Any = ctx.command
-        self.params = [one for one in command.params if not one.hidden]
+        self.params = [param for param in command.params if not param.hidden]
 
     def lines(self) -> Iterator[str]:
         about, notes, examples = parts_of(self.ctx.command.help or "")
@@ -104,13 +105,12 @@ class _Page:
             yield from self._row(f"  {name}", about)
 
     def _title(self, text: str) -> str:
-        """Return a heading, bold on a terminal unless the environment has another wish."""
-        dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        bold = not dull and (os.environ.get("FORCE_COLOR") or stdout_is_terminal())
-        return typer.style(f"{text}:", bold=True) if bold else f"{text}:"
+        """Return a heading."""
+        return styled(f"{text}:", sys.stdout, bold=True)
 
     def _usage(self) -> Iterable[str]:
-        arguments = [_in_usage(one) for one in self.params if one.param_type_name == "argument"]
+        taken = (param for param in self.params if param.param_type_name == "argument")
+        arguments = list(map(_in_usage, taken))
         more = ["COMMAND"] if self._commands() else arguments
         line = " ".join([f"Usage: {self.ctx.command_path} [OPTIONS]", *more])
         return wrap(line, self.width, subsequent_indent="  ", break_on_hyphens=False)
@@ -120,20 +120,22 @@ class _Page:
 
     def _panels(self) -> dict[str, list[tuple[str, str]]]:
         """Return the rows of each panel: names, and what is said of them."""
-        found: dict[str, list[tuple[str, str]]] = {}
+        panels: dict[str, list[tuple[str, str]]] = {}
         for name, command in self._commands().items():
             about = first_sentence(parts_of(command.help or "")[0])
-            found.setdefault("Commands", []).append((f"  {name}", about))
-        for one in self.params:
-            is_argument = one.param_type_name == "argument"
+            panels.setdefault("Commands", []).append((f"  {name}", about))
+        for param in self.params:
+            is_argument = param.param_type_name == "argument"
             if self.everything:
-                panel = "Arguments" if is_argument else one.rich_help_panel or "Options"
-                found.setdefault(panel, []).append((_names(one), _described(one)))
-            elif self._commands() or is_argument or one.required or self._is_common(one.name):
-                about = " ".join(filter(None, (first_sentence(one.help or ""), _listed(one))))
+                panel = "Arguments" if is_argument else param.rich_help_panel or "Options"
+                panels.setdefault(panel, []).append((_names(param), _described(param)))
+            elif self._commands() or is_argument or param.required or self._is_common(param.name):
+                about = first_sentence(param.help or "")
+                about = " ".join(filter(None, (about, _listed(param), _default(param))))
+                about = about.removesuffix(f" {AUTO}")
                 title = "Options" if self._commands() else "Common options"
-                found.setdefault(title, []).append((_names(one), about))
-        return found
+                panels.setdefault(title, []).append((_names(param), about))
+        return panels
 
     def _is_common(self, name: str) -> bool:
         return name in COMMON and (self.ctx.command.name, name) not in RARE
@@ -156,7 +158,7 @@ class _Page:
         if self._commands():
             yield from ("", f"{path} COMMAND -h shows the options of a command.")
         elif not self.everything:
-            count = sum(one.param_type_name == "option" for one in self.params)
+            count = sum(param.param_type_name == "option" for param in self.params)
             yield from ("", f"{path} --help shows all {count} options.")
 
 
@@ -197,46 +199,50 @@ def _in_usage(argument: Any) -> str:
     return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
-def _names(one: Any) -> str:
+def _names(param: Any) -> str:
     """Return the names of an option or argument, and what stands for its value."""
-    if one.param_type_name == "argument":
-        return f"  {one.metavar or one.name.upper()}"
-    short = [name for name in one.opts if not name.startswith("--")]
-    long = [name for name in one.opts if name.startswith("--")]
-    if one.secondary_opts and one.secondary_opts[0] == f"--no-{long[0][2:]}":
+    if param.param_type_name == "argument":
+        return f"  {param.metavar or param.name.upper()}"
+    short = [name for name in param.opts if not name.startswith("--")]
+    long = [name for name in param.opts if name.startswith("--")]
+    if param.secondary_opts and param.secondary_opts[0] == f"--no-{long[0][2:]}":
         long = [f"--[no-]{long[0][2:]}"]
     else:
-        long += one.secondary_opts
+        long += param.secondary_opts
     names = f"{'  ' if short else '      '}{', '.join([*short, *long])}"
-    return names if one.is_flag else f"{names} {_value(one, LEFT - 2 - len(names))}"
+    return names if param.is_flag else f"{names} {_value(param, LEFT - 2 - len(names))}"
 
 
-def _value(one: Any, room: int) -> str:
+def _value(param: Any, room: int) -> str:
     """Return what stands for a value: its choices where there is room, else a word."""
-    choices = "|".join(_choices(one))
-    if one.metavar or (choices and len(choices) <= room):
-        return str(one.metavar or choices)
-    known = {"integer": "N", "integer range": "N", "float": "X", "float range": "X"}
-    return known.get(str(one.type.name), str(one.name).upper().rpartition("_")[2])
+    choices = "|".join(_choices(param))
+    if param.metavar or (choices and len(choices) <= room):
+        return str(param.metavar or choices)
+    metavars = {"integer": "N", "integer range": "N", "float": "X", "float range": "X"}
+    return metavars.get(str(param.type.name), str(param.name).upper().rpartition("_")[2])
 
 
-def _choices(one: Any) -> Sequence[str]:
-    return getattr(one.type, "choices", ())
+def _choices(param: Any) -> Sequence[str]:
+    return getattr(param.type, "choices", ())
 
 
-def _listed(one: Any) -> str:
+def _listed(param: Any) -> str:
     """Return the choices of an option, where its name does not show them."""
-    choices = _choices(one)
-    return f"[{', '.join(choices)}]" if choices and "|" not in _names(one) else ""
+    choices = _choices(param)
+    return f"[{', '.join(choices)}]" if choices and "|" not in _names(param) else ""
 
 
-def _described(one: Any) -> str:
+def _described(param: Any) -> str:
     """Return the help of an option with what else there is to know of it."""
-    found = [one.help or "", *filter(None, [_listed(one)])]
-    if one.envvar:
-        found.append(f"[env:{JOINED}{one.envvar}]")
-    if one.default is True and one.secondary_opts:
-        found.append(f"[default:{JOINED}on]")
-    elif one.default not in (None, False, "", ()) and not getattr(one, "is_flag", False):
-        found.append(f"[default:{JOINED}{one.default}]")
-    return " ".join(found)
+    parts = [param.help or "", *filter(None, [_listed(param)])]
+    if param.envvar:
+        parts.append(f"[env:{JOINED}{param.envvar}]")
+    return " ".join(filter(None, [*parts, _default(param)]))
+
+
+def _default(param: Any) -> str:
+    if param.default is True and param.secondary_opts:
+        return f"[default:{JOINED}on]"
+    if param.default in (None, False, "", ()) or getattr(param, "is_flag", False):
+        return ""
+    return f"[default:{JOINED}{param.default}]"

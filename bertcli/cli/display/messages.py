@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bertcli.errors import counted
+from bertcli.files.streams import size_on_disk
+from bertcli.inference.hardware import cpu_flags
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
+    from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
+
+LARGE = 5 << 20  # bytes of an input
 
 
 def truncated(
@@ -74,6 +79,16 @@ def computing(embedder: Embedder) -> str:
         if value not in (None, "") and name not in ("device", "threads", "modules")
     )
     return f"runs on {where}, threads {runtime.threads}; {settled}"
+
+
+def bfloat16(embedder: Embedder, reader: Reader) -> str:
+    """Return how a CPU with units for bfloat16 is faster on a large input than in float32."""
+    facts = {"dtype": embedder.options.dtype, **embedder.runtime.facts}
+    on_cpu = facts["backend"] == "openvino" and facts["dtype"] == "float32"
+    size = size_on_disk(reader.source.paths) or 0
+    if not on_cpu or size < LARGE or "amx_bf16" not in cpu_flags():
+        return ""
+    return "--dtype bfloat16 is about twice as fast on this CPU (cosines to float32 above 0.999)"
 
 
 def skipped(records: int, where: str = "") -> str:

@@ -10,21 +10,22 @@ from rich.json import JSON
 from rich.text import Text
 
 from bertcli.cli.display.screen import plain, screen_of_stdout
-from bertcli.cli.display.tables import pairs
+from bertcli.cli.display.tables import pairs, shortened
 from bertcli.errors import counted
 from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FolderReport, tokenizer_details
-from bertcli.inspection.static_report import StaticReport
+from bertcli.inspection.folder import StaticReport
 from bertcli.inspection.verify import VerifyCheck, verify_model, verify_static
+from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
     from bertcli.cli.options.inspect import ViewOptions
     from bertcli.embedding.sentence_config import Sentence
     from bertcli.hub import ModelFolder
+    from bertcli.inspection.folder import Node
     from bertcli.inspection.tokenizer_report import TokenizerInfo
     from bertcli.models.config import BertConfig
-    from bertcli.models.module_tree import Node
 
 
 PARTS = {  # colour, and the character without colours
@@ -33,6 +34,16 @@ PARTS = {  # colour, and the character without colours
     "pooler": ("magenta", "▓"),
     "head": ("yellow", "░"),
 }
+USES = {  # by command
+    "": "vectors of texts",
+    "fill-mask": "predicts words at [MASK]",
+    "next-sentence": "scores whether one sentence follows another",
+    "classify": "classifies texts",
+    "tag": "tags words",
+    "answer": "finds answers in contexts",
+    "choose": "chooses continuations",
+}
+LABELLED, LABELS = ("classify", "tag"), 300  # commands with labels, and characters of these
 USUAL = ("Transformer", "StaticEmbedding", "Pooling", "Normalize")  # modules
 BAR = 48  # characters of the longest bar of parameters
 COLOURED = 100_000  # characters of a config up to which it has colours, which take time
@@ -86,14 +97,18 @@ def heading(screen: Console, folder: ModelFolder) -> None:
     screen.print()
 
 
-def warnings(screen: Console, found: Iterable[str]) -> None:
+def warnings(screen: Console, messages: Iterable[str]) -> None:
     """Show the warnings."""
-    for warning in found:
+    for warning in messages:
         screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))], width=NAMES))
 
 
 def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[str, Any]]:
     config, fit = report.config, report.fit
+    command = "classify" if is_pooled_head(report.folder.path) else command_of(report.folder)
+    labels = ", ".join(config.id2label.values()) if command in LABELLED else ""
+    yield "use", shortened(f"{USES[command]}: {labels}" if labels else USES[command], LABELS)
+    yield "", f"bertcli {command or 'embed'} -m {report.folder.name}"
     heads = config.num_attention_heads
     kind = "decoder" if config.is_decoder else "encoder"
     name = config.family.their_class(report.architecture)
@@ -129,10 +144,10 @@ def _layers(config: BertConfig) -> str:
 def _positions(config: BertConfig) -> str:
     structure = config.structure
     named = {"rotary": structure.rotary, "disentangled": structure.disentangled}
-    found = [name for name, there in named.items() if there]
+    kinds = [name for name, is_used in named.items() if is_used]
     if structure.absolute_positions:
-        found.insert(0, config.position_embedding_type)
-    return " and ".join([*found, *["bucketed"] * bool(structure.buckets)]) or "none"
+        kinds.insert(0, config.position_embedding_type)
+    return " and ".join([*kinds, *["bucketed"] * bool(structure.buckets)]) or "none"
 
 
 def _types(report: FolderReport) -> str:
@@ -169,45 +184,48 @@ def _weights(report: FolderReport) -> str:
     files = weights.files[0].name
     if len(weights.files) > 1:
         files += f" and {len(weights.files) - 1} more"
-    kinds = ", ".join(sorted(dtypes, key=lambda one: -dtypes[one]))
+    kinds = ", ".join(sorted(dtypes, key=lambda dtype: -dtypes[dtype]))
     total = size(sum(path.stat().st_size for path in weights.files))
     tensors = counted(len(report.tensors), "tensor")
     return f"{files}, {total}, {tensors}{', ' if kinds else ''}{kinds}"
 
 
-def tokenizer_facts(found: TokenizerInfo | None) -> Iterator[tuple[str, Any]]:
+def tokenizer_facts(info: TokenizerInfo | None) -> Iterator[tuple[str, Any]]:
     """Yield what a tokenizer is, with names."""
-    if found is None:
+    if info is None:
         yield "tokenizer", "none"
         return
-    case = {True: ", lower-cases", False: ", keeps case", None: ""}[found.lower_case]
-    limit = f", at most {found.limit} tokens" if found.limit else ""
-    yield "tokenizer", f"{found.vocabulary_size:,} tokens{case}{limit} ({found.file})"
+    case = {True: ", lower-cases", False: ", keeps case", None: ""}[info.lower_case]
+    limit = f", at most {info.limit} tokens" if info.limit else ""
+    yield "tokenizer", f"{info.vocabulary_size:,} tokens{case}{limit} ({info.file})"
     yield (
         "",
         Text("  ").join(
             Text.assemble((printable(token), "cyan"), f" {index}")
-            for token, index in found.special_tokens.items()
+            for token, index in info.special_tokens.items()
         ),
     )
 
 
-def sentence_facts(found: Sentence, option: str = "") -> Iterator[tuple[str, str]]:
+def sentence_facts(sentence: Sentence, option: str = "") -> Iterator[tuple[str, str]]:
     """Yield how vectors of texts are made, with names; an option that embed requires instead."""
-    if option and not found.modules:
+    if option and not sentence.modules:
         yield "sentences", f"no vectors of texts: {option} is what embed makes"
         return
-    if found.pooling is None and not found.modules:
+    if sentence.pooling is None and not sentence.modules:
         yield "sentences", "pooling not specified; embed uses mean"
         return
-    pooling = " + ".join(found.pooling or ("no",))
-    length = f", at most {found.max_length} tokens" if found.max_length else ""
-    yield "sentences", f"{pooling} pooling, {'' if found.normalize else 'not '}normalised{length}"
-    others = [part for part in found.modules if part not in USUAL]
+    pooling = " + ".join(sentence.pooling or ("no",))
+    length = f", at most {sentence.max_length} tokens" if sentence.max_length else ""
+    yield (
+        "sentences",
+        f"{pooling} pooling, {'' if sentence.normalize else 'not '}normalised{length}",
+    )
+    others = [part for part in sentence.modules if part not in USUAL]
     if others:
         yield "", f"also: {', '.join(others)}"
-    if found.prompts:
-        yield "", f"prompts: {', '.join(found.prompts)}"
+    if sentence.prompts:
+        yield "", f"prompts: {', '.join(sentence.prompts)}"
 
 
 def config(screen: Console, report: FolderReport) -> None:
@@ -224,7 +242,7 @@ def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
     rows = []
     for name, value in details.items():
         if isinstance(value, dict):
-            value = "  ".join(f"{key} {one}" for key, one in value.items()) or "none"
+            value = "  ".join(f"{key} {item}" for key, item in value.items()) or "none"
         elif isinstance(value, bool) or value is None:
             value = {True: "yes", False: "no", None: "not specified"}[value]
         shown = f"{value:,}" if isinstance(value, int) else str(value)
@@ -232,9 +250,11 @@ def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
     screen.print(pairs(rows, width=NAMES))
 
 
-def tensors(screen: Console, found: Sequence[Mapping[str, Any]]) -> None:
+def tensors(screen: Console, stored: Sequence[Mapping[str, Any]]) -> None:
     """Show tensors, a line each, whatever the width of the screen."""
-    rows = [(printable(one["name"]), one["dtype"], by(one["shape"]), one["bytes"]) for one in found]
+    rows = [
+        (printable(row["name"]), row["dtype"], by(row["shape"]), row["bytes"]) for row in stored
+    ]
     widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
     for name, dtype, shape, nbytes in rows:
         line = Text(f"{name:<{widths[0]}}  ")
@@ -246,7 +266,7 @@ def tensors(screen: Console, found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def tree(screen: Console, root: Node) -> None:
-    """Show modules as a tree: name, class, shapes, and the parameters below."""
+    """Show the parts of a model as a tree: name, shapes, and the parameters below."""
     from rich.tree import Tree
 
     drawn = Tree(_module(root), guide_style="dim")
@@ -262,25 +282,21 @@ def _branch(drawn: Any, node: Node) -> None:
 
 
 def _module(node: Node) -> Text:
-    line = Text()
-    if node.name:
-        line.append(node.name, "bold").append(": ")
-    line.append(f"{node.times} x {node.kind}" if node.times > 1 else node.kind, "cyan")
-    line.append(f"({node.detail})" if node.detail else "", "dim")
+    line = Text(node.name, "bold")
     for name, shape in node.shapes.items():
         line.append(f"  {name} {by(shape)}")
     if node.parameters:
-        each = " each" if node.times > 1 else ""
-        line.append(f"  {node.parameters:,}{each}", "dim")
+        suffix = " each" if node.times > 1 else ""
+        line.append(f"  {node.parameters:,}{suffix}", "dim")
     return line
 
 
-def checks(screen: Console, found: Iterable[VerifyCheck]) -> bool:
+def checks(screen: Console, verified: Iterable[VerifyCheck]) -> bool:
     """Show each check when it is done, and return whether all passed."""
     sound = True
-    for one in found:
-        check(screen, one)
-        sound = sound and one.ok is not False
+    for result in verified:
+        check(screen, result)
+        sound = sound and result.ok is not False
     return sound
 
 
@@ -316,7 +332,7 @@ def show_static(report: StaticReport, views: ViewOptions) -> bool:
 def _static_facts(report: StaticReport) -> Iterator[tuple[str, Any]]:
     yield "architecture", f"a table of token vectors, as {report.sentence.static} writes it"
     yield "", f"{report.tokens:,} tokens, {report.width} dimensions, no encoder"
-    names = ", ".join(f"{one.name} {one.dtype}" for one in report.tensors)
+    names = ", ".join(f"{tensor.name} {tensor.dtype}" for tensor in report.tensors)
     total = size(sum(path.stat().st_size for path in report.weights.files))
     yield "weights", f"{report.weights.files[0].name}, {total}, {names}"
     yield from tokenizer_facts(report.tokenizer)

@@ -82,8 +82,8 @@ def texts_of_all(done: int, reader: Reader, size: int | None) -> str:
 
 def clock(seconds: float) -> str:
     """Return a time as hours, minutes and seconds."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+    minutes, left = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{left:02}"
 
 
 class ModelBar:

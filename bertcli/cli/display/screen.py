@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from rich.text import Text
 from bertcli.files.printable import printable
 from bertcli.files.writers import open_output
 
+BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
 PIPED = 100  # columns, if the width is unknown
 
 Draw = Callable[[RenderableType], None]
@@ -36,14 +38,14 @@ class Screen(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text without control characters, in one line."""
-        return super().render_str(printable(text), **options)
+        return super().render_str(printable(in_one_line(text)), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """Yield what is drawn, without control characters in any text."""
-        for one in super().render(renderable, options):
-            text, style, control = one
+        for segment in super().render(renderable, options):
+            text, style, control = segment
             if not control and not text.isprintable():  # "\n" ends the lines that Rich has laid out
                 text = "\n".join(map(printable, text.split("\n")))
             yield Segment(text, style, control)
@@ -51,7 +53,12 @@ class Screen(Console):
 
 def plain(text: str, style: str = "") -> Text:
     """Return text from outside, filtered, in a style."""
-    return Text(printable(text), style)
+    return Text(printable(in_one_line(text)), style)
+
+
+def in_one_line(text: str) -> str:
+    """Return a text with spaces for line feeds and tabs."""
+    return BREAKS.sub(" ", text)
 
 
 @contextmanager

@@ -15,7 +15,15 @@ from rich.text import Text
 
 from bertcli.cli.display.fitted import DrawnTexts, Inputs
 from bertcli.cli.display.screen import Draw, drawing, plain, show
-from bertcli.cli.display.tables import HEADED, cell, pairs, result_text, show_batches, table
+from bertcli.cli.display.tables import (
+    HEADED,
+    cell,
+    pairs,
+    shortened,
+    show_batches,
+    shown,
+    table,
+)
 from bertcli.records.records import Record
 
 if TYPE_CHECKING:
@@ -24,43 +32,50 @@ if TYPE_CHECKING:
     from bertcli.vectors.search import Answer, Hit, Search
 
 
-SHORT = 160  # characters of a text among numbered results
+SHORT, MOST = 160, 1000  # characters of a text: among numbered results, and among others
 
 
-def show_answers(found: Iterable[Sequence[Answer]], inputs: Inputs) -> None:
+def show_answers(batches: Iterable[Sequence[Answer]], inputs: Inputs) -> None:
     """Draw the results of a search, each query as it is answered."""
 
     def view(answers: Sequence[Answer]) -> Group:
         return Group(*map(answer_view, answers))
 
-    show_batches(found, view, inputs, lambda one: len(one.hits))
+    show_batches(batches, view, inputs, lambda answer: len(answer.hits))
 
 
 def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1, and shortened."""
-    with_text = any(hit.text for hit in answer.hits)
-    names = [*(["#"] if numbered else []), "score", "row", "id", *(["text"] if with_text else [])]
+    with_text = any(hit.text is not None for hit in answer.hits)
+    sources = [source_of(hit.record) for hit in answer.hits]
+    own = ["source"] if any(sources) else ["row", "id"]
+    names = [*(["#"] if numbered else []), "score", *own, *(["text"] if with_text else [])]
     title = None if numbered else plain(str(answer.query.text))
-    figures = {"#", "score", "row"}
-    drawn = table(*names, figures=figures, right={"id"}, title=title, **HEADED)
-    for rank, hit in enumerate(answer.hits, 1):
-        cells = [f"{hit.match.score:.4f}", str(hit.match.row), str(hit.id)]
-        text = [str(hit.text.text)] if hit.text else []
-        if numbered:
-            text = [one if len(one) <= SHORT else f"{one[:SHORT]}..." for one in text]
+    drawn = table(*names, figures=("#", "score", "row"), title=title, leading=1, **HEADED)
+    for rank, (hit, source) in enumerate(zip(answer.hits, sources, strict=True), 1):
+        own = [source] if any(sources) else [str(hit.match.row), str(hit.id)]
+        cells = [f"{hit.match.score:.4f}", *own]
+        text = [] if hit.text is None else [shortened(hit.text, SHORT if numbered else MOST)]
         drawn.add_row(*([str(rank)] if numbered else []), *cells, *text)
     if not answer.hits:
         drawn.caption = "no results"
     return drawn
 
 
+def source_of(record: Record) -> str:
+    """Return the file and line that a record carries, as editors take them."""
+    extra = record.extra or {}
+    return f"{extra['file']}:{extra['line']}" if "file" in extra and "line" in extra else ""
+
+
 def show_ranking(results: Sequence[Result]) -> None:
     """Draw texts with their scores, in the order of the results."""
     drawn, first = table("score", "row", "id", "text", figures=("score", "row")), DrawnTexts()
     for result in first.take(results):
-        key = result.sample if result.record.id is None else result.record.id
+        key = source_of(result.record) or result.record.id
+        key = result.sample if key is None else key
         score = cell(result.fields["score"])
-        drawn.add_row(score, str(result.sample), plain(str(key)), result_text(result))
+        drawn.add_row(score, str(result.sample), plain(str(key)), shown(result))
     show(*([drawn] if results else []), *first.rest())
 
 
@@ -68,14 +83,16 @@ def show_duplicates(run: Duplicates) -> None:
     """Draw groups of near-duplicates, each below the text that is kept."""
     first = DrawnTexts()
     with drawing() as draw:
-        for group in first.take(run.groups, lambda one: len(one.rows)):
+        for group in first.take(run.groups, lambda duplicates: len(duplicates.rows)):
             drawn = table("score", "row", "id", "text", figures=("score", "row"))
-            rows = [(group.keep, "kept"), *zip(group.rows, group.scores, strict=True)]
+            duplicates = zip(group.rows.tolist(), group.scores.tolist(), strict=True)
+            rows = [(group.keep, "kept"), *duplicates]
             shown_rows = DrawnTexts()
             for row, score in shown_rows.take(rows):
                 shown_score = score if isinstance(score, str) else f"{score:.4f}"
-                text = plain(str(run.texts[row].text))
-                drawn.add_row(shown_score, str(row), plain(str(run.id_of(row))), text)
+                record = run.record_of(row)
+                own = plain(source_of(record) or str(record.id))
+                drawn.add_row(shown_score, str(row), own, plain(str(record.text)))
             draw(Group(drawn, *shown_rows.rest()))
         for text in first.rest("more groups"):
             draw(text)
@@ -83,9 +100,9 @@ def show_duplicates(run: Duplicates) -> None:
 
 def hit_view(hit: Hit) -> RenderableType:
     """Draw one result in full: its fields, then its text."""
-    found = {name: value for name, value in hit.fields().items() if name != "text"}
-    fields = pairs([(name, cell(value)) for name, value in found.items()])
-    text = [Text(), plain(str(hit.text.text)), Text()] if hit.text else []
+    fields = pairs((name, cell(value)) for name, value in hit.fields().items() if name != "text")
+    lines = (hit.text or "").splitlines()
+    text = [Text(), *(plain(line.expandtabs(4)) for line in lines), Text()] if lines else []
     return Group(fields, *text)
 
 

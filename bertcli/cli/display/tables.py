@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SHORT_CELL = 14  # characters of a word or label, which is not folded
+NAMES, LONGEST_NAME = ("id", "source", "file"), 20  # columns of names, and their characters
 MOST = 40  # tokens or words of a text that are drawn
 MOST_CHARACTERS = 1000  # of a text above them
 HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
@@ -32,12 +33,15 @@ def table(
 ) -> Table:
     """Return a table with these columns; ``figures`` stay in one line, other long cells are folded.
 
-    Figures are aligned right, and so are the columns in ``right``.
+    Figures are aligned right, and so are the columns in ``right``. Names take no room of a text.
     """
     drawn = Table(box=SIMPLE_HEAD, **look)
     for name in names:
         side: Any = "right" if name in figures or name in right else "left"
-        drawn.add_column(name, justify=side, overflow="fold", no_wrap=name in figures)
+        most = LONGEST_NAME if name in NAMES and "text" in names else None
+        drawn.add_column(
+            name, justify=side, overflow="fold", no_wrap=name in figures, max_width=most
+        )
     return drawn
 
 
@@ -53,11 +57,17 @@ def pairs(
     return drawn
 
 
-def shown(encoded: Encoded) -> Text:
-    """Return the text and its pair, or how they begin."""
-    parts = (encoded.record.text, encoded.record.pair)
-    whole = " | ".join(str(part) for part in parts if part is not None)
-    return plain(whole if len(whole) <= MOST_CHARACTERS else f"{whole[:MOST_CHARACTERS]}…")
+def shown(item: Encoded | Result) -> Text:
+    """Return the text of an item and its pair, or how they begin."""
+    parts = [part for part in (item.record.text, item.record.pair) if part is not None]
+    return shortened(
+        " | ".join(" ".join(part) if isinstance(part, list) else part for part in parts)
+    )
+
+
+def shortened(text: str, most: int = MOST_CHARACTERS) -> Text:
+    """Return a text, or how it begins."""
+    return plain(text if len(text) <= most else f"{text[:most]}…")
 
 
 def show_batches(
@@ -81,16 +91,16 @@ def results_table(results: Sequence[Result]) -> Table:
     from bertcli.tasks.results import flat_rows
 
     rows = [list(flat_rows(result)) for result in results]
-    names = dict.fromkeys(name for some in rows for line in some for name in line)
+    names = dict.fromkeys(name for lines in rows for line in lines for name in line)
     columns = [name for name in names if name not in HIDDEN]
-    numbers = {name for some in rows for line in some for name in line if _number(line[name])}
+    numbers = {name for lines in rows for line in lines for name in line if _number(line[name])}
     drawn = table("text", *columns, figures=numbers)
     for name, column in zip(columns, drawn.columns[1:], strict=True):
-        cells = (len(str(line.get(name, ""))) for some in rows for line in some)
+        cells = (len(str(line.get(name, ""))) for lines in rows for line in lines)
         column.no_wrap |= max([len(name), *cells]) <= SHORT_CELL
-    for result, some in zip(results, rows, strict=True):
-        text = result_text(result)
-        for line in some or [{}]:
+    for result, lines in zip(results, rows, strict=True):
+        text = shown(result)
+        for line in lines or [{}]:
             drawn.add_row(text, *(cell(line.get(name)) for name in columns))
             text = Text()
     return drawn
@@ -107,36 +117,27 @@ def cell(value: Any) -> Text:
     return plain(f"{value:.4f}" if isinstance(value, float) else str(value))
 
 
-def result_text(result: Result) -> Text:
-    """Return the text that a result is of, and its pair."""
-    record = result.record
-    parts = [part for part in (record.text, record.pair) if part is not None]
-    words = [" ".join(part) if isinstance(part, list) else part for part in parts]
-    return plain(" | ".join(words))
-
-
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
     """Draw what is on this machine: under the name of each model, what there is of it."""
     named: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         named.setdefault(row["model"] or row["path"], []).append(row)
     drawn: list[RenderableType] = []
-    for name, found in named.items():
+    for name, entries in named.items():
         grid = Table.grid(padding=(0, 2))
         grid.add_column(width=0)
         grid.add_column(no_wrap=True)
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column(overflow="fold")
-        for row in found:
+        for row in entries:
             grid.add_row("", row["state"], f"{row['bytes'] / 1e6:,.1f} MB", _known(row))
         drawn += [plain(name, "bold"), grid]
     show(Group(*drawn) if drawn else plain("no models"))
 
 
 def _known(row: Mapping[str, Any]) -> Text:
-    """Return what is known of a model, or what one that is compiled is for."""
+    """Return what is known of a model."""
     if not row["loads"]:
         return plain(f"does not load: {row['problem'].removeprefix(row['model'] + ': ')}")
     width = f"width {row['width']}" if row["width"] else ""
-    facts = (row["use"],) if row["use"] else (row["family"], width, row["license"])
-    return plain(", ".join(filter(None, facts)))
+    return plain(", ".join(filter(None, (row["family"], width, row["license"]))))

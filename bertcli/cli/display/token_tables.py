@@ -40,10 +40,10 @@ NAMED = 16
 def show_tokens(windows: Iterable[Sequence[Encoded]], tokenizer: Tokenizer, inputs: Inputs) -> None:
     """Draw the first records of these inputs, each once it is read."""
 
-    def view(some: Sequence[Encoded]) -> Group:
-        return Group(*(token_table(one, tokenizer) for one in some))
+    def view(records: Sequence[Encoded]) -> Group:
+        return Group(*(token_table(encoded, tokenizer) for encoded in records))
 
-    show_batches(windows, view, inputs, lambda one: min(one.length, MOST))
+    show_batches(windows, view, inputs, lambda encoded: min(encoded.length, MOST))
 
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
@@ -55,21 +55,21 @@ def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
     names = {token: role.removesuffix("_token") for role, token in tokenizer.roles.items()}
     rows = zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
     for at, (index, kind, mask, special, token, span) in enumerate(islice(rows, MOST)):
-        known = token in names and (special or index in tokenizer.special_ids().values())
+        is_special = token in names and (special or index in tokenizer.special_ids().values())
         drawn.add_row(
             str(at),
             str(index),
-            plain(token, "cyan" if known else ""),
+            plain(token, "cyan" if is_special else ""),
             str(kind),
             str(mask),
             "" if special else f"{span[0]}-{span[1]}",
-            names[token] if known else "",
+            names[token] if is_special else "",
             style="" if mask else "dim",
         )
-    said = [f"{counted(encoded.cut, 'token')} dropped"] if encoded.cut else []
+    notes = [f"{counted(encoded.cut, 'token')} dropped"] if encoded.cut else []
     if encoded.length > MOST:
-        said.append(f"... {counted(encoded.length - MOST, 'more token')}; -f jsonl for all")
-    drawn.caption = "\n".join(said) or None
+        notes.append(f"... {counted(encoded.length - MOST, 'more token')}; -f jsonl for all")
+    drawn.caption = "\n".join(notes) or None
     return drawn
 
 
@@ -104,8 +104,8 @@ def show_stats(summary: dict[str, Any]) -> None:
     if summary["histogram"]:
         parts += [Text(), _histogram(summary["histogram"])]
     if summary["unknown_words"]:
-        found = ", ".join(f"{word} {count}" for word, count in summary["unknown_words"].items())
-        parts += [Text(), plain(f"most unknown: {found}")]
+        unknown = ", ".join(f"{word} {count}" for word, count in summary["unknown_words"].items())
+        parts += [Text(), plain(f"most unknown: {unknown}")]
     show(Group(*parts))
 
 
@@ -115,10 +115,10 @@ def show_file_counts(rows: Sequence[dict[str, Any]]) -> None:
     Where they do not fit beside the name of the file, some lengths are left out.
     """
     with screen_of_stdout() as screen:
-        found = [{**row, **row.get("length", {})} for row in rows]
-        names = ["texts", "tokens", *(name for name in COUNTED if name in found[0])]
+        counts = [{**row, **row.get("length", {})} for row in rows]
+        names = ["texts", "tokens", *(name for name in COUNTED if name in counts[0])]
         spare = [name for name in SPARE if name in names]
-        cells = {name: [f"{row[name]:,}" for row in found] for name in names}
+        cells = {name: [f"{row[name]:,}" for row in counts] for name in names}
         room = screen.width - NAMED
         while spare and sum(max(map(len, (n, *cells[n]))) + 3 for n in names) > room:
             names.remove(spare.pop(0))

@@ -33,9 +33,9 @@ def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
     """Show a file of vectors; `whole`: all of its arrays, however many."""
     screen.print(plain(str(report.path), "bold"), soft_wrap=True)
     records = report.fields.records
-    said = [report.format, size(report.nbytes)]
-    said += [counted(records, "record")] if records is not None else []
-    screen.print(Text(", ".join(said), "dim"))
+    summary = [report.format, size(report.nbytes)]
+    summary += [counted(records, "record")] if records is not None else []
+    screen.print(Text(", ".join(summary), "dim"))
     if report.fields.kinds:
         kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.kinds.items())
         screen.print(plain(f"fields: {kinds}"))
@@ -48,52 +48,52 @@ def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
     if left := len(report.arrays) - len(shown):
         screen.print(Text(f"and {left} more: --tensors shows all", "dim"))
     if report.manifest is not None:
-        facts = ((name, _brief(one)) for name, one in _facts(report.manifest))
+        facts = ((name, _brief(value)) for name, value in _facts(report.manifest))
         screen.print(Text("\nmanifest", "bold"))
         screen.print(pairs(facts, width=NAMES))
     warnings(screen, report.warnings)
 
 
-def _array(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if found["name"]:
-        yield "name", found["name"]
-    yield "shape", f"{by(found['shape'])}  {found['dtype']}"
-    if norm := found["norm"]:
-        each = (f"{name} {norm[name]:.6g}" for name in ("min", "mean", "max"))
-        yield "norms", f"{'  '.join(each)}  of {counted(found['vectors'], 'vector')}"
-    if found["min"] is not None:
-        known = {name: found[name] for name in ("min", "mean", "max") if found[name] is not None}
-        yield "values", "  ".join(f"{name} {value:.6g}" for name, value in known.items())
-    yield "not finite", f"{found['nan']:,} NaN, {found['inf']:,} infinite"
+def _array(array: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if array["name"]:
+        yield "name", array["name"]
+    yield "shape", f"{by(array['shape'])}  {array['dtype']}"
+    if norm := array["norm"]:
+        norms = (f"{name} {norm[name]:.6g}" for name in ("min", "mean", "max"))
+        yield "norms", f"{'  '.join(norms)}  of {counted(array['vectors'], 'vector')}"
+    if array["min"] is not None:
+        values = {name: array[name] for name in ("min", "mean", "max") if array[name] is not None}
+        yield "values", "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+    yield "not finite", f"{array['nan']:,} NaN, {array['inf']:,} infinite"
 
 
-def _arrays(found: Iterable[Mapping[str, Any]]) -> Table:
+def _arrays(arrays: Iterable[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("name", overflow="fold")
     for name in ("type", "shape", "norms", "NaN", "inf"):
         table.add_column(name, justify="left" if name == "type" else "right")
-    for one in found:
-        norm = one["norm"]
+    for array in arrays:
+        norm = array["norm"]
         norms = f"{norm['min']:.4g} .. {norm['max']:.4g}" if norm else ""
-        shape, bad = by(one["shape"]), (f"{one['nan']:,}", f"{one['inf']:,}")
-        table.add_row(one["name"], one["dtype"], shape, norms, *bad)
+        shape, bad = by(array["shape"]), (f"{array['nan']:,}", f"{array['inf']:,}")
+        table.add_row(array["name"], array["dtype"], shape, norms, *bad)
     return table
 
 
 def _facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what is shown of a manifest: of its fingerprint the model, some options, the hash."""
-    made = manifest.get("fingerprint")
-    if isinstance(made, dict):
-        options, weights = made.get("options"), made.get("weights")
-        if "model" in made:
-            yield "model", made["model"]
+    fingerprint = manifest.get("fingerprint")
+    if isinstance(fingerprint, dict):
+        options, weights = fingerprint.get("options"), fingerprint.get("weights")
+        if "model" in fingerprint:
+            yield "model", fingerprint["model"]
         if isinstance(options, dict):
             yield from ((name, options[name]) for name in OPTIONS if name in options)
         if isinstance(weights, dict):
-            yield "weights", ", ".join(f"{name} {str(one)[:12]}" for name, one in weights.items())
+            yield "weights", ", ".join(f"{name} {str(item)[:12]}" for name, item in weights.items())
     for name, value in manifest.items():
         if name == "inputs" and isinstance(value, list):
-            value = ", ".join(_input(one) for one in value if isinstance(one, dict))
+            value = ", ".join(_input(item) for item in value if isinstance(item, dict))
         if name != "fingerprint" or not isinstance(value, dict):
             yield name, value
 

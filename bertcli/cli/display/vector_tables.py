@@ -18,11 +18,9 @@ from bertcli.errors import counted
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.embedding.embedded_block import Embedded
+    from bertcli.embedding.embedded import Embedded, TokenVectors
     from bertcli.embedding.term_weights import TermNames
-    from bertcli.embedding.token_vectors import TokenVectors
-    from bertcli.vectors.agreement import Agreement
-    from bertcli.vectors.similarity_agreement import SimilarityAgreement
+    from bertcli.vectors.agreement import Agreement, SimilarityAgreement
 
 
 PREVIEW = 4  # numbers of a vector
@@ -43,25 +41,25 @@ def show_vectors(
 
 def vector_view(items: Sequence[Embedded], drawn: DrawnTexts) -> Group:
     """Draw shapes, norms and first values of vectors, and the similarity of a few texts."""
-    found = FittedTable(("text", "tokens", "norm"), text_at=0)
+    drawn_rows = FittedTable(("text", "tokens", "norm"), text_at=0)
     for encoded, vector, _ in items:
         norm, preview = _numbers(vector)
-        found.add_row([shown(encoded), str(encoded.length), norm], preview)
+        drawn_rows.add_row([shown(encoded), str(encoded.length), norm], preview)
     shape = " x ".join(f"{size:,}" for size in (len(items) + drawn.more, *items[0].vector.shape))
     alike = [SimilarityMatrix(items)] if 2 <= len(items) <= 10 and not drawn.more else []
-    return Group(found, *drawn.rest(), Text(f"shape {shape}, float32", style="dim"), *alike)
+    return Group(drawn_rows, *drawn.rest(), Text(f"shape {shape}, float32", style="dim"), *alike)
 
 
 def term_view(items: Sequence[Embedded], drawn: DrawnTexts, names: TermNames) -> Group:
     """Draw how many terms texts have, and those with the largest weights."""
     from bertcli.embedding.term_weights import largest
 
-    found = FittedTable(("text", "tokens", "terms"), text_at=0)
+    drawn_rows = FittedTable(("text", "tokens", "terms"), text_at=0)
     for encoded, terms, _ in items:
         best = islice(names.of(largest(terms, TERMS)).items(), TERMS)
         preview = [plain(f"{name} {weight:.2f}").plain for name, weight in best]
-        found.add_row([shown(encoded), str(encoded.length), f"{len(terms):,}"], preview)
-    return Group(found, *drawn.rest())
+        drawn_rows.add_row([shown(encoded), str(encoded.length), f"{len(terms):,}"], preview)
+    return Group(drawn_rows, *drawn.rest())
 
 
 def _numbers(vector: np.ndarray) -> tuple[str, list[str]]:
@@ -125,8 +123,8 @@ def token_vector_views(items: Sequence[Embedded]) -> Iterator[Group]:
         drawn.title = shown(encoded)
         more = len(vectors) - len(drawn.rows)
         shape = " x ".join(map(str, vectors.shape))
-        rest = [f"... {more:,} more {pieces.name}; -f jsonl for all"] if more else []
-        yield Group(drawn, Text("\n".join([*rest, f"shape {shape}, float32"]), style="dim"))
+        lines = [f"... {more:,} more {pieces.name}; -f jsonl for all"] if more else []
+        yield Group(drawn, Text("\n".join([*lines, f"shape {shape}, float32"]), style="dim"))
 
 
 def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> FittedTable:
@@ -139,26 +137,26 @@ def _token_table(pieces: TokenVectors, vectors: np.ndarray) -> FittedTable:
     return drawn
 
 
-def comparison_view(found: Agreement) -> Iterator[RenderableType]:
+def comparison_view(agreement: Agreement) -> Iterator[RenderableType]:
     """Draw the differences of two files, and their worst rows."""
-    kinds = [*found.dtype, "", ""]
-    rows = [("a", f"{found.a}  {kinds[0]}"), ("b", f"{found.b}  {kinds[1]}")]
-    if found.similarity is not None:
-        yield pairs([*rows, *_similarity_rows(found, found.similarity)])
+    kinds = [*agreement.dtype, "", ""]
+    rows = [("a", f"{agreement.a}  {kinds[0]}"), ("b", f"{agreement.b}  {kinds[1]}")]
+    if agreement.similarity is not None:
+        yield pairs([*rows, *_similarity_rows(agreement, agreement.similarity)])
         return
-    rows.append(("shape", " x ".join(map(str, found.shape))))
-    rows.append(("identical", "yes" if found.identical else "no"))
+    rows.append(("shape", " x ".join(map(str, agreement.shape))))
+    rows.append(("identical", "yes" if agreement.identical else "no"))
     for name in ("max_abs", "mean_abs", "cosine_min", "cosine_mean"):
-        value = getattr(found, name)
+        value = getattr(agreement, name)
         rows.append((name.replace("_", " "), "-" if value is None else _shown(name, value)))
     numbers = pairs(rows)
-    if found.not_finite:
-        numbers.add_row("NaN or infinite", counted(found.not_finite, "row"), style="red")
+    if agreement.not_finite:
+        numbers.add_row("NaN or infinite", counted(agreement.not_finite, "row"), style="red")
     yield numbers
-    if found.worst and not found.identical:
+    if agreement.worst and not agreement.identical:
         names = ("row", "max abs", "cosine")
         worst = table(*names, figures=names, title="worst rows")
-        for row in found.worst:
+        for row in agreement.worst:
             worst.add_row(
                 f"{row.row}", _shown("max_abs", row.max_abs), _shown("cosine", row.cosine)
             )
@@ -166,19 +164,19 @@ def comparison_view(found: Agreement) -> Iterator[RenderableType]:
 
 
 def _similarity_rows(
-    found: Agreement, similarity: SimilarityAgreement
+    agreement: Agreement, similarity: SimilarityAgreement
 ) -> Iterator[tuple[str, str]]:
     """Yield what vectors of different widths agree on."""
-    yield "rows", f"{found.shape[0]:,}"
-    yield "widths", " and ".join(map(str, found.widths or ()))
+    yield "rows", f"{agreement.shape[0]:,}"
+    yield "widths", " and ".join(map(str, agreement.widths or ()))
     if similarity.seed is not None:
         yield "sample", f"{similarity.rows_compared:,} rows, seed {similarity.seed}"
     for name in ("similarity_correlation", "neighbour_overlap"):
         value = getattr(similarity, name)
         yield name.replace("_", " "), "-" if value is None else f"{value:.4f}"
     yield "neighbours", f"{similarity.neighbours} of each row, by cosine"
-    if found.not_finite:
-        yield "NaN or infinite", counted(found.not_finite, "row")
+    if agreement.not_finite:
+        yield "NaN or infinite", counted(agreement.not_finite, "row")
 
 
 def _shown(name: str, value: float) -> str:

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 import typer
 
@@ -16,8 +17,6 @@ from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, flag, number,
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model
 from bertcli.tokenizing.tokenizer import Tokenizer
-
-ROWS = ("table", "jsonl", "csv", "tsv", "parquet")  # formats of rows
 
 # Options that several groups have.
 SpecialTokens = Annotated[
@@ -32,12 +31,13 @@ ParseSpecial = Annotated[
     ),
 ]
 
-Overlap = Annotated[int, number("Tokens, at most, that a chunk repeats of the one before.", low=0)]
+Overlap = Annotated[int, number("Maximum tokens shared with the previous chunk.", low=0)]
 At = Annotated[
     Literal["token", "word", "sentence", "paragraph"],
     option(
-        "Where chunks end. What is too long for one chunk is divided between sentences, then "
-        "words, then tokens.",
+        "Boundaries at which chunks end. A sentence or word that is too long for one chunk is "
+        "split at smaller ones.",
+        "UNIT",
         envvar="BERTCLI_AT",
     ),
 ]
@@ -86,7 +86,7 @@ class ModelOptions(OptionGroup):
 
 
 _FORMAT = option(
-    "Output format. auto: by the suffix of --output; without one, for people on a terminal, and "
+    "Output format. auto: by the suffix of --output; without it, a table on a terminal and "
     "JSONL in a pipe.",
     None,
     "--format",
@@ -126,11 +126,16 @@ class OutputOptions(OptionGroup):
         if self.output == Path("-"):
             self.output = None  # stdout, as `-i -` is stdin
 
-    def form(self, allowed: Sequence[str], *, piped: str = "jsonl", terminal: str = "table") -> str:
+    def form(
+        self, allowed: Sequence[str] = (), *, piped: str = "jsonl", terminal: str = "table"
+    ) -> str:
         """Return the format to write: --format, else by the suffix, else by the kind of stdout.
 
-        Raises UsageError for one that is not ``allowed``.
+        Raises UsageError for one that is not ``allowed``, or else a choice of --format.
         """
+        (kind,) = (field.type for field in fields(self) if field.name == "format")
+        choices = get_args(get_args(kind)[0])
+        allowed = allowed or [name for name in choices if name != "auto"]
         return allowed_form(self._form(piped, terminal), allowed)
 
     def _form(self, piped: str, terminal: str) -> str:
@@ -198,11 +203,13 @@ class ReportOutput(OutputOptions):
 
 
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
-    """Return the format. Raises UsageError when the command cannot write it."""
+    """Return the format. Raises BertcliError when it cannot be written."""
     if form not in allowed:
         raise UsageError(
             f"this command cannot write {form}", f"--format can be: {', '.join(allowed)}"
         )
+    if form == "parquet":
+        from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
     return form
 
 
@@ -215,21 +222,23 @@ class ConsoleOptions(OptionGroup):
         bool,
         flag("--quiet", "Suppress notes, warnings and progress.", "-q", envvar="BERTCLI_QUIET"),
     ] = False
-    verbose: Annotated[bool, flag("--verbose", "Show what was chosen and found.", "-v")] = False
+    verbose: Annotated[bool, flag("--verbose", "Show details.", "-v")] = False
 
     def console(self) -> Console:
         """Return the console that writes messages to stderr."""
         return Console(quiet=self.quiet, verbose=self.verbose)
 
 
-def _show_versions(wanted: bool) -> None:
+def _show_versions(asked: bool) -> None:
     """Print the versions that decide the numbers, read from metadata: nothing is imported."""
-    if not wanted:
+    if not asked:
         return
     from bertcli.files.versions import __version__, versions
 
-    found = [f"{name} {number}" for name, number in versions("torch", "tokenizers").items()]
-    print_text(f"bertcli {__version__}, {', '.join(found)}")
+    names = ("openvino", "torch", "tokenizers")
+    numbers = versions(*names)
+    listed = [f"{name} {numbers.get(name, 'not installed')}" for name in names]
+    print_text(f"bertcli {__version__}, {', '.join(listed)}")
     raise typer.Exit
 
 

@@ -27,31 +27,30 @@ def complete_device(incomplete: str) -> list[str]:
 def _devices() -> Iterator[str]:
     if platform.system() == "Darwin":
         yield "mps"
-    found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
-    yield from (f"cuda:{number}" for number in found)
-    yield from ("cuda", "cuda:all")[: len(found)]
+    gpus = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    yield from (f"cuda:{number}" for number in gpus)
+    yield from ("cuda", "cuda:all")[: len(gpus)]
 
 
 def complete_field(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the fields of the first file that was given; names may be joined by commas."""
     from bertcli.errors import BertcliError
-    from bertcli.records.field_names import field_names
-    from bertcli.records.input_files import input_files
-    from bertcli.records.source import Source
+    from bertcli.records.formats import field_names
+    from bertcli.records.source import Source, input_files
 
     before, comma, last = incomplete.rpartition(",")
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     try:
         source = Source(format=ctx.params.get("input_format") or "auto")
         for path in input_files(_given(ctx.params), source)[:1]:
-            found.update(dict.fromkeys(field_names(path, source)))
+            names.update(dict.fromkeys(field_names(path, source)))
     except BertcliError:
         return []
-    return [f"{before}{comma}{name}" for name in found if name.startswith(last)]
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
 def _given(params: dict[str, Any]) -> Iterator[str]:
     """Yield the files that were named before."""
     for name in INPUTS:
         value = params.get(name) or ()
-        yield from (one for one in ([value] if isinstance(value, str) else value) if one != "-")
+        yield from (path for path in ([value] if isinstance(value, str) else value) if path != "-")

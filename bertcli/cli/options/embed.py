@@ -43,8 +43,10 @@ LayerList = Annotated[
         "L,...",
     ),
 ]
+Prompt = Annotated[str | None, option("Text to put before each input text.", "TEXT")]
+PromptName = Annotated[str | None, option("Name of a prompt that the model defines.", "NAME")]
 LayerCombine = Annotated[
-    Literal["mean", "sum", "concat", "stack"], option("How to combine several layers.", "HOW")
+    Literal["mean", "sum", "concat", "stack"], option("How to combine several layers.", "METHOD")
 ]
 
 
@@ -58,25 +60,24 @@ class VectorOptions(OptionGroup):
         bool,
         flag(
             "--token-vectors",
-            "One vector per token, special tokens included. Of models for late interaction "
-            "(ColBERT), those that are matched: of documents, or with --prompt-name query of "
-            "queries.",
+            "One vector per token, special tokens included. For late-interaction models "
+            "(ColBERT), vectors of documents, or of queries with --prompt-name query.",
         ),
     ] = False
     word_vectors: Annotated[
         Literal["first", "last", "mean", "max"] | None,
         option(
-            "One vector per word: that of its first or last token, or the mean or max of all.",
-            "HOW",
+            "One vector per word: of its first or last token, or the mean or max of all.",
+            "METHOD",
         ),
     ] = None
     sparse: Annotated[
         bool,
         flag(
             "--sparse",
-            "Weights of terms instead (SPLADE, BGE-M3), as jsonl, npz (a matrix of scipy.sparse) "
-            "or parquet. --pooling max or sum (auto: the model's). Torch runs masked language "
-            "models. --prompt-name query: for models that weigh queries by a table.",
+            "Term weights instead (SPLADE, BGE-M3), as jsonl, npz (a scipy.sparse matrix) or "
+            "parquet. --pooling max or sum (auto: the model's). Masked language models need "
+            "torch. --prompt-name query: for models with a table of query weights.",
         ),
     ] = False
     top_terms: Annotated[
@@ -99,10 +100,8 @@ class VectorOptions(OptionGroup):
         Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
         option("Number format of the output."),
     ] = "float32"
-    prompt: Annotated[str | None, option("Text to put before each input text.", "TEXT")] = None
-    prompt_name: Annotated[
-        str | None, option("Name of a prompt that the model defines.", "NAME")
-    ] = None
+    prompt: Prompt = None
+    prompt_name: PromptName = None
 
     @property
     def mode(self) -> str:
@@ -133,9 +132,9 @@ class LengthOptions(OptionGroup):
     on_truncate: Annotated[
         Literal["warn", "error", "ignore", "window", "chunk"],
         option(
-            "What to do with longer texts. window: encode all of the text in overlapping windows. "
-            "chunk: a vector for each chunk, as `bertcli chunk` makes them.",
-            "WHAT",
+            "Handling of longer texts. window: encode the whole text in overlapping windows. "
+            "chunk: one vector per chunk, as in `bertcli chunk`.",
+            "ACTION",
             envvar="BERTCLI_ON_TRUNCATE",
         ),
     ] = "warn"
@@ -149,7 +148,8 @@ class LengthOptions(OptionGroup):
 ComputeType = Annotated[
     Literal["auto", "float32", "bfloat16", "float16", "int8"],
     option(
-        "Compute precision. auto: float32. int8: CPU only, faster, approximate.",
+        "Compute precision. auto: float32. bfloat16: fastest on CPUs with AMX, nearly exact. int8: "
+        "CPU only, faster, approximate.",
         envvar="BERTCLI_DTYPE",
     ),
 ]
@@ -163,8 +163,7 @@ class ComputeOptions(OptionGroup):
     backend: Annotated[
         Literal["auto", "torch", "openvino"],
         option(
-            "What runs the model; auto: OpenVINO on a CPU if installed, else torch. OpenVINO "
-            "compiles a model on first use and keeps it; later runs start without torch.",
+            "Inference engine. auto: OpenVINO on a CPU if installed, else torch (extra torch).",
             envvar="BERTCLI_BACKEND",
         ),
     ] = "auto"
@@ -187,7 +186,9 @@ class ComputeOptions(OptionGroup):
         int | None,
         number("Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"),
     ] = None
-    window: Annotated[int, number("Records that are sorted by length together.")] = 4096
+    window: Annotated[
+        int, number("Maximum number of records that are sorted by length together.")
+    ] = 4096
 
 
 class VectorFileOptions(OptionGroup):
@@ -200,7 +201,7 @@ class VectorFileOptions(OptionGroup):
         bool,
         flag(
             "--update",
-            "Follow a changed input: only texts that are new or changed are embedded. Resumes an "
+            "Update an output to a changed input: embed only new and changed texts. Resumes an "
             "interrupted update.",
         ),
     ] = False

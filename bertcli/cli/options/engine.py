@@ -31,7 +31,7 @@ class EngineOptions(OptionGroup):
         ),
     ] = None
     workers: Annotated[int | None, number("Ray workers (default: as many as fit).")] = None
-    cpus_per_worker: Annotated[int | None, number("CPUs, and threads, per Ray worker.")] = None
+    cpus_per_worker: Annotated[int | None, number("CPUs and threads per Ray worker.")] = None
 
     def pool(self) -> "Pool":
         """Return the workers requested."""

@@ -3,7 +3,14 @@
 from typing import Annotated, ClassVar
 
 from bertcli.cli.options.groups import INPUT, OptionGroup, option
-from bertcli.cli.options.inputs import Encoding, EncodingErrors, FileFormat, OnError, field_option
+from bertcli.cli.options.inputs import (
+    Delimiter,
+    Encoding,
+    EncodingErrors,
+    FileFormat,
+    OnError,
+    field_option,
+)
 from bertcli.errors import UsageError
 from bertcli.records.example_forms import TASKS, FieldNames
 from bertcli.records.examples import examples_source
@@ -18,9 +25,9 @@ class ExampleOptions(OptionGroup):
     task: Annotated[
         str | None,
         option(
-            f"Kind of task: {', '.join(TASKS)} (default: as the fields say).",
+            f"Kind of task: {', '.join(TASKS)} (default: by the fields).",
             "TASK",
-            complete=lambda incomplete: [one for one in TASKS if one.startswith(incomplete)],
+            complete=lambda incomplete: [name for name in TASKS if name.startswith(incomplete)],
         ),
     ] = None
     text_field: Annotated[
@@ -37,6 +44,7 @@ class ExampleOptions(OptionGroup):
         ),
     ] = None
     input_format: FileFormat = "auto"
+    delimiter: Delimiter = ","
     on_error: OnError = "fail"
     encoding: Encoding = "utf-8"
     encoding_errors: EncodingErrors = "strict"
@@ -56,6 +64,7 @@ class ExampleOptions(OptionGroup):
             path,
             text_field=self.text_field,
             format=self.input_format,
+            delimiter=self.delimiter,
             on_error=self.on_error,
             encoding=self.encoding,
             encoding_errors=self.encoding_errors,

@@ -160,11 +160,11 @@ def record(kind: type[R], *groups: "DataclassInstance", **values: Any) -> R:
 
     ``values`` are the fields that no option has the name of, or that have another form there.
     """
-    known = {field.name for field in fields(kind)}
-    found = {
+    names = {field.name for field in fields(kind)}
+    options = {
         field.name: getattr(group, field.name)
         for group in groups
         for field in fields(group)
-        if field.name in known
+        if field.name in names
     }
-    return kind(**(found | values))
+    return kind(**(options | values))

@@ -10,11 +10,10 @@ from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, numbe
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.writers import TENSORS
-from bertcli.records.input_files import listed_files
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
+from bertcli.records.source import Source, listed_files
 
-InputFormat = Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"]
+InputFormat = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
 def field_option(about: str, envvar: str | None = None) -> Any:
@@ -34,16 +33,21 @@ IdField = Annotated[
 KeepFields = Annotated[
     str | None,
     option(
-        "Copy other fields of the input to the output: all, or those named, a,b,c. A name that "
+        "Copy other fields of the input to the output: all, or those named: a,b,c. A field that "
         "the output already has is an error.",
         "[NAMES]",
         complete=complete_field,
     ),
 ]
+Whole = Annotated[
+    bool, flag("--whole", "Each file is one text, as those in .md, .markdown and .rst are.")
+]
+Delimiter = Annotated[str, option("Delimiter of csv.", "C")]
+SkipEmpty = Annotated[bool, flag("--skip-empty", "Leave out empty texts, and count them.")]
 OnError = Annotated[
     Literal["fail", "skip"],
     option(
-        "Stop at a record that cannot be read, or report and skip it (exit code 1).",
+        "Stop at a bad record, or report and skip it (exit code 1 at the end).",
         envvar="BERTCLI_ON_ERROR",
     ),
 ]
@@ -57,8 +61,8 @@ Encoding = Annotated[str, option("Encoding of the input.", envvar="BERTCLI_ENCOD
 EncodingErrors = Annotated[
     Literal["strict", "replace"],
     option(
-        "Bad bytes are an error, or are replaced by U+FFFD and counted.",
-        "HOW",
+        "Bad bytes are an error, or replaced by U+FFFD and counted.",
+        "ACTION",
         envvar="BERTCLI_ENCODING_ERRORS",
     ),
 ]
@@ -67,7 +71,7 @@ Files = Annotated[
     list[str] | None,
     option(
         "File, folder or quoted glob, repeatable; - is stdin. A folder stands for its files with "
-        "known suffixes, at any depth. .gz and .zst are decompressed.",
+        "known suffixes, recursively. .gz and .zst are decompressed.",
         "PATH",
         "--input",
         "-i",
@@ -75,11 +79,13 @@ Files = Annotated[
 ]
 FilesFrom = Annotated[
     str | None,
-    option("Read the files named in FILE, one a line; - is stdin. -0: up to a NUL.", "FILE"),
+    option(
+        "Read the files listed in FILE, one per line (NUL-delimited with -0); - is stdin.", "FILE"
+    ),
 ]
 Null = Annotated[
     bool,
-    flag("--null", "Texts, or the names of --files-from, end with NUL, not a line feed.", "-0"),
+    flag("--null", "Texts, or the names in --files-from, are NUL-delimited.", "-0"),
 ]
 
 
@@ -111,11 +117,20 @@ def named_source(options: Any, files: list[str] | None, *, given: bool, **values
     listed = options.files_from
     asked: dict[str, Any] = {
         "paths": source_paths(files, given=given, listed=listed, null=options.null),
+        "list_file": listed,
         "null": options.null and listed is None,  # else it is of the list of names
-        "format": options.input_format,
+        "format": format_of(options),
         "keep": options.keep_fields,
     }
     return record(Source, options, **(asked | values))
+
+
+def format_of(options: Any) -> str:
+    """Return how the files of a group of options are read."""
+    whole = getattr(options, "whole", False)  # which token ids are never
+    if whole and options.input_format != "auto":
+        raise UsageError("--whole cannot be combined with --input-format")
+    return "whole" if whole else str(options.input_format)
 
 
 def note_files(texts: Sequence[str], console: Console) -> None:
@@ -133,16 +148,16 @@ def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Re
 
 
 def _is_folder(text: str) -> bool:
-    """Tell whether a text names a folder, not by chance as a single word may."""
+    """Return whether a text names a folder, not by chance as a single word may."""
     return os.path.basename(text) != text and os.path.isdir(text)
 
 
 def fields_asked(options: Any, *names: str) -> tuple[str, ...]:
     """Return the options among these that name fields; what the environment sets asks for none."""
-    given = {name: getattr(options, name) for name in names}
+    values = {name: getattr(options, name) for name in names}
     return tuple(
         f"--{name.replace('_', '-')}"
-        for name, value in given.items()
+        for name, value in values.items()
         if value not in (None, "*") and os.environ.get(f"BERTCLI_{name.upper()}") != value
     )
 
@@ -159,6 +174,9 @@ class InputOptions(OptionGroup):
         InputFormat,
         option("auto: by the suffix; stdin is txt, or JSONL if it begins with an object."),
     ] = "auto"
+    whole: Whole = False
+    delimiter: Delimiter = ","
+    skip_empty: SkipEmpty = False
     pair: Annotated[list[str] | None, option("Second sentence for a single TEXT.", "TEXT")] = None
     pairs: Annotated[
         str | None,

@@ -63,7 +63,7 @@ class ViewOptions(OptionGroup):
     config: Annotated[bool, flag("--config", "Show the config.")] = False
     tokenizer: Annotated[bool, flag("--tokenizer", "Show the tokenizer.")] = False
     verify: Annotated[
-        bool, flag("--verify", "Load everything, check hashes, and check for NaN and infinity.")
+        bool, flag("--verify", "Load everything; check hashes, and for NaN and infinity.")
     ] = False
 
     def some(self) -> bool:
@@ -79,8 +79,8 @@ class AttentionOptions(OptionGroup):
     attention: Annotated[
         list[str] | None,
         option(
-            "Show the attention maps of this text, repeatable. On the terminal: the last layer, "
-            "mean of its heads.",
+            "Show the attention maps of a text; repeatable. On a terminal: the last layer, mean "
+            "over its heads.",
             "TEXT",
         ),
     ] = None
@@ -88,8 +88,8 @@ class AttentionOptions(OptionGroup):
     extra: Annotated[
         list[str] | None,
         option(
-            "Ids for the words of the text, of a model with extra embeddings: one per word or "
-            "token, or a number for all; repeatable.",
+            "For models with extra embeddings: ids for the words of the text, one per word or "
+            "token, or one number for all; repeatable.",
             "NAME=IDS",
         ),
     ] = None
@@ -100,8 +100,7 @@ class AttentionOptions(OptionGroup):
     heads: Annotated[
         str | None,
         option(
-            "Heads, counted from 0; all; or mean: the mean of all. Several are averaged on the "
-            "terminal.",
+            "Heads, counted from 0; all; or mean. On a terminal, several heads are averaged.",
             "H,...",
         ),
     ] = None
@@ -119,19 +118,19 @@ class AttentionOptions(OptionGroup):
 
     def check(self, views: ViewOptions, file: Path | None) -> None:
         """Refuse contradicting options, before anything is read."""
-        given = (self.pair, self.extra, self.layers, self.heads, self.output)
+        dependent = (self.pair, self.extra, self.layers, self.heads, self.output)
         if self.attention and len(self.attention) > 1:
             self._check_several()
-        if self.attention is None and any(value is not None for value in given):
+        if self.attention is None and any(value is not None for value in dependent):
             raise UsageError(
                 "--pair, --extra, --layers, --heads and --output require --attention TEXT"
             )
         if self.attention is not None and views.some():
             raise UsageError("--attention cannot be combined with other views")
         if self.output is not None and self.form() not in PICTURES:
-            known = ", ".join(f".{name}" for name in PICTURES)
+            suffixes = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
-                f"{self.output}: unknown format for --attention", f"-o can end in {known}"
+                f"{self.output}: unknown format for --attention", f"-o can end in {suffixes}"
             )
         if self.attention is not None and file:
             raise UsageError(
@@ -139,8 +138,8 @@ class AttentionOptions(OptionGroup):
             )
 
     def _check_several(self) -> None:
-        for name, given in (("pair", self.pair), ("extra", self.extra)):
-            if given is not None:
+        for name, value in (("pair", self.pair), ("extra", self.extra)):
+            if value is not None:
                 raise UsageError(f"--{name} needs exactly one --attention TEXT")
         if self.form() in DRAWN:
             raise UsageError(
@@ -150,17 +149,17 @@ class AttentionOptions(OptionGroup):
 
     def extra_ids(self, fields: Mapping[str, str]) -> dict[str, str]:
         """Return the ids of each field; UsageError for an embedding that the model lacks."""
-        found = {}
+        ids_of_fields = {}
         for text in self.extra or ():
             name, _, ids = text.partition("=")
             if name not in fields or not ids:
-                known = ", ".join(fields) or "none"
+                names = ", ".join(fields) or "none"
                 raise UsageError(
                     f"--extra {text}: NAME=IDS expected, NAME an extra embedding of the model",
-                    f"extra embeddings: {known}",
+                    f"extra embeddings: {names}",
                 )
-            found[fields[name]] = ids
-        return found
+            ids_of_fields[fields[name]] = ids
+        return ids_of_fields
 
     def form(self) -> str:
         """Return the format that the name of the output asks for."""

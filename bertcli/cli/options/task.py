@@ -7,6 +7,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import ParseSpecial
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, argument, number, option
 from bertcli.cli.options.inputs import (
+    Delimiter,
     Encoding,
     EncodingErrors,
     FileFormat,
@@ -17,6 +18,8 @@ from bertcli.cli.options.inputs import (
     MaxRecordBytes,
     Null,
     OnError,
+    SkipEmpty,
+    Whole,
     fields_asked,
     named_source,
     reader_of,
@@ -68,6 +71,9 @@ class TaskFileOptions(OptionGroup):
     input: Files = None
     files_from: FilesFrom = None
     input_format: FileFormat = "auto"
+    whole: Whole = False
+    delimiter: Delimiter = ","
+    skip_empty: SkipEmpty = False
     id_field: IdField = None
     keep_fields: KeepFields = None
     null: Null = False
@@ -98,7 +104,7 @@ class QuestionOptions(OptionGroup):
     """Questions and contexts."""
 
     question: Annotated[
-        str | None, option("Question about the context, or about every text read.", "TEXT")
+        str | None, option("Question for the context, or for every text of the input.", "TEXT")
     ] = None
     context: Annotated[str | None, option("Context for every question.", "TEXT")] = None
     question_field: Annotated[
@@ -164,7 +170,7 @@ class ChoiceOptions(OptionGroup):
                 "choose needs a prompt and at least two choices",
                 "give PROMPT CHOICE CHOICE..., or --input FILE",
             )
-        kept = files.keep_fields
+        keep = files.keep_fields
         changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}
         if not self.texts:
             changes["text_field"] = self.prompt_field
@@ -172,7 +178,7 @@ class ChoiceOptions(OptionGroup):
                 self.prompt_field: "--prompt-field",
                 self.choices_field: "--choices-field",
             }
-            names = ",".join(filter(None, (kept, self.choices_field)))
-            changes["keep"] = kept if kept == "*" else names
+            names = ",".join(filter(None, (keep, self.choices_field)))
+            changes["keep"] = keep if keep == "*" else names
         source = files.source(given=bool(self.texts), objects=True, **changes)
         return reader_of(source, console, self.texts or ())

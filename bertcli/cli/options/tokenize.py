@@ -39,12 +39,12 @@ class FieldOptions(OptionGroup):
     ] = False
     length: Annotated[bool, flag("--length", "The number of tokens.")] = False
     text: Annotated[bool, flag("--text", "The text and its pair.")] = False
-    overflowing: Annotated[
-        bool, flag("--overflowing", "One record per window of a text that is too long.")
-    ] = False
+    overflowing: Annotated[bool, flag("--overflowing", "One record per window of a long text.")] = (
+        False
+    )
     ragged: Annotated[
         bool,
-        flag("--ragged", "With npz and safetensors: input_ids of all texts, flat, and offsets."),
+        flag("--ragged", "npz and safetensors: one flat input_ids for all texts, and offsets."),
     ] = False
 
     def columns(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class FieldOptions(OptionGroup):
             "text": self.text,
             "overflow_to_sample_mapping": self.overflowing,
         }
-        return tuple(name for name, wanted in chosen.items() if wanted)
+        return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
 
 class LayoutOptions(OptionGroup):
@@ -87,7 +87,7 @@ class LayoutOptions(OptionGroup):
         option(
             "Truncate longer texts (default: do not). true is longest_first, false "
             "do_not_truncate.",
-            "WHAT",
+            "STRATEGY",
             envvar="BERTCLI_TRUNCATION",
         ),
     ] = None
@@ -96,7 +96,7 @@ class LayoutOptions(OptionGroup):
         Padding | None,
         option(
             "Pad shorter texts (default: do not). true is longest, false do_not_pad.",
-            "HOW",
+            "STRATEGY",
             envvar="BERTCLI_PADDING",
         ),
     ] = None
@@ -107,7 +107,9 @@ class LayoutOptions(OptionGroup):
     ] = 0
     special_tokens: SpecialTokens = True
     parse_special: ParseSpecial = True
-    window: Annotated[int, number("Records that --padding longest pads together.")] = 10_000
+    window: Annotated[int, number("Number of records that --padding longest pads together.")] = (
+        10_000
+    )
 
     def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
         """Return the layout of these options."""
@@ -130,7 +132,7 @@ class ModeOptions(OptionGroup):
         bool,
         flag(
             "--stats",
-            "Print one summary of all texts. Lengths, unknown words, texts that would be "
+            "Print one summary of all texts: lengths, unknown words, texts that would be "
             "truncated.",
         ),
     ] = False

@@ -16,7 +16,7 @@ MaxGradNorm = Annotated[float, decimal("Clip gradients to this norm; 0: never.")
 Seed = Annotated[
     int,
     number(
-        "Random seed: of new weights, order, dropout and a part held out at random.",
+        "Random seed: new weights, order, dropout, held-out examples.",
         low=0,
         envvar="BERTCLI_SEED",
     ),
@@ -71,13 +71,13 @@ class DeviceOptions(OptionGroup):
         int | None, number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS")
     ] = None
     gradient_accumulation_steps: Annotated[
-        int, number("Split each batch into N parts: the same step with less memory.")
+        int, number("Split each batch into N parts: the same result with less memory.")
     ] = 1
     gradient_checkpointing: Annotated[
         bool,
         flag(
             "--gradient-checkpointing",
-            "Recompute activations in the backward pass: the same step with less memory.",
+            "Recompute activations in the backward pass: the same result with less memory.",
         ),
     ] = False
 
@@ -92,19 +92,19 @@ def extra_option(about: str) -> Any:
     return option(f"{about}; repeatable.", "NAME=FIELD")
 
 
-def extra_fields(given: Sequence[str] | None) -> dict[str, str]:
+def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
     """Return extra embedding -> field of its ids, of options NAME=FIELD.
 
     Raises UsageError for a name that cannot be one, or that is given twice.
     """
-    found: dict[str, str] = {}
-    for text in given or ():
+    fields: dict[str, str] = {}
+    for text in options or ():
         name, _, field = text.partition("=")
         if not (name.isidentifier() and field):
             raise UsageError(
                 f"--extra {text}: NAME=FIELD expected", "for example --extra emotion=emotion_ids"
             )
-        if name in found:
+        if name in fields:
             raise UsageError("--extra names an embedding twice")
-        found[name] = field
-    return found
+        fields[name] = field
+    return fields

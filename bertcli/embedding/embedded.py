@@ -1,0 +1,207 @@
+"""What an embedder makes of records: a vector each, or one for each of their tokens or words.
+
+Letters: `L` tokens of a record, `n` its words, `D` dimensions. Words are those of the tokenizer:
+for BERT what stands between white space, with each punctuation mark a word of its own; or, for a
+text that came split, the words it was split into. Windows of long texts are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby, repeat
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from bertcli.inference.progress import Ran
+from bertcli.records.records import TextBlock
+from bertcli.tokenizing.columns import Column, Encoded
+from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, each_of
+
+COLUMNS = ("input_ids", "token_type_ids")  # that a model needs of each text
+TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
+WORD_COLUMNS = ("word_ids", "sequence_ids", "offset_mapping")  # that `words_of` needs
+PLACES = "places"  # the column that `joined` needs
+# Vectors of one word's tokens [l, ..., D] -> [..., D].
+WORD_POOLINGS: Mapping[str, Callable[[Any], Any]] = {
+    "first": lambda pieces: pieces[0],
+    "last": lambda pieces: pieces[-1],
+    "mean": lambda pieces: pieces.mean(0),
+    "max": lambda pieces: pieces.max(0),
+}
+
+
+class Word(NamedTuple):
+    """A word: its text, its characters in the sentence it is in, and its tokens."""
+
+    text: str
+    span: tuple[int, int]  # within the word itself, for a text that came split
+    sequence: int  # 0 for the text, 1 for its pair
+    tokens: slice
+
+
+def words_of(encoded: Encoded) -> list[Word]:
+    """Return the words of a record in order; special tokens are in none of them.
+
+    The columns of WORD_COLUMNS must be there, the offsets in characters.
+    """
+    record = encoded.record
+    sentences = (record.text, record.pair)
+    places = [*zip(*(encoded.columns[name] for name in WORD_COLUMNS[:2]), strict=True)]
+    offsets, words = encoded.columns["offset_mapping"], []
+    for (number, sequence), tokens in groupby(range(len(places)), key=places.__getitem__):
+        if number is None or sequence is None:
+            continue
+        at = [*tokens]
+        span = offsets[at[0]][0], offsets[at[-1]][1]
+        sentence = sentences[sequence] or ""
+        text = sentence[slice(*span)] if isinstance(sentence, str) else sentence[number]
+        words.append(Word(text, span, sequence, slice(at[0], at[-1] + 1)))
+    return words
+
+
+def pool_words(vectors: Any, words: Sequence[Word], how: str) -> Any:
+    """Pool token vectors [L, ..., D], a NumPy array: [n, ..., D], one a word.
+
+    ``how`` is first, last, mean or max.
+    """
+    if not words:
+        return vectors[:0]
+    return np.stack([WORD_POOLINGS[how](vectors[word.tokens]) for word in words])
+
+
+class TokenVectors(NamedTuple):
+    """The tokens or words of a record, in the order of its vectors."""
+
+    name: str  # "tokens" or "words"
+    texts: list[str]
+    offsets: list[tuple[int, int]]  # characters in the sentence; in the word if it came split
+    sequences: list[int | None]  # 0 for the text, 1 for its pair, None for special tokens
+
+    @classmethod
+    def of_tokens(cls, encoded: Encoded) -> TokenVectors:
+        """Return the tokens, special ones included."""
+        return cls("tokens", *(list(encoded.columns[name]) for name in TOKEN_COLUMNS))
+
+    @classmethod
+    def of_words(cls, words: Sequence[Word]) -> TokenVectors:
+        """Return the words, in which no special token is."""
+        return cls(
+            "words",
+            [word.text for word in words],
+            [word.span for word in words],
+            [word.sequence for word in words],
+        )
+
+    def fields(self, *, pair: bool) -> dict[str, Any]:
+        """Return what is written of them; ``pair`` tells whether there are two sentences."""
+        fields: dict[str, Any] = {self.name: self.texts, "offsets": self.offsets}
+        return fields | ({"sequence_ids": self.sequences} if pair else {})
+
+
+def windows_of(batch: Iterable[Encoded]) -> list[list[Encoded]]:
+    """Return the items record by record: most have one, those cut into windows several."""
+    return [list(same) for _, same in groupby(batch, key=lambda item: item.sample)]
+
+
+def portions(records: Sequence[list[Encoded]], most: int) -> Iterator[list[list[Encoded]]]:
+    """Divide records, given as their windows, so that no portion of several has more tokens."""
+    held: list[list[Encoded]] = []
+    size = 0
+    for windows in records:
+        tokens = sum(item.length for item in windows)
+        if held and size + tokens > most:
+            yield held
+            held, size = [], 0
+        held.append(windows)
+        size += tokens
+    if held:
+        yield held
+
+
+def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded, np.ndarray]:
+    """Put the windows of one record together: each token once, with its vector [L, D...].
+
+    A token that several windows share is taken from the one in which it has most context: where the
+    nearer end of its sentence's part is farthest, the first of several. Special tokens come from
+    the first window. Source: "max context" in BERT's run_squad.py.
+    """
+    if len(windows) == 1:
+        return windows[0], vectors[0]
+    best: dict[int, tuple[int, int, int]] = {}  # place -> context, window, token
+    for number, window in enumerate(windows):
+        at = 0
+        for sequence, part in groupby(window.columns["sequence_ids"]):
+            length = len(list(part))
+            for left in range(length):
+                context = 0 if sequence is None else min(left, length - 1 - left)
+                place = window.columns[PLACES][at]
+                if place not in best or context > best[place][0]:
+                    best[place] = context, number, at
+                at += 1
+    picked = [(number, at) for _, (_, number, at) in sorted(best.items())]
+    columns: dict[str, Column] = {
+        name: [windows[number].columns[name][at] for number, at in picked]
+        for name in windows[0].columns
+    }
+    return windows[0]._replace(columns=columns), np.stack([vectors[n][at] for n, at in picked])
+
+
+class Embedded(NamedTuple):
+    """A record, its tokens, and its vector [D], or [k, D] with stacked layers.
+
+    Where each token or word has a vector, those are [L, D...], and ``pieces`` says of what.
+    """
+
+    encoded: Encoded
+    vector: np.ndarray
+    pieces: TokenVectors | None = None
+
+
+class EmbeddedBlock(Sequence[Embedded]):
+    """Records with their vectors, as columns; an `Embedded` is made where somebody asks for one.
+
+    The vectors are an array [n, D...], or where tokens or words have one each, ``pieces`` says
+    which, and the vectors of each record are [L, D...].
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        vectors: np.ndarray | list[np.ndarray],
+        pieces: list[TokenVectors] | None = None,
+    ) -> None:
+        self.batch, self.vectors, self.pieces = batch, vectors, pieces
+        if isinstance(batch, RaggedBatch):
+            self.records, self.samples = batch.records, batch.samples
+            self.lengths: list[int] = batch.tokens.lengths.tolist()
+            self.cuts: list[int] = batch.tokens.cut.tolist()
+        else:
+            self.records = TextBlock.of([item.record for item in batch])
+            self.samples = [item.sample for item in batch]
+            self.lengths = [item.length for item in batch]
+            self.cuts = [item.cut for item in batch]
+
+    @cached_property
+    def items(self) -> list[Embedded]:
+        """The records one by one."""
+        pieces: Iterable[TokenVectors | None] = self.pieces or repeat(None)
+        return list(map(Embedded, each_of(self.batch, COLUMNS), self.vectors, pieces))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, at: int) -> Embedded: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Embedded]: ...
+    def __getitem__(self, at: int | slice) -> Embedded | list[Embedded]:
+        return self.items[at]
+
+
+class EmbedWindow(NamedTuple):
+    """A window of records: its counts, and what comes of it, in order, once it is iterated."""
+
+    counts: TokenCounts
+    parts: Iterator[Ran | EmbeddedBlock]

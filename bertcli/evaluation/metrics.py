@@ -1,0 +1,294 @@
+"""Metrics of predictions: classes, several labels, scores, entities and answers.
+
+Each kind holds the predictions for n examples beside the truth, and `metrics` counts all of them,
+or some rows, as a sample of the bootstrap has them. Also used while training.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Rows = np.ndarray | slice
+ALL = slice(None)
+BINS = 15  # of the calibration error
+
+# --- classes ---
+
+
+def label_numbers(names: Sequence[str], labels: set[str]) -> dict[str, int]:
+    """Return the number of each label of a model, by the names that ``labels`` of examples use.
+
+    Whole numbers are class ids where the model's names are no other than LABEL_0, LABEL_1 ...
+    """
+    unnamed = all(name == f"LABEL_{number}" for number, name in enumerate(names))
+    ids = unnamed and all(label.isdecimal() for label in labels)
+    return {str(number) if ids else name: number for number, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class ClassPredictions:
+    """Scores of k classes for n texts.
+
+    F1 is that of scikit-learn's f1_score with zero_division 0, over all classes that occur in the
+    truth or are predicted.
+    """
+
+    truth: np.ndarray  # [n] class numbers; k and above: classes that the model does not have
+    scores: np.ndarray  # [n, k] probabilities
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """The likeliest class of each text, [n]."""
+        classes: np.ndarray = self.scores.argmax(-1)
+        return classes
+
+    def metrics(self, rows: Rows = ALL) -> dict[str, float]:
+        """Return the metrics of some rows, or of all."""
+        confusion = self.confusion(rows)
+        right, total = np.diag(confusion), confusion.sum()
+        accuracy = float(right.sum() / max(total, 1))
+        return {
+            "accuracy": accuracy,
+            "macro_f1": macro_f1(right, confusion.sum(1), confusion.sum(0)),
+            "micro_f1": accuracy,  # the same, where every text has one class
+        }
+
+    def confusion(self, rows: Rows = ALL) -> np.ndarray:
+        """Return the counts of truths (rows) and predictions (columns), [classes, classes]."""
+        count = max(self.scores.shape[1], self.truth.max(initial=0) + 1)
+        cells = (self.truth * count + self.predicted)[rows]
+        counts: np.ndarray = np.bincount(cells, minlength=count**2).reshape(count, count)
+        return counts
+
+    def details(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the confusion, the numbers of each class, and the calibration."""
+        confusion = self.confusion()
+        right, truths, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+        columns = {
+            "precision": share(right, predicted),
+            "recall": share(right, truths),
+            "f1": share(2 * right, truths + predicted),
+            "support": truths,
+        }
+        return {
+            "labels": list(names),
+            "confusion": confusion.tolist(),
+            "per_class": {
+                name: {metric: values[number].item() for metric, values in columns.items()}
+                for number, name in enumerate(names)
+            },
+            "calibration": self.calibration(),
+        }
+
+    def calibration(self) -> dict[str, Any]:
+        """Return the expected calibration error and the bins that it is made of.
+
+        Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
+        """
+        confidence, right = self.scores.max(-1), self.predicted == self.truth
+        place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+        bins = []
+        for number in np.unique(place).tolist():
+            inside = place == number
+            bins.append(
+                {
+                    "from": number / BINS,
+                    "n": int(inside.sum()),
+                    "confidence": float(confidence[inside].mean()),
+                    "accuracy": float(right[inside].mean()),
+                }
+            )
+        gaps = (bin["n"] * abs(bin["confidence"] - bin["accuracy"]) for bin in bins)
+        return {"error": sum(gaps) / max(len(right), 1), "bins": bins}
+
+
+@dataclass(frozen=True)
+class LabelPredictions:
+    """Any of k labels, true and predicted, for n texts."""
+
+    truth: np.ndarray  # [n, k] bool
+    predicted: np.ndarray  # [n, k] bool
+
+    def metrics(self, rows: Rows = ALL) -> dict[str, float]:
+        """Return the share of texts with exactly the true labels, and F1."""
+        truth, predicted = self.truth[rows], self.predicted[rows]
+        right, truths, counts = (part.sum(0) for part in (truth & predicted, truth, predicted))
+        return {
+            "accuracy": float((truth == predicted).all(1).mean()),
+            "macro_f1": float(share(2 * right, truths + counts).mean()),
+            "micro_f1": float(2 * right.sum() / max(truths.sum() + counts.sum(), 1)),
+        }
+
+
+def macro_f1(right: np.ndarray, truths: np.ndarray, predicted: np.ndarray) -> float:
+    """Return the mean F1 of the classes that occur or are predicted, from counts [k]."""
+    occurs = (truths + predicted) > 0
+    return float(share(2 * right, truths + predicted)[occurs].mean()) if occurs.any() else 0.0
+
+
+def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return the quotients, 0 where there is nothing to share."""
+    quotients: np.ndarray = part / np.maximum(whole, 1)
+    return quotients
+
+
+# --- scores ---
+
+
+@dataclass(frozen=True)
+class ScorePredictions:
+    """Numbers for n texts or pairs."""
+
+    truth: np.ndarray  # [n]
+    predicted: np.ndarray  # [n]
+
+    def metrics(self, rows: Rows = ALL) -> dict[str, float]:
+        """Return correlations and errors of some rows, or of all."""
+        truth, predicted = (of[rows].astype(np.float64) for of in (self.truth, self.predicted))
+        return {
+            "spearman": spearman(truth, predicted),
+            "pearson": pearson(truth, predicted),
+            "mse": float(np.square(truth - predicted).mean()),
+            "mae": float(np.abs(truth - predicted).mean()),
+        }
+
+
+def pearson(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the linear correlation; 0 where a side does not vary."""
+    a, b = a - a.mean(), b - b.mean()
+    scale = float(np.sqrt(np.square(a).sum() * np.square(b).sum()))
+    return float((a * b).sum()) / scale if scale else 0.0
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the correlation of ranks; equal values share the mean of their ranks."""
+    return pearson(ranks(a), ranks(b))
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Return the rank of each value from 1, the mean rank for equal ones, [n]."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean_ranks: np.ndarray = (last - (counts - 1) / 2)[places]
+    return mean_ranks
+
+
+# --- entities ---
+
+OUTSIDE = ("O", "", "-")
+
+
+def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield the type, the first and the last word of each entity of a sentence.
+
+    Source: seqeval 1.2, get_entities: a tag is one letter and, from the first dash on, a type; so
+    the type of the bare tag PER is ER.
+    """
+    start, before, kind = 0, "O", ""
+    for word, tag in enumerate([*tags, "O"]):
+        tag = "O" if tag in OUTSIDE else tag
+        prefix, next_kind = tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_"
+        changes = kind != next_kind
+        if (
+            before in ("E", "S")
+            or (before in ("B", "I") and prefix in ("B", "S", "O"))
+            or (before != "O" and changes)
+        ):
+            yield kind, start, word - 1
+        if (
+            prefix in ("B", "S")
+            or (before in ("E", "S", "O") and prefix in ("E", "I"))
+            or (prefix != "O" and changes)
+        ):
+            start = word
+        before, kind = prefix, next_kind
+
+
+@dataclass(frozen=True)
+class TagPredictions:
+    """The tags of the words of n sentences."""
+
+    truth: Sequence[Sequence[str]]
+    predicted: Sequence[Sequence[str]]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Entities right, true and predicted of each sentence and type, [n, 3, types]."""
+        both = [
+            ({*entities(true)}, {*entities(tags)})
+            for true, tags in zip(self.truth, self.predicted, strict=True)
+        ]
+        kinds = {kind for pair in both for entity in pair for kind, _, _ in entity}
+        number = {kind: place for place, kind in enumerate(sorted(kinds))}
+        counts = np.zeros((len(both), 3, len(number)), np.int64)
+        for row, (true, predicted) in enumerate(both):
+            for place, group in enumerate((true & predicted, true, predicted)):
+                for kind, _, _ in group:
+                    counts[row, place, number[kind]] += 1
+        return counts
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """Words right, and all words of each sentence, [n, 2]."""
+        pairs = zip(self.truth, self.predicted, strict=True)
+        same = [(sum(map(str.__eq__, true, tags)), len(true)) for true, tags in pairs]
+        return np.array(same, np.int64).reshape(-1, 2)
+
+    def metrics(self, rows: Rows = ALL) -> dict[str, float]:
+        """Return precision, recall and F1 of entities, and the accuracy of words."""
+        right, truths, predicted = self.counts[rows].sum(0)
+        words = self.words[rows].sum(0)
+        return {
+            "precision": float(right.sum() / max(predicted.sum(), 1)),
+            "recall": float(right.sum() / max(truths.sum(), 1)),
+            "f1": float(2 * right.sum() / max(truths.sum() + predicted.sum(), 1)),
+            "macro_f1": macro_f1(right, truths, predicted),
+            "accuracy": float(words[0] / max(words[1], 1)),
+        }
+
+
+# --- answers ---
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+MARKS = str.maketrans("", "", string.punctuation)
+
+
+def overlap(answer: str, truth: str) -> tuple[float, float]:
+    """Return whether two answers are equal, and the F1 of their words.
+
+    Source: Rajpurkar et al., SQuAD, 2016, its script: articles, punctuation and case do not count.
+    """
+    words, true_words = (
+        ARTICLES.sub(" ", text.lower().translate(MARKS)).split() for text in (answer, truth)
+    )
+    same = float(words == true_words)
+    if not words or not true_words:
+        return same, same
+    common = sum((Counter(words) & Counter(true_words)).values())
+    return same, 2 * common / (len(words) + len(true_words))
+
+
+@dataclass(frozen=True)
+class AnswerPredictions:
+    """The answers to n questions; "" for none."""
+
+    truth: Sequence[str]
+    predicted: Sequence[str]
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Exact match and F1 of each question, [n, 2]."""
+        return np.array([*map(overlap, self.predicted, self.truth)]).reshape(-1, 2)
+
+    def metrics(self, rows: Rows = ALL) -> dict[str, float]:
+        """Return the share of exact matches, and the mean F1."""
+        exact, f1 = self.values[rows].mean(0)
+        return {"exact_match": float(exact), "f1": float(f1)}

@@ -1,0 +1,761 @@
+"""The network in OpenVINO's own operations, made of a config and mapped weights; parts first.
+
+It is the one of `models`, operation by operation: what a family has in place of BERT's parts is
+told by the same `Structure`, and weights have their canonical names. Letters: `T` packed tokens,
+`B` texts, `L` the length of their rows, `H` heads, `D` the size of a head, `n` tokens or texts that
+are read. A hidden state is [1, T, hidden].
+
+    network = OpenvinoNetwork(read_weights(folder, "BertModel", pooler=False))
+    graph = built(network, spec)     # a Model of OpenVINO, not compiled
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from bertcli.inference.openvino import OpenvinoError, openvino_core
+from bertcli.models.distance_tables import (
+    EXACT,
+    distance_buckets,
+    distance_rows,
+    rotary_turns,
+)
+
+if TYPE_CHECKING:
+    from bertcli.checkpoints.weights import Weights
+    from bertcli.families.structure import Convolution, Disentangled, TextHead
+    from bertcli.inference.runner import Terms
+    from bertcli.inference.runtime import ModelSpec
+
+Node: TypeAlias = Any  # an output of an operation of OpenVINO
+Stored: TypeAlias = "Callable[[OpenvinoNetwork, Batch], Node]"  # the graph of a file
+Numbers: TypeAlias = "np.ndarray | list[int] | int | float"  # a constant
+Units: TypeAlias = "np.ndarray | None"  # a mask of those that are computed; None is all
+
+OPERATIONS = "opset15"
+HIDDEN = -1e30  # added to the score of what is no token: its share of attention is 0
+SMALL = 64  # bytes of a constant that is a shape or an axis, and no table
+LOUD = "loud_"  # how the names of products begin that stay float32 where others are 8 bits
+INPUTS = {"ids": 1, "types": 1, "back": 1, "rows": 2, "lengths": 1, "read": 1}  # and their axes
+
+
+@dataclass
+class OpenvinoNetwork:
+    """What nodes are made with, of one model."""
+
+    weights: Weights
+    # Layer -> the units of its feed-forward block that are computed apart from the others.
+    loud: Mapping[int, np.ndarray] = field(default_factory=dict)
+    widened: dict[int, Node] = field(default_factory=dict)  # layer -> its units, [1, T, units]
+    shared: dict[Any, Node] = field(default_factory=dict)  # what several layers use
+
+    def __post_init__(self) -> None:
+        self.core = openvino_core()
+        self.config, self.structure = self.weights.config, self.weights.config.structure
+        self.factory = self.core.NodeFactory(OPERATIONS)
+        self.inputs: dict[str, Any] = {}
+
+    def __call__(self, operation: str, *inputs: Node | Numbers, **attributes: object) -> Node:
+        """Return the result of an operation; numbers among its inputs become constants."""
+        nodes = [
+            value if isinstance(value, self.core.Output) else self.constant(value)
+            for value in inputs
+        ]
+        return self.factory.create(operation, nodes, attributes).output(0)
+
+    def constant(self, value: Numbers) -> Node:
+        """Return a constant: float32, or int32 for whole numbers. Equal small ones are one."""
+        array = np.asarray(value)
+        if array.dtype.kind in "if" and array.dtype.itemsize == 8:
+            array = array.astype(np.int32 if array.dtype.kind == "i" else np.float32)
+        node = self.core.op.Constant(array).output(0)
+        if array.nbytes > SMALL:
+            return node
+        return self.shared.setdefault((array.dtype.str, array.shape, array.tobytes()), node)
+
+    def once(self, key: object, make: Callable[[], Node]) -> Node:
+        """Return what was made for this key, or make it."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
+
+    def parameter(self, name: str, axes: int, kind: str = "i32") -> Node:
+        """Return an input of whole numbers."""
+        shape = self.core.PartialShape([-1] * axes)
+        self.inputs[name] = self.core.op.Parameter(getattr(self.core.Type, kind), shape)
+        return self.inputs[name].output(0)
+
+    # --- weights ---
+
+    def has(self, name: str) -> bool:
+        """Tell whether the model has this tensor."""
+        return name in self.weights.arrays
+
+    def stored(self, name: str) -> Node:
+        """Return a tensor as the file has it: its memory is that of the mapped file."""
+        return self.once(name, lambda: self._shared(self.weights.arrays[name]))
+
+    def _shared(self, array: np.ndarray) -> Node:
+        types = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
+        kind = getattr(self.core.Type, types[array.dtype.name])
+        tensor = self.core.Tensor(array, self.core.Shape(array.shape), kind)
+        return self.core.op.Constant(tensor, shared_memory=True).output(0)
+
+    def float32(self, node: Node) -> Node:
+        """Return numbers of any format as float32."""
+        if node.get_element_type() == self.core.Type.f32:
+            return node
+        return self("Convert", node, destination_type="f32")
+
+    def weight(self, name: str) -> Node:
+        """Return a tensor as float32."""
+        return self.float32(self.stored(name))
+
+    def array(self, name: str) -> np.ndarray:
+        """Return the numbers of a tensor as float32."""
+        array = self.weights.arrays[name]
+        if array.dtype == np.uint16:
+            wide: np.ndarray = (array.astype(np.uint32) << 16).view(np.float32)
+            return wide
+        return array.astype(np.float32, copy=False)
+
+
+# --- operations on the last axis ---
+
+
+def linear(
+    net: OpenvinoNetwork,
+    x: Node,
+    name: str,
+    into: Units = None,
+    out_of: Units = None,
+    loud: bool = False,
+) -> Node:
+    """Map [..., in] to [..., out]; with masks, some of the units of either side alone."""
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    has_bias = net.has(bias) and not (loud and out_of is not None)  # which the quiet ones add
+    if into is None and out_of is None:
+        matrix, vector = net.weight(weight), net.weight(bias) if has_bias else None
+    else:
+        rows, columns = (slice(None) if units is None else units for units in (into, out_of))
+        matrix = np.ascontiguousarray(net.array(weight)[rows][:, columns])
+        vector = net.array(bias)[rows] if has_bias else None
+    y = net("MatMul", x, matrix, transpose_a=False, transpose_b=True)
+    if loud:
+        y.get_node().set_friendly_name(f"{LOUD}{name}")
+    return y if vector is None else net("Add", y, vector)
+
+
+def layer_norm(net: OpenvinoNetwork, x: Node, name: str) -> Node:
+    """Normalise each vector. Source: Layer Normalization, equation 4."""
+    eps = net.config.layer_norm_eps
+    x = net("MVN", x, [-1], normalize_variance=True, eps=eps, eps_mode="inside_sqrt")
+    x = net("Multiply", x, net.weight(f"{name}.weight"))
+    return net("Add", x, net.weight(f"{name}.bias")) if net.has(f"{name}.bias") else x
+
+
+def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
+    """Apply the function that config.json calls `hidden_act`, as in models/activations.py."""
+    match name:
+        case "gelu" | "gelu_python":
+            return net("Gelu", x, approximation_mode="ERF")
+        case "gelu_new" | "gelu_fast" | "gelu_accurate" | "gelu_pytorch_tanh" | "gelu_python_tanh":
+            return net("Gelu", x, approximation_mode="TANH")
+        case "gelu_10":
+            return net("Clamp", net("Gelu", x, approximation_mode="ERF"), min=-10.0, max=10.0)
+        case "quick_gelu":
+            return net("Multiply", x, net("Sigmoid", net("Multiply", x, 1.702)))
+        case "relu" | "sigmoid" | "tanh" | "mish" as kind:
+            return net(kind.capitalize(), x)  # as OpenVINO calls them
+        case "relu2":
+            positive = net("Relu", x)
+            return net("Multiply", positive, positive)
+        case "relu6":
+            return net("Clamp", x, min=0.0, max=6.0)
+        case "leaky_relu":
+            return net("PRelu", x, 0.01)
+        case "silu" | "swish":
+            return net("Swish", x)
+        case "hardswish":
+            return net("HSwish", x)
+        case "laplace":
+            x = net("Divide", net("Subtract", x, 0.707107), 0.282095 * math.sqrt(2))
+            return net("Multiply", net("Add", net("Erf", x), 1.0), 0.5)
+        case "sqrtsoftplus":
+            return net("Sqrt", net("SoftPlus", x))
+        case "linear":
+            return x
+        case unknown:
+            raise OpenvinoError(f"the CPU engine has no function {unknown!r} (hidden_act)")
+
+
+# --- embeddings ---
+
+
+def lookup(net: OpenvinoNetwork, name: str, ids: Node) -> Node:
+    """Return the rows of a table for ids [1, T], [1, T, width]; the table stays as it is stored."""
+    return net.float32(net("Gather", net.stored(f"{name}.weight"), ids, 0, batch_dims=0))
+
+
+def embeddings(net: OpenvinoNetwork, batch: Batch) -> Node:
+    """Sum the embeddings of words, token types, places and extra ids, and normalise."""
+    start, config, structure = "bert.embeddings", net.config, net.structure
+    x = lookup(net, f"{start}.word_embeddings", batch.ids)
+    if structure.token_types:
+        x = net("Add", x, lookup(net, f"{start}.token_type_embeddings", batch.types))
+    if structure.absolute_positions:
+        match config.position_embedding_type:
+            case "absolute":
+                places = table_places(net, batch)
+                x = net("Add", x, lookup(net, f"{start}.position_embeddings", places))
+            case "sinusoidal":
+                waves = net("Gather", sinusoids(config.table_size, config.most_tokens), batch.at, 0)
+                x = net("Add", x, waves)
+    for place, name in enumerate(config.extra_embeddings):
+        ids = net("Gather", batch.extra, [place], 0)  # [1, T]
+        x = net("Add", x, lookup(net, f"{start}.extra.{name}", ids))
+    x = layer_norm(net, x, f"{start}.LayerNorm")
+    return x if structure.embedding_size is None else linear(net, x, f"{start}.project")
+
+
+def table_places(net: OpenvinoNetwork, batch: Batch) -> Node:
+    """Return the rows of the table of positions, [1, T]; padding ids in a text do not count.
+
+    As `after_padding` in models/positions.py: `at` is 0 where a text starts.
+    """
+    if not net.structure.skips_padding:
+        return batch.at
+    padding = net.structure.first_position - 1
+    real = net("Convert", net("NotEqual", batch.ids, padding), destination_type="i32")
+    before = net("CumSum", real, 1, exclusive=True, reverse=False)
+    tokens = net("Gather", net("ShapeOf", batch.ids, output_type="i32"), 1, 0)
+    starts = net("Subtract", net("Range", 0, tokens, 1, output_type="i32"), batch.at)
+    of_text = net("GatherElements", before, starts, axis=1)
+    place = net("Add", net("Subtract", before, of_text), 1)
+    return net("Add", net("Multiply", place, real), padding)
+
+
+def sinusoids(width: int, places: int) -> np.ndarray:
+    """Return the waves of each place, [places, width], sine and cosine alternating."""
+    even = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    angles = np.arange(places, dtype=np.float32)[:, None] / np.float32(10000) ** even
+    waves: np.ndarray = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(places, -1)
+    return waves[:, :width]
+
+
+# --- attention ---
+
+
+@dataclass
+class Batch:
+    """The inputs of the graph, and what is made of them once."""
+
+    net: OpenvinoNetwork
+    ids: Node  # [1, T]
+    types: Node  # [1, T]
+    back: Node  # [T]
+    rows: Node  # [B, L]
+    lengths: Node  # [B]
+    read: Node  # [n]
+    extra: Node | None  # [tables, T]
+    blanks: bool  # whether what no token attends to is 0, and attends to nothing
+
+    @cached_property
+    def row(self) -> Node:
+        """The places in a row, [L]."""
+        size = self.net("Gather", self.net("ShapeOf", self.rows, output_type="i32"), 1, 0)
+        return self.net("Range", 0, size, 1, output_type="i32")
+
+    @cached_property
+    def at(self) -> Node:
+        """The place of each token in its text, [1, T]."""
+        size = self.net("Gather", self.net("ShapeOf", self.rows, output_type="i32"), 1, 0)
+        return self.net("Unsqueeze", self.net("FloorMod", self.back, size), 0)
+
+    @cached_property
+    def real(self) -> Node:
+        """Whether a token that others attend to stands in a row there, [B, L]."""
+        return self.net("Less", self.row, self.net("Unsqueeze", self.lengths, 1))
+
+    @cached_property
+    def filled(self) -> Node:
+        """Whether any token stands in a row there, [B, L]: behind the end is the first again."""
+        ahead = self.net("NotEqual", self.rows, self.net("Gather", self.rows, [0], 1))
+        return self.net("LogicalOr", ahead, self.net("Equal", self.row, 0))
+
+    def blanked(self, x: Node) -> Node:
+        """Return states [1, T, hidden], those of tokens that no other attends to as 0."""
+        if not self.blanks:
+            return x
+        real = self.net("Reshape", self.real, [-1], special_zero=False)
+        real = self.packed(real)
+        return self.net("Select", self.net("Unsqueeze", real, [0, 2]), x, 0.0)
+
+    def in_rows(self, x: Node) -> Node:
+        """Return what tokens have, [T, ...], where they stand in the rows, [B, L, ...]."""
+        return self.net("Gather", x, self.rows, 0)
+
+    def packed(self, x: Node) -> Node:
+        """Return what the places of all rows have, [B*L, ...], for the tokens, [T, ...]."""
+        return self.net("Gather", x, self.back, 0)
+
+    def apart(self, first: bool) -> Node:
+        """Return how far each query stands behind each key: [L, L], or [1, L] for the first."""
+        queries = self.net.constant([0]) if first else self.row
+        return self.net.once(
+            ("apart", first),
+            lambda: self.net("Subtract", self.net("Unsqueeze", queries, 1), self.row),
+        )
+
+
+def self_attention(
+    net: OpenvinoNetwork, batch: Batch, layer: int, x: Node, whole: Node, first: bool
+) -> Node:
+    """Attend from x [1, T, hidden] to the tokens of the same texts, [1, T, H*D].
+
+    With ``first``, x are the first tokens of the texts alone, [1, B, hidden], of the ``whole``.
+    Every text is a row there, whose end is hidden.
+    """
+    name = f"bert.encoder.layer.{layer}.attention.self"
+    heads, size = net.config.heads(layer), net.config.head_size
+
+    def in_rows(y: Node) -> Node:  # -> [B, H, L, D]
+        packed = net("Reshape", y, [-1, heads * size], special_zero=False)
+        split = net("Reshape", batch.in_rows(packed), [0, 0, heads, size], special_zero=True)
+        return net("Transpose", split, [0, 2, 1, 3])
+
+    q, k, v = (
+        linear(net, x, f"{name}.query"),
+        *(linear(net, whole, f"{name}.{part}") for part in ("key", "value")),
+    )
+    k, v = in_rows(k), in_rows(v)
+    q = net("Reshape", q, [-1, heads, 1, size], special_zero=False) if first else in_rows(q)
+    q, k, near = placed(net, batch, layer, q, k, first)
+    bias = attention_bias(net, batch, layer, near, first)
+    mixed = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
+    if first:
+        return net("Reshape", mixed, [1, -1, heads * size], special_zero=False)
+    mixed = net("Transpose", mixed, [0, 2, 1, 3])
+    mixed = net("Reshape", mixed, [-1, heads * size], special_zero=False)
+    return net("Unsqueeze", batch.packed(mixed), 0)
+
+
+def attention_bias(
+    net: OpenvinoNetwork, batch: Batch, layer: int, near: tuple[object, Node] | None, first: bool
+) -> Node:
+    """Return what is added to scores [B, H, Lq, L]: that of distances, and HIDDEN for no token.
+
+    The latter is not added to that of distances, but stands in for it: 8 bits would round what is
+    added. Attention without a bias is computed wrongly from 16 tokens on (OpenVINO 2026.4).
+    """
+    windows = net.structure.windows
+    reach = windows[layer] if windows else None
+    key, distances = (None, 0.0) if near is None else near
+
+    def make() -> Node:
+        seen = net("Unsqueeze", batch.real, [1, 2])  # [B, 1, 1, L]
+        if net.config.is_decoder:
+            seen = net("LogicalAnd", seen, net("GreaterEqual", batch.apart(first), 0))
+        if reach is not None:
+            close = net("LessEqual", net("Abs", batch.apart(first)), reach)
+            seen = net("LogicalAnd", seen, close)
+        if not batch.blanks:
+            return net("Select", seen, distances, HIDDEN)
+        hidden = net("Select", net("Unsqueeze", batch.filled, [1, 2]), HIDDEN, 2 * HIDDEN)
+        asking = [0] if first else batch.row  # tokens that attend to nothing take the mean of all
+        asking = net("Gather", batch.real, asking, 1)
+        seen = net("LogicalAnd", seen, net("Unsqueeze", asking, [1, 3]))
+        return net("Select", seen, distances, hidden)
+
+    return net.once(("bias", key, reach, first), make)
+
+
+def placed(
+    net: OpenvinoNetwork, batch: Batch, layer: int, q: Node, k: Node, first: bool
+) -> tuple[Node, Node, tuple[object, Node] | None]:
+    """Return queries and keys [B, H, L, D] as places turn them, and what is added to their scores.
+
+    The latter has a key: what is equal in all layers is made once. As in models/positions.py.
+    """
+    structure, config = net.structure, net.config
+    name = f"bert.encoder.layer.{layer}.attention.self.distance_embedding"
+    if structure.disentangled:
+        scores = disentangled_scores(net, batch, structure.disentangled, name, q, k, first)
+        parts = (
+            1 + structure.disentangled.word_to_distance + structure.disentangled.distance_to_word
+        )
+        near = None if scores is None else ((layer, first), scores)
+        return net("Multiply", q, 1 / math.sqrt(parts)), k, near
+    if structure.buckets:
+        return q, k, (("buckets", first), bucket_scores(net, batch, first))
+    if structure.rotary and (rotary := structure.rotary[layer]):
+        turns = rotary_turns(config.head_size, rotary)
+        q = q if first else rotated(net, batch, q, turns)  # the first place is not turned
+        return q, rotated(net, batch, k, turns), None
+    match config.position_embedding_type:
+        case "relative_key" | "relative_key_query" as kind:
+            middle = config.max_position_embeddings - 1
+            between = net(
+                "Gather", net.weight(f"{name}.weight"), net("Add", batch.apart(first), middle), 0
+            )
+            between = net("Divide", between, math.sqrt(config.head_size))  # [Lq, L, D]
+            scores = net("Einsum", q, between, equation="bhid,ijd->bhij")
+            if kind == "relative_key_query":
+                of_keys = net("Einsum", k, between, equation="bhjd,ijd->bhij")
+                scores = net("Add", scores, of_keys)
+            return q, k, ((layer, first), scores)
+        case "absolute" | "sinusoidal":
+            return q, k, None
+        case unknown:
+            raise OpenvinoError(f"the CPU engine has no position_embedding_type {unknown!r}")
+
+
+def rotated(net: OpenvinoNetwork, batch: Batch, x: Node, turns: np.ndarray) -> Node:
+    """Turn [B, H, L, D] by angles that grow with the place."""
+
+    def waves(function: str) -> Node:
+        places = net("Convert", net("Unsqueeze", batch.row, 1), destination_type="f32")
+        return net(function, net("Multiply", places, turns[None]))
+
+    key = turns.tobytes()
+    cos = net.once(("Cos", key), lambda: waves("Cos"))  # [L, D / 2]
+    sin = net.once(("Sin", key), lambda: waves("Sin"))
+    left, right = net.factory.create("Split", [x, net.constant(3)], {"num_splits": 2}).outputs()
+    turned_left = net("Subtract", net("Multiply", left, cos), net("Multiply", right, sin))
+    turned_right = net("Add", net("Multiply", right, cos), net("Multiply", left, sin))
+    return net("Concat", turned_left, turned_right, axis=-1)
+
+
+def within(net: OpenvinoNetwork, x: Node, furthest: int) -> Node:
+    """Return whole numbers, those further from 0 than this cut off."""
+    return net("Maximum", net("Minimum", x, furthest), -furthest)
+
+
+def bucket_scores(net: OpenvinoNetwork, batch: Batch, first: bool) -> Node:
+    """Return the score of each distance, [H, Lq, L], from the table that layers share."""
+
+    def make() -> Node:
+        table = net.array("bert.encoder.relative_attention_bias.weight")
+        scores = np.ascontiguousarray(table[distance_buckets()].T)  # [H, distances]
+        return net("Gather", scores, net("Add", within(net, batch.apart(first), EXACT), EXACT), 1)
+
+    return net.once(("buckets", first), make)
+
+
+def disentangled_scores(
+    net: OpenvinoNetwork,
+    batch: Batch,
+    disentangled: Disentangled,
+    name: str,
+    q: Node,
+    k: Node,
+    first: bool,
+) -> Node | None:
+    """Return the scores of queries and keys with the distances between them, [B, H, Lq, L]."""
+    parts = 1 + disentangled.word_to_distance + disentangled.distance_to_word
+    if parts == 1:
+        return None
+
+    def rows() -> Node:
+        furthest = 2 * disentangled.longest
+        apart = within(net, batch.apart(first), furthest)
+        return net("Gather", distance_rows(disentangled), net("Add", apart, furthest), 0)
+
+    which = net.once(("rows of distances", first), rows)  # [Lq, L]
+    total: Node | None = None
+    for part, x, used in (
+        ("key", q, disentangled.word_to_distance),
+        ("query", k, disentangled.distance_to_word),
+    ):
+        if not used:
+            continue
+        vectors = distance_vectors(net, disentangled, name, part)  # [H, 2 span, D]
+        met = net("MatMul", x, vectors, transpose_a=False, transpose_b=True)
+        index = which if part == "key" else net("Transpose", which, [1, 0])
+        sizes = net("ShapeOf", met, output_type="i32")
+        shape = net(
+            "Concat",
+            net("Gather", sizes, [0, 1], 0),
+            net("ShapeOf", index, output_type="i32"),
+            axis=0,
+        )
+        scores = net("GatherElements", met, net("Broadcast", index, shape), axis=3)
+        if part == "query":
+            scores = net("Transpose", scores, [0, 1, 3, 2])
+        total = scores if total is None else net("Add", total, scores)
+    return net("Multiply", total, 1 / math.sqrt(net.config.head_size * parts))
+
+
+def distance_vectors(
+    net: OpenvinoNetwork, disentangled: Disentangled, name: str, part: str
+) -> np.ndarray:
+    """Return the keys or queries of distances, [H, 2 span, D]: they follow from weights alone."""
+    start = "bert.encoder.relative_attention_bias"
+    vectors = net.array(f"{start}.table.weight")
+    if disentangled.norm:
+        centred = vectors - vectors.mean(-1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + net.config.layer_norm_eps)
+        weight, bias = (net.array(f"{start}.LayerNorm.{kind}") for kind in ("weight", "bias"))
+        vectors = centred / deviation * weight + bias
+    maker = f"{name.rpartition('.')[0]}.{part}" if disentangled.shared else f"{name}.{part}"
+    projected = vectors @ net.array(f"{maker}.weight").T + net.array(f"{maker}.bias")
+    split = projected.reshape(len(projected), -1, net.config.head_size)
+    return np.ascontiguousarray(split.transpose(1, 0, 2), np.float32)
+
+
+# --- layers ---
+
+
+def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
+    """Expand [..., hidden], activate, project back; loud units apart, where some are known."""
+    loud = net.loud.get(layer)
+    if loud is None:
+        return block_of_units(net, layer, x)
+    quiet = block_of_units(net, layer, x, ~loud)
+    return net("Add", quiet, block_of_units(net, layer, x, loud, loud=True))
+
+
+def block_of_units(
+    net: OpenvinoNetwork, layer: int, x: Node, units: Units = None, loud: bool = False
+) -> Node:
+    """Map [..., hidden] to [..., hidden] through some of the units of a block, or all."""
+    name, act = f"bert.encoder.layer.{layer}", net.config.hidden_act
+    wide = linear(net, x, f"{name}.intermediate.dense", units, loud=loud)
+    if net.structure.gated:
+        gate = linear(net, x, f"{name}.intermediate.gate", units, loud=loud)
+        wide = net("Multiply", activated(net, gate, act), wide)
+    else:
+        wide = activated(net, wide, act)
+    net.widened[layer] = wide
+    return linear(net, wide, f"{name}.output.dense", None, units, loud)
+
+
+def encoder_layer(
+    net: OpenvinoNetwork, batch: Batch, layer: int, x: Node, whole: Node | None = None
+) -> Node:
+    """Run a layer for x [1, T, hidden]; or for the first tokens [1, B, hidden] of the ``whole``."""
+    name, before = f"bert.encoder.layer.{layer}", net.structure.norm_first
+
+    def normed(y: Node, part: str, here: bool) -> Node:
+        return layer_norm(net, y, f"{name}.{part}") if here else y
+
+    first = whole is not None
+    query = normed(x, "attention.LayerNorm", before and layer > 0)
+    keys = normed(whole, "attention.LayerNorm", before and layer > 0) if first else query
+    mixed = self_attention(net, batch, layer, query, keys, first)
+    x = net("Add", linear(net, mixed, f"{name}.attention.output.dense"), x)
+    x = normed(x, "attention.output.LayerNorm", not before)
+    fed = feed_forward(net, layer, normed(x, "LayerNorm", before))
+    return normed(net("Add", fed, x), "output.LayerNorm", not before)
+
+
+def convolved(
+    net: OpenvinoNetwork, batch: Batch, x: Node, after: Node, beside: Convolution
+) -> Node:
+    """Add what the neighbours of a token in x [1, T, hidden] say to ``after``, the layer's result.
+
+    Source: ConvLayer in transformers' modeling_deberta_v2.py.
+    """
+    name, pad = "bert.encoder.conv", beside.size // 2
+    rows = batch.in_rows(net("Squeeze", x, [0]))  # [B, L, hidden]
+    rows = net("Select", net("Unsqueeze", batch.real, 2), rows, 0.0)
+    rows = net("Transpose", rows, [0, 2, 1])
+    weight = net.array(f"{name}.conv.weight")  # [hidden, hidden / groups, size]
+    grouped = weight.reshape(beside.groups, -1, *weight.shape[1:])
+    attributes = {"strides": [1], "pads_begin": [pad], "pads_end": [pad], "dilations": [1]}
+    mixed = net("GroupConvolution", rows, grouped, auto_pad="explicit", **attributes)
+    mixed = net(
+        "Reshape", net("Transpose", mixed, [0, 2, 1]), [-1, len(weight)], special_zero=False
+    )
+    mixed = net("Add", batch.packed(mixed), net.weight(f"{name}.conv.bias"))
+    mixed = net("Unsqueeze", activated(net, mixed, beside.activation), 0)
+    return batch.blanked(layer_norm(net, net("Add", after, mixed), f"{name}.LayerNorm"))
+
+
+def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int], first: bool) -> list[Node]:
+    """Return the states of layers, counted from 0, the embeddings: [T, hidden].
+
+    With ``first``, of the first token of each text alone, [B, hidden]; the last layer is run for
+    these only. Layers above the last one that is asked for are not run.
+    """
+    order = net.structure.layer_groups or range(net.config.num_hidden_layers)
+    top, of_layers = max(layers), {}
+
+    def packed(x: Node) -> Node:
+        return net("Squeeze", x, [0])
+
+    x, beside = batch.blanked(embeddings(net, batch)), net.structure.convolution
+    for place in range(top + 1):
+        asking = None
+        if place:
+            layer, whole = order[place - 1], x
+            convolution = beside if place == 1 else None
+            if first and place == top and not convolution:
+                asking = net("Gather", x, batch.read, 1)
+            x = encoder_layer(net, batch, layer, *((x,) if asking is None else (asking, x)))
+            if convolution:
+                x = convolved(net, batch, whole, x, convolution)
+        last = place == len(order) and net.structure.norm_first
+        state = layer_norm(net, x, "bert.encoder.LayerNorm") if last else x
+        if place in layers:
+            read = state if asking is not None or not first else net("Gather", state, batch.read, 1)
+            of_layers[place] = packed(read)
+    return [of_layers[layer] for layer in layers]
+
+
+# --- what is read off the model ---
+
+
+def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
+    """Combine the states [n, hidden] of layers: [n, hidden], concatenated or [n, k, hidden]."""
+    if how == "concat":
+        return net("Concat", *layers, axis=-1)
+    if len(layers) == 1 and how != "stack":
+        return layers[0]
+    stacked = net("Concat", *(net("Unsqueeze", state, 1) for state in layers), axis=1)
+    if how == "stack":
+        return stacked
+    return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [1], keep_dims=False)
+
+
+def means(net: OpenvinoNetwork, batch: Batch, x: Node, axes: int) -> Node:
+    """Return the mean of each text's tokens, [B, ...], of [T, ...] with so many axes."""
+    lengths = net("Convert", batch.lengths, destination_type="f32")
+    more = list(range(2, axes + 1))
+    real = net("Unsqueeze", batch.real, more)
+    rows = net("Select", real, batch.in_rows(x), 0.0)
+    total = net("ReduceSum", rows, [1], keep_dims=False)
+    return net("Divide", total, net("Unsqueeze", lengths, [axis - 1 for axis in more]))
+
+
+def pooler(net: OpenvinoNetwork, x: Node) -> Node:
+    """Apply a tanh layer to first tokens [n, hidden]. Section 3.1 of BERT."""
+    return net("Tanh", linear(net, x, "bert.pooler.dense"))
+
+
+def own_head(net: OpenvinoNetwork, head: TextHead, x: Node) -> Node:
+    """Apply the layer that a head has in place of the pooler, [n, hidden]."""
+    x = activated(net, linear(net, x, "classifier_head.dense"), head.activation)
+    return layer_norm(net, x, "classifier_head.LayerNorm") if head.norm else x
+
+
+def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
+    """Score every word of the vocabulary, [..., vocabulary]."""
+    name, words = "cls.predictions", net.structure.word_head
+    x = linear(net, x, f"{name}.transform.dense")
+    x = activated(net, x, words.activation or net.config.hidden_act)
+    x = layer_norm(net, x, f"{name}.transform.LayerNorm")
+    weight = net.weight(f"{name}.decoder.weight")
+    x = net("MatMul", x, weight, transpose_a=False, transpose_b=True)
+    tied = net.config.tie_word_embeddings and net.has(f"{name}.bias")
+    bias = f"{name}.bias" if tied else f"{name}.decoder.bias"
+    return net("Add", x, net.weight(bias)) if net.has(bias) else x
+
+
+def logits(net: OpenvinoNetwork, x: Node) -> Node:
+    """Turn the states [n, hidden] of what is judged into what the class scores, [n, ...]."""
+    structure, kind = net.structure, net.weights.kind
+    match kind:
+        case "BertModel":
+            return x
+        case "BertForMaskedLM" | "BertLMHeadModel":
+            return word_scores(net, x)
+        case "BertForNextSentencePrediction":
+            return linear(net, pooler(net, x), "cls.seq_relationship")
+        case "BertForSequenceClassification" | "BertForMultipleChoice":
+            chosen = kind == "BertForMultipleChoice"
+            head = structure.choice_head if chosen else structure.text_head
+            scores = linear(
+                net, pooler(net, x) if head.pooler else own_head(net, head, x), "classifier"
+            )
+            return net("Squeeze", scores, [1]) if chosen else scores
+        case "BertForTokenClassification" | "BertForQuestionAnswering":
+            if structure.token_head is not None:
+                x = own_head(net, structure.token_head, x)
+            return linear(net, x, "classifier" if "Token" in kind else "qa_outputs")
+        case "BertForReplacedTokens":
+            x = activated(
+                net, linear(net, x, "discriminator_predictions.dense"), net.config.hidden_act
+            )
+            return net("Squeeze", linear(net, x, "discriminator_predictions.dense_prediction"), [1])
+        case unknown:
+            raise OpenvinoError(f"the CPU engine has no {unknown}")
+
+
+def log1p(net: OpenvinoNetwork, x: Node) -> Node:
+    """Return log(1 + x) of numbers from 0, small ones included.
+
+    Source: What Every Computer Scientist Should Know About Floating-Point Arithmetic, theorem 4.
+    """
+    more = net("Add", x, 1.0)
+    added = net("Subtract", more, 1.0)
+    exact = net("Divide", net("Multiply", net("Log", more), x), added)
+    return net("Select", net("Equal", added, 0.0), x, exact)
+
+
+def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> Node:
+    """Return what becomes of the scores of each word over a text's tokens, [B, vocabulary].
+
+    That is the largest one, or the sum of their logarithms.
+    """
+    scores = word_scores(net, batch.in_rows(x))  # [B, L, vocabulary]
+    if terms.how == "max":
+        return net(
+            "ReduceMax", scores, [1], keep_dims=False
+        )  # behind a text stands its first token
+    scores = net("Relu", scores)
+    for _ in range(terms.logarithms):
+        scores = log1p(net, scores)
+    real = net("Unsqueeze", batch.real, [2])
+    return net("ReduceSum", net("Select", real, scores, 0.0), [1], keep_dims=False)
+
+
+# --- the whole ---
+
+
+def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -> Any:
+    """Return the graph of a model and what is read off it, as it is in `spec`: [n, ...].
+
+    Its inputs are those of `RowLayout.of`, in their order. ``stored`` makes the last states, or the
+    logits, where a file has the graph and not the weights.
+    """
+    reading = spec.reading
+    inputs = {name: net.parameter(name, axes) for name, axes in INPUTS.items()}
+    if net.config.extra_embeddings:
+        inputs["extra"] = net.parameter("extra", 2)
+    ids, types = (net("Unsqueeze", inputs.pop(name), 0) for name in ("ids", "types"))
+    # As one text, [1, T]: of two axes, 8-bit products without a bias came out wrong (OpenVINO
+    # 2026.4, ModernBERT).
+    blanks = reading.idle is not None and net.structure.blank_padding
+    batch = Batch(net, ids, types, **{"extra": None, **inputs}, blanks=blanks)
+    if stored:
+        x = stored(net, batch)
+        if spec.kind != "BertModel" and (reading.first or reading.mean):  # logits of texts
+            return net.core.Model([x], [*net.inputs.values()])
+    else:
+        of_layers = states(net, batch, reading.indices(net.config.depth), reading.first)
+        x = combined(net, of_layers, reading.combine)
+    if reading.terms:
+        x = term_scores(net, batch, x, reading.terms)
+    elif reading.mean:
+        x = means(net, batch, x, 3 if reading.combine == "stack" else 2)
+    elif stored or not reading.first:
+        x = net("Gather", x, batch.read, 0)
+    if spec.pooler:
+        x = pooler(net, x)
+    x = x if reading.terms or stored else logits(net, x)
+    return net.core.Model([x], [*net.inputs.values()])
+
+
+def loudest(net: OpenvinoNetwork, spec: ModelSpec) -> Any:
+    """Return a graph with the inputs of `built`: the largest size of each unit, layer by layer."""
+    built(net, spec)
+    sizes = (net("Abs", wide) for wide in net.widened.values())
+    largest = [net("ReduceMax", size, [0, 1], keep_dims=False) for size in sizes]
+    return net.core.Model(largest, [*net.inputs.values()])

@@ -1,0 +1,346 @@
+"""A model as one graph from padded ids to sentence vectors or logits, which other libraries run.
+
+    export(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), Path("made"), ExportOptions())
+
+The folder is laid out as on the hub: `openvino/openvino_model.xml` or `onnx/model.onnx`, with the
+tokenizer and the configs beside it, so that `-m made` runs it as well. How near its numbers are to
+those of the model is measured on a sample that ships here, and written into `manifest.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from bertcli.checkpoints.scan import GRAPHS, MODULES, bert_folder, find_weights, model_files
+from bertcli.checkpoints.weights import Weights, read_weights
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.sentence_modules import (
+    EPSILON,
+    Dense,
+    UnitLength,
+    VectorModule,
+    VectorNorm,
+    WeightedLayers,
+)
+from bertcli.errors import BertcliError, ModelError, UsageError
+from bertcli.files.atomic import whole_folder
+from bertcli.files.digests import sha256
+from bertcli.files.typed_json import read_objects
+from bertcli.files.versions import __version__, versions
+from bertcli.hub import ModelFolder
+from bertcli.inference.cpu_engine import RowLayout
+from bertcli.inference.graph import Node, OpenvinoNetwork, activated, states
+from bertcli.inference.openvino import nncf, openvino, settings
+from bertcli.inference.padded_graph import (
+    LOGITS,
+    PADDED,
+    STATES,
+    VECTORS,
+    PaddedBatch,
+    named_model,
+    padded_scores,
+    write_graph,
+)
+from bertcli.inference.progress import SILENCE, Tell
+from bertcli.inference.quantizing import calibration_texts, loud_units, quantized
+from bertcli.inference.runner import Reading, Tokens, result_of
+from bertcli.tasks.head import COMMANDS, Head, Settings, command_of, text_logits, token_logits
+
+Format: TypeAlias = Literal["openvino", "onnx"]
+Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
+
+FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
+HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
+BATCH = 8  # texts that are compared at a time, so that some are padded
+FAR = 0.9  # the mean cosine of a graph that is refused
+OURS = ("*.json", "*.txt", "*.model", "[0-9]*_*", "openvino", "onnx")  # names in such a folder
+ACTIVATIONS = {
+    "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "Sigmoid": "sigmoid", "GELU": "gelu",
+    "SiLU": "silu", "Mish": "mish", "ReLU6": "relu6", "Hardswish": "hardswish",
+    "LeakyReLU": "leaky_relu",
+}  # fmt: skip
+
+
+# --- what a sentence model makes of states, as embedding/pooling.py and sentence_modules.py do ---
+
+
+def pooled(net: OpenvinoNetwork, batch: PaddedBatch, x: Node, mode: str) -> Node:
+    """Pool the states of texts, [B, L, D]: [B, D]."""
+    real = net("Unsqueeze", batch.real, [2])
+
+    def total(rows: Node) -> Node:
+        return net("ReduceSum", rows, [1], keep_dims=False)
+
+    kept = net("Select", real, x, 0.0)
+    counts = net("Unsqueeze", net("Convert", batch.lengths, destination_type="f32"), [1])
+    match mode:
+        case "cls":
+            return net("Gather", x, 0, 1)
+        case "max":
+            return net("ReduceMax", net("Select", real, x, -np.inf), [1], keep_dims=False)
+        case "mean":
+            return net("Divide", total(kept), counts)
+        case "mean_sqrt_len":
+            return net("Divide", total(kept), net("Sqrt", counts))
+        case "weightedmean":
+            places = net("Convert", net("Add", batch.row, 1), destination_type="f32")
+            weights = net("Select", real, net("Unsqueeze", places, [0, 2]), 0.0)
+            return net("Divide", total(net("Multiply", kept, weights)), total(weights))
+        case "lasttoken":
+            last = net("Subtract", net("Add", batch.read, batch.lengths), 1)
+            width = x.get_partial_shape()[2].get_length()
+            return net("Gather", net("Reshape", x, [-1, width], special_zero=False), last, 0)
+    raise UsageError(f"a model with pooling {mode} cannot be exported")
+
+
+def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
+    """Return what a module makes of vectors, [..., D]."""
+    match module:
+        case UnitLength():
+            return net("NormalizeL2", x, [-1], eps=1e-12, eps_mode="max")
+        case VectorNorm():
+            x = net("MVN", x, [-1], normalize_variance=True, eps=EPSILON, eps_mode="inside_sqrt")
+            return net("Add", net("Multiply", x, module.weight), module.bias)
+        case Dense() if module.activation in ACTIVATIONS:
+
+            def product(weight: np.ndarray) -> Node:
+                return net("MatMul", x, weight, transpose_a=False, transpose_b=True)
+
+            y = product(module.weight)
+            y = y if module.bias is None else net("Add", y, module.bias)
+            y = activated(net, y, ACTIVATIONS[module.activation])
+            return y if module.residual is None else net("Add", y, product(module.residual))
+    what = getattr(module, "activation", module.kind)
+    raise ModelError(f"the module {module.kind} ({what}) cannot be exported")
+
+
+def sentence_outputs(
+    net: OpenvinoNetwork, batch: PaddedBatch, embedder: Embedder
+) -> dict[str, Node]:
+    """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
+    options, depth = embedder.options, net.config.depth
+    layers = next((m for m in embedder.of_tokens if isinstance(m, WeightedLayers)), None)
+    wanted = layers.layers if layers else (depth,)
+    every = states(net, batch, wanted, first=False)
+    x, last = every[-1], batch.in_rows(every[-1])
+    if layers:
+        shares = layers.weights / layers.weights.sum()
+        x = net("Multiply", every[0], shares[0])
+        for state, share in zip(every[1:], shares[1:], strict=True):
+            x = net("Add", x, net("Multiply", state, share))
+    for module in embedder.of_tokens[1 if layers else 0 :]:
+        x = after_module(net, x, module)
+    rows = batch.in_rows(x)
+    vectors = [pooled(net, batch, rows, mode) for mode in options.modes]
+    y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
+    for module in embedder.of_texts:
+        y = after_module(net, y, module)
+    shorter = None if options.dim is None else np.arange(options.dim, dtype=np.int32)
+    if shorter is not None and not options.dim_last:
+        y = net("Gather", y, shorter, 1)
+    if options.normalize:
+        y = after_module(net, y, UnitLength())
+    if shorter is not None and options.dim_last:
+        y = net("Gather", y, shorter, 1)
+    return {STATES: last, VECTORS: y}
+
+
+# --- the folder ---
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is made."""
+
+    to: Format = "openvino"
+    dtype: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.to == "onnx" and self.dtype == "int8":
+            raise UsageError(
+                "--dtype int8 cannot be combined with --to onnx",
+                "OpenVINO runs 8-bit graphs: use --to openvino",
+            )
+
+    @property
+    def file(self) -> str:
+        """The name of the graph in the folder."""
+        return GRAPHS["int8"] if self.dtype == "int8" else FILES[self.to]
+
+
+def export(
+    found: ModelFolder,
+    output: Path,
+    options: ExportOptions,
+    *,
+    overwrite: bool = False,
+    tell: Tell = SILENCE,
+) -> dict[str, Any]:
+    """Write a folder with the graph of a model, and return its manifest.
+
+    Raises ModelError for a model that the graph cannot follow, or that is far off in this number
+    format, OutputError where the folder cannot be written.
+    """
+    library = nncf() if options.dtype == "int8" else None  # before anything is computed
+    model = _opened(found, tell)
+    spec, config = model.runtime.spec, model.runtime.config
+    if config.extra_embeddings:
+        raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
+    plain = replace(spec, reading=Reading(mean=spec.reading.mean, first=spec.reading.first))
+    texts = calibration_texts(spec, config)
+    held_out = texts[::HELD_OUT]
+    weights = read_weights(spec.folder, spec.kind, False if spec.kind == "BertModel" else None)
+    loud = {}
+    if library:
+        texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
+        layout = RowLayout(Reading(), config.most_tokens)
+        loud = loud_units(weights, spec, [layout.of(text) for text in texts])
+    net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights, loud)
+    batch = PaddedBatch.of(net)
+    if isinstance(model, Embedder):
+        outputs = sentence_outputs(net, batch, model)
+    else:
+        outputs = {LOGITS: padded_scores(net, batch, plain.reading)}
+    graph = named_model(net, outputs)
+    if library:
+        sample = [padded(graph, [text]) for text in texts]
+        graph = quantized(library, graph, [list(inputs.values()) for inputs in sample])
+    manifest = {
+        "bertcli": __version__,
+        "versions": versions("openvino", "tokenizers", "numpy"),
+        "model": found.name,
+        "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
+        "to": options.to,
+        "dtype": options.dtype,
+        "outputs": list(outputs),
+    }
+    with whole_folder(output, OURS, overwrite=overwrite, inputs=model_files(found.path)) as folder:
+        _copy(found.path, folder)
+        path = folder / options.file
+        path.parent.mkdir()
+        if options.to == "onnx":
+            from bertcli.inference.onnx_graph import write_onnx
+
+            write_onnx(graph, path)
+        else:
+            write_graph(graph, path)
+        accuracy = agreement(model, graph, held_out)
+        if not accuracy["mean_cosine"] >= FAR:
+            raise BertcliError(
+                f"in {options.dtype}, this model gives other numbers: their mean cosine to "
+                f"float32 is {accuracy['mean_cosine']}",
+                "export it in float32",
+            )
+        files = sorted(path.parent.iterdir())
+        manifest |= {
+            "accuracy": accuracy,
+            "sha256": {file.relative_to(folder).as_posix(): sha256(file) for file in files},
+        }
+        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        (folder / "manifest.json").write_text(text, "utf-8")
+    return manifest
+
+
+def _opened(found: ModelFolder, tell: Tell) -> Embedder | Head:
+    """Open what the folder is for: a head that config.json names, or sentence vectors."""
+    command = "" if (found.path / MODULES).exists() else command_of(found)
+    if command:
+        return Head.open(found, COMMANDS[command], Settings("openvino"), tell)
+    return Embedder.open(found, EmbedOptions("openvino"), tell)
+
+
+def _copy(source: Path, folder: Path) -> None:
+    """Copy the tokenizer, the configs and the modules; the network comes to lie on top."""
+    inner = bert_folder(source)
+    left_out = {*find_weights(inner).all}
+    for path in [*model_files(source), source / MODULES]:
+        if path in left_out or not path.is_file():
+            continue
+        inside = path.is_relative_to(inner)
+        target = folder / path.relative_to(inner if inside else source)
+        target.parent.mkdir(exist_ok=True)
+        if path.name != MODULES:
+            shutil.copyfile(path, target)
+            continue
+        modules = [
+            {**module, "path": "" if source / module["path"] == inner else module["path"]}
+            for module in read_objects(path)
+        ]
+        target.write_text(json.dumps(modules, indent=2), "utf-8")
+
+
+def rounded(weights: Weights) -> Weights:
+    """Return weights whose matrices are bfloat16, rounded to the nearest, ties to even."""
+
+    def bits(array: np.ndarray) -> np.ndarray:
+        if array.ndim < 2 or array.dtype != np.float32:
+            return array
+        whole = array.view(np.uint32)
+        return ((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16).astype(np.uint16)
+
+    once = {id(array): bits(array) for array in weights.arrays.values()}  # tied ones are one
+    arrays = {name: once[id(array)] for name, array in weights.arrays.items()}
+    return replace(weights, arrays=arrays)
+
+
+# --- how near its numbers are ---
+
+
+def padded(graph: Any, texts: Sequence[Tokens]) -> dict[str, np.ndarray]:
+    """Return the inputs of a graph for texts, one below the other: int64 [B, L]."""
+    longest = max(len(text.ids) for text in texts)
+    arrays = {name: np.zeros((len(texts), longest), np.int64) for name in PADDED}
+    for row, text in enumerate(texts):
+        size = len(text.ids)
+        rows: list[np.ndarray] = [text.ids, np.ones(size), text.types]
+        values = dict(zip(PADDED, rows, strict=True))
+        for name, array in arrays.items():
+            array[row, :size] = values[name]
+    names = [next(iter(value.get_names())) for value in graph.inputs]
+    return {name: arrays[name] for name in names}
+
+
+def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> dict[str, float]:
+    """Compare what a graph gives with what the model gives in float32, for texts of the sample."""
+    compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
+    cosines, largest = [], 0.0
+    for start in range(0, len(texts), BATCH):
+        some = texts[start : start + BATCH]
+        for text, right, row in zip(some, *both(model, compiled, some), strict=True):
+            if row.shape != right.shape:  # of tokens: those that are read
+                token = model.runtime.spec.reading.token
+                row = (
+                    row[: len(text.ids)]
+                    if token is None
+                    else row[: len(text.ids)][text.ids == token]
+                )
+            largest = max(largest, float(np.abs(right - row).max()))
+            a, b = (x.ravel().astype(np.float64) for x in (right, row))
+            sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
+            cosines.append(float(a @ b) / sizes if sizes else 1.0)
+    return {
+        "texts": len(texts),
+        "worst_cosine": round(min(cosines), 7),
+        "mean_cosine": round(float(np.mean(cosines)), 7),
+        "largest_difference": largest,
+    }
+
+
+def both(
+    model: Embedder | Head, compiled: Any, texts: Sequence[Tokens]
+) -> tuple[Iterable[np.ndarray], Iterable[np.ndarray]]:
+    """Return what the model makes of each text, and what the graph makes of the padded batch."""
+    tokens, inputs = Tokens.listed([text.ids.tolist() for text in texts]), padded(compiled, texts)
+    if isinstance(model, Embedder):
+        return model.vectors_of(tokens), compiled(inputs)[VECTORS]
+    reading = model.runtime.spec.reading
+    finish = text_logits if reading.first or reading.mean else token_logits
+    return result_of(model.runtime.runner.run(tokens, finish)), compiled(inputs)[LOGITS]

@@ -1,0 +1,194 @@
+"""`bertcli export`: one graph that OpenVINO and ONNX Runtime run with the numbers of the model."""
+
+import inspect
+import json
+import random
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from family_models import ROWS
+from front import bad, call, good
+from model_reference import randomise
+from sentence_folders import dense, saved, sentence_model
+from sentence_transformers.sentence_transformer import modules as st
+from task_models import SIZES, tokenizer
+
+from bertcli import Tokenizer
+from bertcli.families.registry import FAMILIES
+
+pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
+needs_onnx = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs onnxruntime")
+needs_nncf = pytest.mark.skipif(find_spec("nncf") is None, reason="needs nncf")
+
+TEXTS = ["I love NLP!", "", "Paris is the capital of France.", "no " * 40]
+ENGINE = ("--backend", "openvino")
+TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
+FORMATS = ["openvino", pytest.param("onnx", marks=needs_onnx)]
+HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+CASES = [(row, "") for row in ROWS if not row.alike]
+CASES += [(row, "ForSequenceClassification") for row in ROWS if not row.alike]
+CASES += [(ROWS[0], f"For{head}") for head in HEADS if head != "SequenceClassification"]
+
+
+def run(folder, texts):
+    """Return the outputs of a graph for padded texts, as its library runs it, and the inputs."""
+    given = Tokenizer.load(folder)(texts, padding=True, truncation=True, max_length=24)
+    given = {name: np.array(rows, np.int64) for name, rows in given.items()}
+    if (folder / "onnx").exists():
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(str(folder / "onnx/model.onnx"), options)
+        inputs = {value.name: given[value.name] for value in session.get_inputs()}
+        names = [value.name for value in session.get_outputs()]
+        return dict(zip(names, session.run(None, inputs), strict=True)), given
+    import openvino
+
+    graph = openvino.Core().compile_model(
+        str(next((folder / "openvino").glob("*.xml"))), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    inputs = {next(iter(value.get_names())) for value in graph.inputs}
+    results = graph({name: given[name] for name in inputs})
+    return {next(iter(port.get_names())): array for port, array in results.items()}, given
+
+
+def vectors(folder, *options, texts=TEXTS):
+    """Return what `bertcli embed` makes of texts."""
+    rows = good("embed", *texts, "-m", folder, "-q", *ENGINE, *options).rows
+    return np.array([row["embedding"] for row in rows], np.float32)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_the_default_model_gives_the_vectors_of_embed_in_other_libraries(tmp_path, to):
+    out = tmp_path / "made"
+    note = call("export", "--to", to, "-o", out).err
+    assert "cosine to the model 1.000000 at worst" in note
+    manifest = json.loads((out / "manifest.json").read_text("utf-8"))
+    assert manifest["accuracy"]["largest_difference"] < 1e-5
+    assert manifest["weights"]["model.safetensors"].startswith("53aa51172d14")
+    outputs, _ = run(out, TEXTS[:3])
+    right = np.array(
+        [row["embedding"] for row in good("embed", *TEXTS[:3], "-q", "-f", "jsonl").rows]
+    )
+    np.testing.assert_allclose(outputs["sentence_embedding"], right, atol=1e-5)
+    assert outputs["last_hidden_state"].shape[::2] == (3, 384)
+
+
+def test_embed_runs_an_exported_folder_with_the_same_bits_in_any_batch(tmp_path):
+    out = tmp_path / "made"
+    good("export", "-q", "-o", out)
+    here = vectors(out)
+    right = np.array([row["embedding"] for row in good("embed", *TEXTS, "-q").rows])
+    np.testing.assert_allclose(here, right, atol=1e-6)
+    assert np.array_equal(here[::-1], vectors(out, texts=TEXTS[::-1]))
+    assert np.array_equal(here, np.concatenate([vectors(out, texts=[text]) for text in TEXTS]))
+    assert "no pooler" not in good("inspect", out).out
+    for wrong in (("--layers", 2), ("--pooling", "pooler"), ("--backend", "torch")):
+        assert (
+            "use the model that it was exported from"
+            in bad("embed", "a", "-m", out, *ENGINE, *wrong).err
+        )
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize(("row", "head"), CASES, ids=lambda case: getattr(case, "prefix", case))
+def test_each_family_and_head_gives_the_numbers_of_transformers(tmp_path, row, head, to):
+    import torch
+    import transformers
+
+    page, source, out = FAMILIES[row.model_type], tmp_path / "source", tmp_path / "made"
+    sizes = {page.key(key): size for key, size in SIZES.items()}
+    config = transformers.AutoConfig.for_model(row.model_type, **sizes, pad_token_id=0)
+    named = getattr(transformers, f"{row.prefix}{head or 'Model'}", None)
+    if named is None:
+        pytest.skip("transformers has no such class")
+    model = randomise(named(config)).eval()
+    model.save_pretrained(source)
+    tokenizer().save_pretrained(source)
+    good("export", "-q", "-m", source, "--to", to, "-o", out)
+    outputs, given = run(out, ["a bank no NLP", "no", "bank . river a a a bank"])
+    known = inspect.signature(model.forward).parameters
+    with torch.no_grad():
+        right = model(**{name: torch.from_numpy(a) for name, a in given.items() if name in known})
+    real = given["attention_mask"].astype(bool)
+    if not head:
+        ours, theirs = outputs["last_hidden_state"], right.last_hidden_state
+    elif head == "ForQuestionAnswering":
+        ours = outputs["logits"]
+        theirs = torch.stack([right.start_logits, right.end_logits], -1)
+    else:
+        ours, theirs = outputs["logits"], right.logits
+    theirs = theirs.numpy()
+    if theirs.ndim == 3:
+        ours, theirs = ours[real], theirs[real]
+    np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=2e-5)
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    "pooling", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "mean"]
+)
+def test_modules_behind_the_pooling_are_in_the_graph(tmp_path, pooling):
+    source = tmp_path / "source"
+    saved(sentence_model(st.Pooling(32, pooling_mode=pooling), dense(32, 12)), source)
+    right = vectors(source, texts=TEXTS[:3])
+    for to in ("openvino", "onnx"):
+        out = tmp_path / to
+        good("export", "-q", "-m", source, "--to", to, "-o", out)
+        outputs, _ = run(out, TEXTS[:3])
+        np.testing.assert_allclose(outputs["sentence_embedding"], right, atol=1e-5)
+    np.testing.assert_allclose(vectors(tmp_path / "openvino", texts=TEXTS[:3]), right, atol=1e-5)
+
+
+@needs_nncf
+def test_8_bits_are_near_have_the_same_bits_and_are_asked_for(tmp_path):
+    out, both = tmp_path / "made", tmp_path / "both"
+    assert "bertcli export" in bad("embed", "a", "--dtype", "int8", *ENGINE, code=2).err
+    good("export", "-q", "--dtype", "int8", "-o", out)
+    accuracy = json.loads((out / "manifest.json").read_text("utf-8"))["accuracy"]
+    assert accuracy["mean_cosine"] > 0.998 and accuracy["worst_cosine"] > 0.99
+    texts = [" ".join(random.Random(n).sample(TEXTS[2].split(), n % 6 + 1)) for n in range(20)]
+    here = vectors(out, texts=texts)
+    right = np.array([row["embedding"] for row in good("embed", *texts, "-q").rows])
+    assert (here * right).sum(1).min() > 0.99
+    assert np.array_equal(here[::-1], vectors(out, texts=texts[::-1]))
+    assert np.array_equal(here, vectors(out, "--threads", 1, "--batch-tokens", 16, texts=texts))
+    # A folder with both, as the hub has them: --dtype int8 finds the graph.
+    good("export", "-q", "-o", both)
+    shutil.copytree(out / "openvino", both / "openvino", dirs_exist_ok=True)
+    assert np.array_equal(here, vectors(both, "--dtype", "int8", texts=texts))
+    assert not np.array_equal(here, vectors(both, texts=texts))
+
+
+def test_a_head_that_was_exported_is_run(tmp_path):
+    made, out = tmp_path / "some", tmp_path / "out"
+    data = tmp_path / "some.jsonl"
+    data.write_text(
+        '{"text":"good film","label":"good"}\n{"text":"bad film","label":"bad"}\n', "utf-8"
+    )
+    good("train", "-q", data, "-o", made, "--full", "--steps", 2, "--eval-fraction", 0, "-m", TINY)
+    good("export", "-q", "-m", made, "-o", out)
+    here, right = (good("classify", "a film", "-q", *ENGINE, "-m", m).rows[0] for m in (out, made))
+    assert here["label"] == right["label"]
+    assert here["score"] == pytest.approx(right["score"], abs=1e-6)
+
+
+def test_what_cannot_be_run_is_one_line(tmp_path):
+    out, other = tmp_path / "made", tmp_path / "other"
+    good("export", "-q", "-o", out)
+    assert "already exists" in bad("export", "-q", "-o", out).err
+    good("export", "-q", "-o", out, "--overwrite")
+    good("export", "-q", "-m", TINY, "-o", other)
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        shutil.copy(other / "openvino" / name, out / "openvino" / name)
+    assert "not the graph of this model" in bad("embed", "a", "-m", out, *ENGINE).err
+    (out / "openvino/openvino_model.xml").write_text("<net", "utf-8")
+    assert "not a whole graph of OpenVINO" in bad("embed", "a", "-m", out, *ENGINE).err
+    assert (
+        "--to openvino" in bad("export", "--to", "onnx", "--dtype", "int8", "-o", other, code=2).err
+    )
