@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import pairwise
@@ -19,32 +19,32 @@ from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
 from bertcli.errors import BertcliError, InputError, UsageError, out_of_memory, panicked
 
-# A command is the function of its own name in the module of its own name: "pretrain vocab" is
-# bertcli.cli.commands.pretrain_vocab.pretrain_vocab, a command of the group "pretrain".
-COMMANDS = (
-    "tokenize",
-    "decode",
-    "chunk",
-    "embed",
-    "similar",
-    "duplicates",
-    "compare",
-    "inspect",
-    "fill-mask",
-    "next-sentence",
-    "classify",
-    "rerank",
-    "tag",
-    "answer",
-    "choose",
-    "models",
-    "export",
-    "train",
-    "evaluate",
-    "pretrain vocab",
-    "pretrain prepare",
-    "pretrain run",
-)
+# The commands, and the module of each: "pretrain vocab" is the function pretrain_vocab in
+# bertcli.cli.commands.pretrain, a command of the group "pretrain".
+COMMANDS = {
+    "tokenize": "tokenize",
+    "decode": "decode",
+    "chunk": "chunk",
+    "embed": "embed",
+    "similar": "search",
+    "duplicates": "search",
+    "compare": "search",
+    "inspect": "models",
+    "fill-mask": "tasks",
+    "next-sentence": "tasks",
+    "classify": "tasks",
+    "rerank": "tasks",
+    "tag": "tasks",
+    "answer": "tasks",
+    "choose": "tasks",
+    "models": "models",
+    "export": "models",
+    "train": "train",
+    "evaluate": "evaluate",
+    "pretrain vocab": "pretrain",
+    "pretrain prepare": "pretrain",
+    "pretrain run": "pretrain",
+}
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
 JSON = {"-fjson": "-fjsonl", "--format=json": "--format=jsonl"}
@@ -56,7 +56,7 @@ FILES = ("-i", "--input", "-o", "--output", "--corpus", "--vectors", "--pairs", 
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
 
 
-def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
+def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the command line with these commands; each costs the import of its module."""
     app = _group("bertcli", bertcli)
     groups: dict[str, typer.Typer] = {}
@@ -72,8 +72,8 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
 
 def function_of(name: str) -> Callable[..., None]:
     """Return the function of a command, with its groups of options as parameters."""
-    own = name.replace(" ", "_").replace("-", "_")
-    function: Callable[..., None] = getattr(import_module(f"bertcli.cli.commands.{own}"), own)
+    module = import_module(f"bertcli.cli.commands.{COMMANDS[name]}")
+    function: Callable[..., None] = getattr(module, name.replace(" ", "_").replace("-", "_"))
     return function
 
 

@@ -10,7 +10,7 @@ from front import PACKAGE, good
 from rich.cells import cell_len
 from terminal import at_terminal
 
-from bertcli.cli.display.fitted import DrawnTexts
+from bertcli.cli.display.tables import DrawnTexts
 
 MODEL = PACKAGE / "samples" / "tiny-bert"
 LONG = "The quick brown fox jumps over the lazy dog and says something about it"

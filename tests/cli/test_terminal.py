@@ -17,7 +17,7 @@ TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 # The command line, with a progress bar from the first record on instead of after a second, drawn
 # at every step instead of ten times a second: what it shows does not hang on how fast this is.
 IMPATIENT = """
-import sys, bertcli.cli.display.progress_bars as bars
+import sys, bertcli.cli.display.console as bars
 from bertcli.cli.app import main
 bars.QUIET_SECONDS = bars.REFRESH_SECONDS = 0
 sys.exit(main())
@@ -179,7 +179,7 @@ def test_the_bar_of_a_model(tmp_path):
 
 def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     """Also in the first window; what it shows is no more than what was done."""
-    from bertcli.cli.display import progress_bars as bars
+    from bertcli.cli.display import console as bars
     from bertcli.embedding.embedder import Embedder
     from bertcli.hub import MODEL_FILES, find_model
     from bertcli.inference.progress import Progress
@@ -219,7 +219,7 @@ def test_it_moves_with_every_batch(tmp_path, monkeypatch):
     ],
 )
 def test_a_bar_shows_the_number_of_all_texts_where_it_is_known(texts, exhausted, read, size, shown):
-    from bertcli.cli.display.progress_bars import texts_of_all
+    from bertcli.cli.display.console import texts_of_all
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
 

@@ -16,7 +16,7 @@ from front import PACKAGE, environment
 
 SERVER = """if True:
     import json, os, sys, torch, rich.console
-    import bertcli.training.run, bertcli.cli.commands.training_run
+    import bertcli.training.run, bertcli.cli.commands.train
     import bertcli.training.frozen, bertcli.training.fine_tuning
     import bertcli.cli.display.training, torch._dynamo
     from bertcli.cli.app import main

@@ -279,10 +279,10 @@ def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
 
 def test_the_bar_moves_with_every_batch_and_its_rate_is_one(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr("bertcli.cli.display.progress_bars.QUIET_SECONDS", 0)
-    monkeypatch.setattr("bertcli.cli.display.progress_bars.REFRESH_SECONDS", 0)
+    monkeypatch.setattr("bertcli.cli.display.console.QUIET_SECONDS", 0)
+    monkeypatch.setattr("bertcli.cli.display.console.REFRESH_SECONDS", 0)
     monkeypatch.setattr(
-        "bertcli.cli.display.progress_bars.ProgressBar.update",
+        "bertcli.cli.display.console.ProgressBar.update",
         lambda bar, counts, share, seconds: shown.append((counts, share, seconds)),
     )
     monkeypatch.setattr("bertcli.cli.display.console.Console.watched", True)

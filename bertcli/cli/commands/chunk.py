@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Annotated, ClassVar
 
-from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import special_tokens
+from bertcli.cli.display.console import Console, special_tokens
 from bertcli.cli.options.common import (
     At,
     ConsoleOptions,
@@ -16,8 +15,7 @@ from bertcli.cli.options.common import (
     SpecialTokens,
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
-from bertcli.cli.options.inputs import TextField, Texts, reader_of
-from bertcli.cli.options.task import TaskFileOptions
+from bertcli.cli.options.inputs import TaskFileOptions, TextField, Texts, reader_of
 from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance

@@ -1,15 +1,13 @@
 """`bertcli embed`: texts to vectors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from bertcli.cli.commands.on_ray import on_ray
-from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import (
+from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
+from bertcli.cli.display.console import (
+    Console,
     bfloat16,
     computing,
     empty,
@@ -17,18 +15,30 @@ from bertcli.cli.display.messages import (
     special_tokens,
     truncated,
 )
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions, OutputOptions, VectorOutput
-from bertcli.cli.options.embed import (
+from bertcli.cli.options.common import (
+    At,
     ComputeOptions,
-    LengthOptions,
-    VectorFileOptions,
-    VectorOptions,
-    chosen,
+    ConsoleOptions,
+    ModelOptions,
+    OutputOptions,
+    Overlap,
+    ParseSpecial,
+    Prompt,
+    PromptName,
+    SpecialTokens,
+    VectorOutput,
 )
-from bertcli.cli.options.engine import EmbedEngineOptions
-from bertcli.cli.options.groups import record
+from bertcli.cli.options.groups import (
+    LAYOUT,
+    OUTPUT,
+    OptionGroup,
+    flag,
+    number,
+    option,
+    record,
+)
 from bertcli.cli.options.inputs import InputOptions
-from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
 from bertcli.errors import UsageError, counted
 from bertcli.hub import MODEL_FILES
 from bertcli.tokenizing.columns import PLACE
@@ -42,6 +52,175 @@ if TYPE_CHECKING:
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
     from bertcli.vectors.output import Target
+
+
+def _complete_pooling(incomplete: str) -> list[str]:
+    before, plus, _ = incomplete.rpartition("+")
+    names = [f"{before}{plus}{mode}" for mode in POOLINGS]
+    return [name for name in (*names, *ALONE) if name.startswith(incomplete)]
+
+
+PoolingMode = Annotated[
+    str,
+    option(
+        "cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, mean_sqrt_len, "
+        "weightedmean and lasttoken; several, as in mean+max, are concatenated. Or pooler; none "
+        "(--token-vectors).",
+        "MODE",
+        envvar="BERTCLI_POOLING",
+        complete=_complete_pooling,
+    ),
+]
+LayerList = Annotated[
+    str,
+    option(
+        "-1 is the last layer, 0 the embedding output; layers above the highest one are not "
+        "computed.",
+        "L,...",
+    ),
+]
+LayerCombine = Annotated[
+    Literal["mean", "sum", "concat", "stack"], option("How to combine several layers.", "METHOD")
+]
+
+
+class VectorOptions(OptionGroup):
+    """How vectors are computed from hidden states."""
+
+    PANEL: ClassVar = "Vectors"
+
+    pooling: PoolingMode = "auto"
+    token_vectors: Annotated[
+        bool,
+        flag(
+            "--token-vectors",
+            "One vector per token, special tokens included. For late-interaction models "
+            "(ColBERT), vectors of documents, or of queries with --prompt-name query.",
+        ),
+    ] = False
+    word_vectors: Annotated[
+        Literal["first", "last", "mean", "max"] | None,
+        option(
+            "One vector per word: of its first or last token, or the mean or max of all.",
+            "METHOD",
+        ),
+    ] = None
+    sparse: Annotated[
+        bool,
+        flag(
+            "--sparse",
+            "Term weights instead (SPLADE, BGE-M3), as jsonl, npz (a scipy.sparse matrix) or "
+            "parquet. --pooling max or sum (auto: the model's). Masked language models need "
+            "torch. --prompt-name query: for models with a table of query weights.",
+        ),
+    ] = False
+    top_terms: Annotated[
+        int | None, number("Keep the N largest weights of each text (--sparse).")
+    ] = None
+    layers: LayerList = "-1"
+    layer_combine: LayerCombine = "mean"
+    normalize: Annotated[
+        bool | None,
+        flag(
+            "--normalize/--no-normalize",
+            "Scale vectors to length 1 (default: the model's). For tokens and words, off by "
+            "default.",
+        ),
+    ] = None
+    dim: Annotated[
+        int | None, number("Keep the first N dimensions, before normalization (Matryoshka).")
+    ] = None
+    precision: Annotated[
+        Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
+        option("Number format of the output."),
+    ] = "float32"
+    prompt: Prompt = None
+    prompt_name: PromptName = None
+
+    @property
+    def mode(self) -> str:
+        """The pooling mode. Raises UsageError when it contradicts --token-vectors."""
+        if self.sparse and self.token_vectors:
+            raise UsageError("--sparse cannot be combined with --token-vectors")
+        if not self.token_vectors:
+            return self.pooling
+        other = f"--word-vectors {self.word_vectors}" if self.word_vectors else ""
+        if self.pooling not in ("auto", "none"):
+            other = f"--pooling {self.pooling}"
+        if other:
+            raise UsageError(f"--token-vectors cannot be combined with {other}")
+        return "none"
+
+
+class LengthOptions(OptionGroup):
+    """How long texts are handled."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: Annotated[
+        int | None,
+        number(
+            "Truncate to N tokens (default: the model's limit).", low=2, envvar="BERTCLI_MAX_LENGTH"
+        ),
+    ] = None
+    on_truncate: Annotated[
+        Literal["warn", "error", "ignore", "window", "chunk"],
+        option(
+            "Handling of longer texts. window: encode the whole text in overlapping windows. "
+            "chunk: one vector per chunk, as in `bertcli chunk`.",
+            "ACTION",
+            envvar="BERTCLI_ON_TRUNCATE",
+        ),
+    ] = "warn"
+    stride: Annotated[int, number("Tokens shared by neighbouring windows.", low=0)] = 0
+    overlap: Overlap = 0
+    at: At = "token"
+    special_tokens: SpecialTokens = True
+    parse_special: ParseSpecial = True
+
+
+class VectorFileOptions(OptionGroup):
+    """How files of vectors are written."""
+
+    PANEL: ClassVar = OUTPUT
+
+    resume: Annotated[bool, flag("--resume", "Resume an interrupted run.")] = False
+    update: Annotated[
+        bool,
+        flag(
+            "--update",
+            "Update an output to a changed input: embed only new and changed texts. Resumes an "
+            "interrupted update.",
+        ),
+    ] = False
+    manifest: Annotated[
+        bool, flag("--manifest/--no-manifest", "Write a manifest next to the output.")
+    ] = True
+
+
+def layers_in(text: str) -> tuple[int, ...]:
+    """Return the numbers in a list of layers. Raises UsageError for anything else."""
+    try:
+        return tuple(int(layer) for layer in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--layers {text} is not a list of numbers", "for example -1 or 0,-2,-1"
+        ) from None
+
+
+def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> EmbedOptions:
+    """Return the options of the library. Raises UsageError for contradictions."""
+    return record(
+        EmbedOptions,
+        vector,
+        length,
+        compute,
+        pooling=vector.mode,
+        words=vector.word_vectors,
+        layers=layers_in(vector.layers),
+        combine=vector.layer_combine,
+    )
+
 
 PAIR_OF_SENTENCE_MODEL = (
     "a pair becomes one vector of both texts, which this sentence-embedding model was not trained "
@@ -174,11 +353,11 @@ def _job(
     vector: VectorOptions,
     compute: ComputeOptions,
     output: OutputOptions,
-    model: Model,
-    source: Source,
+    model: "Model",
+    source: "Source",
     form: str,
-    pool: Pool,
-) -> ShardJob:
+    pool: "Pool",
+) -> "ShardJob":
     from bertcli.ray.jobs import EmbedJob
 
     return record(
@@ -203,7 +382,7 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
     return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
 
 
-def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embedder:
+def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embedder":
     """Return the embedder that the options ask for; its backend is imported here."""
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.embedder import Embedder
@@ -217,7 +396,7 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> Embed
 
 
 def _target(
-    embedder: Embedder,
+    embedder: "Embedder",
     vector: VectorOptions,
     output: OutputOptions,
     file: VectorFileOptions,
@@ -225,7 +404,7 @@ def _target(
     places: tuple[str, ...],
     *,
     many: bool,
-) -> Target:
+) -> "Target":
     from bertcli.vectors.output import Target  # a stream needs nothing of files
 
     return record(
@@ -242,7 +421,7 @@ def _target(
     )
 
 
-def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Console) -> None:
+def _to_file(embedder: "Embedder", reader: "Reader", target: "Target", console: Console) -> None:
     from bertcli.vectors.run import EmbedRun
 
     if not embedder.same_bits:
@@ -274,8 +453,8 @@ def _to_file(embedder: Embedder, reader: Reader, target: Target, console: Consol
 
 
 def _to_stream(
-    embedder: Embedder,
-    reader: Reader,
+    embedder: "Embedder",
+    reader: "Reader",
     precision: str,
     output: OutputOptions,
     form: str,
@@ -284,7 +463,7 @@ def _to_stream(
     from bertcli.vectors.stream import EmbedStream, stdout_writer
 
     if form == "table":
-        from bertcli.cli.display.fitted import DrawnTexts
+        from bertcli.cli.display.tables import DrawnTexts
         from bertcli.cli.display.vector_tables import show_vectors
 
         items: list[Embedded] = []
@@ -300,7 +479,7 @@ def _to_stream(
     console.close(run.tally.records, reader, numbered=form != "table")
 
 
-def _report(tally: TokenCounts, embedder: Embedder, console: Console) -> None:
+def _report(tally: "TokenCounts", embedder: "Embedder", console: Console) -> None:
     if embedder.options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
         if not embedder.options.several:

@@ -5,13 +5,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import truncated
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions, ReportOutput
-from bertcli.cli.options.embed import ComputeOptions, Prompt, PromptName
-from bertcli.cli.options.examples import ExampleOptions
+from bertcli.cli.commands.tasks import CutOptions
+from bertcli.cli.display.console import Console, truncated
+from bertcli.cli.options.common import (
+    ComputeOptions,
+    ConsoleOptions,
+    ModelOptions,
+    Prompt,
+    PromptName,
+    ReportOutput,
+)
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
-from bertcli.cli.options.task import CutOptions
+from bertcli.cli.options.training import ExampleOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
@@ -84,8 +89,8 @@ def evaluate(
         if write:
             write([report])
         else:
-            from bertcli.cli.display.evaluation import evaluation_view
             from bertcli.cli.display.screen import show
+            from bertcli.cli.display.tables import evaluation_view
 
             show(*evaluation_view(report))
     for judge in judges:

@@ -1,10 +1,318 @@
-"""`bertcli models`: what is installed or cached on this machine."""
+"""The models on this machine: `bertcli inspect`, `models` and `export`."""
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from bertcli.cli.options.common import ConsoleOptions, RowOutput
+import typer
+
+from bertcli.checkpoints.scan import is_static, read_config
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput, complete_model
+from bertcli.cli.options.groups import OptionGroup, argument, flag, option, record
+from bertcli.cli.options.training import FolderOptions
+from bertcli.errors import ModelError, UsageError, counted
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
+from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
+from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
+from bertcli.plots.picture import DRAWN, PICTURES
+
+# A pattern in place of a name: a model without a tokenizer can be inspected all the same.
+FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
+
+
+class TargetOptions(OptionGroup):
+    """The model or file to inspect."""
+
+    target: Annotated[
+        str | None,
+        argument(
+            "Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv .parquet "
+            "(default: --model).",
+            "[MODEL|FILE]",
+            complete=complete_model,
+        ),
+    ] = None
+
+    def file(self) -> Path | None:
+        """Return the file to inspect; None when it is a model."""
+        if self.target is None or os.path.isdir(os.path.expanduser(self.target)):
+            return None
+        path = Path(os.path.expanduser(self.target))
+        named = self.target.lower().endswith(FILE_SUFFIXES)
+        return path if named or os.path.isfile(path) else None
+
+    def folder(self, model: ModelOptions) -> ModelFolder:
+        """Return the folder of the model; a path to a folder is used whatever it contains."""
+        usual = (DEFAULT_MODEL, os.environ.get("BERTCLI_MODEL"))
+        if self.target is not None and model.model not in (self.target, *usual):
+            raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
+        name = self.target if self.target is not None else model.model
+        place = os.path.expanduser(name)
+        if os.path.islink(place) and not os.path.exists(place):
+            raise ModelError(f"{name}: broken or circular symlink")
+        return model.changed(model=name).folder(() if os.path.isdir(place) else FILES)
+
+
+class ViewOptions(OptionGroup):
+    """The parts to show."""
+
+    PANEL: ClassVar = "Other views"
+
+    json: Annotated[bool, flag("--json", "Print everything as one JSON object.")] = False
+    tree: Annotated[bool, flag("--tree", "Show the modules, with shapes and parameters.")] = False
+    tensors: Annotated[
+        bool, flag("--tensors", "Show name, shape, type and bytes of each tensor.")
+    ] = False
+    config: Annotated[bool, flag("--config", "Show the config.")] = False
+    tokenizer: Annotated[bool, flag("--tokenizer", "Show the tokenizer.")] = False
+    verify: Annotated[
+        bool, flag("--verify", "Load everything; check hashes, and for NaN and infinity.")
+    ] = False
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The parts that were requested by name."""
+        names = ("tree", "tensors", "config", "tokenizer", "verify")
+        return tuple(name for name in names if getattr(self, name))
+
+
+class AttentionOptions(OptionGroup):
+    """The attention maps to show, and where."""
+
+    PANEL: ClassVar = "Attention"
+
+    attention: Annotated[
+        list[str] | None,
+        option(
+            "Show the attention maps of a text; repeatable. On a terminal: the last layer, mean "
+            "over its heads.",
+            "TEXT",
+        ),
+    ] = None
+    pair: Annotated[str | None, option("Second sentence.")] = None
+    extra: Annotated[
+        list[str] | None,
+        option(
+            "For models with extra embeddings: ids for the words of the text, one per word or "
+            "token, or one number for all; repeatable.",
+            "NAME=IDS",
+        ),
+    ] = None
+    layers: Annotated[
+        str | None,
+        option("Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.", "L,..."),
+    ] = None
+    heads: Annotated[
+        str | None,
+        option(
+            "Heads, counted from 0; all; or mean. On a terminal, several heads are averaged.",
+            "H,...",
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        option(
+            "Output file: an interactive page (.html), a figure (.svg, .png, .pdf), or the exact "
+            "numbers (.npz, .json).",
+            "PATH",
+            "--output",
+            "-o",
+        ),
+    ] = None
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
+
+    def check(self, views: ViewOptions, file: Path | None) -> None:
+        """Refuse contradicting options, before anything is read."""
+        dependent = (self.pair, self.extra, self.layers, self.heads, self.output)
+        if self.attention and len(self.attention) > 1:
+            self._check_several()
+        if self.attention is None and any(value is not None for value in dependent):
+            raise UsageError(
+                "--pair, --extra, --layers, --heads and --output require --attention TEXT"
+            )
+        if self.attention is not None and views.chosen:
+            raise UsageError("--attention cannot be combined with other views")
+        if self.output is not None and self.form() not in PICTURES:
+            suffixes = ", ".join(f".{name}" for name in PICTURES)
+            raise UsageError(
+                f"{self.output}: unknown format for --attention", f"-o can end in {suffixes}"
+            )
+        if self.attention is not None and file:
+            raise UsageError(
+                f"{file} is a file, and has no attention (--attention)", "name a model"
+            )
+
+    def _check_several(self) -> None:
+        for name, value in (("pair", self.pair), ("extra", self.extra)):
+            if value is not None:
+                raise UsageError(f"--{name} needs exactly one --attention TEXT")
+        if self.form() in DRAWN:
+            raise UsageError(
+                f"{self.output}: a figure shows one text (--attention)",
+                "-o FILE.html, .json and .npz hold several",
+            )
+
+    def extra_ids(self, fields: Mapping[str, str]) -> dict[str, str]:
+        """Return the ids of each field; UsageError for an embedding that the model lacks."""
+        ids_of_fields = {}
+        for text in self.extra or ():
+            name, _, ids = text.partition("=")
+            if name not in fields or not ids:
+                names = ", ".join(fields) or "none"
+                raise UsageError(
+                    f"--extra {text}: NAME=IDS expected, NAME an extra embedding of the model",
+                    f"extra embeddings: {names}",
+                )
+            ids_of_fields[fields[name]] = ids
+        return ids_of_fields
+
+    def form(self) -> str:
+        """Return the format that the name of the output asks for."""
+        return self.output.suffix.lower()[1:] if self.output else ""
+
+    def last_layer_only(self, json: bool) -> bool:
+        """Whether only the last layer is shown: in figures and on the terminal, unless chosen."""
+        return self.layers is None and (self.form() in DRAWN or not (self.form() or json))
+
+
+def inspect(
+    target: TargetOptions,
+    model: ModelOptions,
+    views: ViewOptions,
+    attention: AttentionOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Show what is in a model, or in a file of vectors.
+
+    $ bertcli inspect bert-base-uncased
+    $ bertcli inspect --attention 'I love NLP!' -o attention.html
+    $ bertcli inspect vectors.npy
+    """
+    console = messages.console()
+    path = target.file()
+    attention.check(views, path)
+    if path:
+        sound = _file(inspect_file(path), views)
+    elif is_static((folder := target.folder(model)).path):
+        sound = _static(folder, views, attention)
+    else:
+        report = inspect_folder(folder)
+        if attention.attention is not None:
+            _attention(report, attention, views, console)
+            return
+        sound = _model(report, views)
+    if not sound:
+        raise typer.Exit(1)
+
+
+def _model(report: FolderReport, views: ViewOptions) -> bool:
+    """Show a model, and return whether it is sound as far as that was to be verified."""
+    if views.json:
+        content = report.to_json(with_tree=views.tree, with_tensors=views.tensors)
+        return _print_report(content, verify_model(report), views)
+    from bertcli.cli.display.inspection import show_model
+
+    return show_model(report, views.chosen)
+
+
+def _static(folder: ModelFolder, views: ViewOptions, attention: AttentionOptions) -> bool:
+    """Show a table of token vectors, and return whether it is sound."""
+    from bertcli.inspection.folder import inspect_static
+    from bertcli.inspection.verify import verify_static
+
+    if attention.attention is not None or views.tree:
+        read_config(folder.path)  # says that there is no encoder
+    report = inspect_static(folder)
+    if not views.json:
+        from bertcli.cli.display.inspection import show_static
+
+        return show_static(report, views.chosen)
+    content = report.to_json(with_tensors=views.tensors)
+    return _print_report(content, verify_static(report), views)
+
+
+def _print_report(
+    content: dict[str, Any], checks: Iterable[VerifyCheck], views: ViewOptions
+) -> bool:
+    """Print a report as JSON, with its checks where they are asked for; return whether all passed.
+
+    Nothing is checked otherwise.
+    """
+    done = [*checks] if views.verify else []
+    _print_json(content | ({"verify": [asdict(check) for check in done]} if views.verify else {}))
+    return all(check.ok is not False for check in done)
+
+
+def _file(report: FileReport, views: ViewOptions) -> bool:
+    """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
+    if views.tree or views.config or views.tokenizer:
+        raise UsageError("--tree, --config and --tokenizer require a model")
+    check = verify_file(report) if views.verify else None
+    if views.json:
+        _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
+    else:
+        from bertcli.cli.display.inspection import show_vectors
+
+        show_vectors(report, check, whole=views.tensors)
+    return check is None or (check.ok is not False and report.finite)
+
+
+def _attention(
+    report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
+) -> None:
+    from bertcli.inspection.attention import AttentionChoice, AttentionFile, look, numbers
+    from bertcli.plots.attention_maps import MEAN
+    from bertcli.records.records import Record
+
+    layers = asked.layers
+    if asked.last_layer_only(views.json):
+        layers = "-1"
+        console.detail("the last layer: --layers chooses others")
+    mean = asked.heads == MEAN
+    heads = None if mean else numbers(asked.heads, "--heads")
+    choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
+    file = AttentionFile(asked.output, asked.overwrite) if asked.output else None
+    if file:
+        file.check()
+    shown_maps = []
+    ids = asked.extra_ids(report.config.fields_of_extra)
+    texts = enumerate(asked.attention or (), 1)
+    records = [Record(text, asked.pair, extra=ids, line=line) for line, text in texts]
+    for text_maps, dropped in look(report, records, choice):
+        shown_maps.append(text_maps)
+        if dropped:
+            console.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
+    if file:
+        console.warn(file.write(shown_maps, report))
+        for text_maps in shown_maps:
+            maps = counted(text_maps.count, "map")
+            console.note(f"{file.path}: {maps} of {counted(len(text_maps.tokens), 'token')}")
+    elif views.json:
+        shown = [text_maps.to_json() for text_maps in shown_maps]
+        _print_json(shown if len(shown) > 1 else shown[0])
+    else:
+        from bertcli.cli.display.inspection import attention_view
+        from bertcli.cli.display.screen import screen_of_stdout
+
+        with screen_of_stdout() as screen:
+            for text_maps in shown_maps:
+                attention_view(screen, text_maps)
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    from bertcli.files.typed_json import strict
+    from bertcli.files.writers import open_output
+
+    indent = 2 if sys.stdout.isatty() else None
+    with open_output(None) as output:
+        text = json.dumps(strict(value), ensure_ascii=False, indent=indent)
+        output.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def models(output: RowOutput, messages: ConsoleOptions) -> None:
@@ -34,3 +342,43 @@ def _rows() -> Iterator[dict[str, Any]]:
         facts = facts_of(model.folder) if model.folder else ModelFacts(problem="no files")
         row = {"model": model.name, "state": model.state, "bytes": model.size}
         yield row | {"path": str(model.path)} | asdict(facts)
+
+
+class GraphOptions(OptionGroup):
+    """What is made."""
+
+    to: Annotated[
+        Literal["openvino", "onnx"],
+        option("File format: OpenVINO IR or ONNX (extra onnx)."),
+    ] = "openvino"
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "int8"],
+        option(
+            "Number format of the weights. int8: OpenVINO only, faster, approximate (extra int8)."
+        ),
+    ] = "float32"
+
+
+def export(
+    model: ModelOptions, graph: GraphOptions, folder: FolderOptions, messages: ConsoleOptions
+) -> None:
+    """Export a model as one graph, from padded ids to sentence vectors or logits.
+
+    The folder also holds the tokenizer and the configs: -m DIR runs it. Its accuracy is measured
+    on a sample, and written to manifest.json.
+
+    $ bertcli export -m sentence-transformers/all-MiniLM-L6-v2 -o minilm-int8 --dtype int8
+    $ bertcli embed -m minilm-int8 -i texts.txt -o vectors.npy
+    """
+    from bertcli.hub import MODEL_FILES
+    from bertcli.tasks.export import ExportOptions, export
+
+    console, options = messages.console(), record(ExportOptions, graph)
+    found = model.folder(MODEL_FILES)
+    manifest = export(found, folder.output, options, overwrite=folder.overwrite, tell=console)
+    accuracy = manifest["accuracy"]
+    console.note(
+        f"{folder.output / options.file}: cosine to the model {accuracy['worst_cosine']:.6f} at "
+        f"worst, {accuracy['mean_cosine']:.6f} on average, largest difference "
+        f"{accuracy['largest_difference']:.1e}, on {accuracy['texts']} texts"
+    )

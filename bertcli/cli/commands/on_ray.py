@@ -1,19 +1,16 @@
 """`--engine ray`: from folders and globs of files to a folder of files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import skipped, truncated
+from bertcli.cli.display.console import Console, skipped, truncated
 from bertcli.cli.options.common import ModelOptions, OutputOptions, allowed_form
-from bertcli.cli.options.engine import EngineOptions
+from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.cli.options.inputs import InputOptions
 from bertcli.errors import UsageError, counted
 
@@ -23,6 +20,79 @@ if TYPE_CHECKING:
     from bertcli.ray.run import RayProgress
     from bertcli.ray.worker import Done
     from bertcli.records.source import Source
+
+
+class EngineOptions(OptionGroup):
+    """The engine: this machine, or the workers of a cluster."""
+
+    PANEL: ClassVar = "Engine"
+
+    engine: Annotated[
+        Literal["local", "ray"],
+        option(
+            "ray: read folders and globs of files and write a folder of files, on the workers of "
+            "a Ray cluster.",
+            envvar="BERTCLI_ENGINE",
+        ),
+    ] = "local"
+    ray_address: Annotated[
+        str | None,
+        option(
+            "auto, host:port or ray://host:port (default: $RAY_ADDRESS, else start Ray on this "
+            "machine).",
+            "ADDRESS",
+        ),
+    ] = None
+    workers: Annotated[int | None, number("Ray workers (default: as many as fit).")] = None
+    cpus_per_worker: Annotated[int | None, number("CPUs and threads per Ray worker.")] = None
+
+    def pool(self) -> "Pool":
+        """Return the workers requested."""
+        raise NotImplementedError
+
+    def refuse_ray_options(self) -> None:
+        """Raise UsageError for options that require --engine ray."""
+        for name, value in vars(self).items():
+            if name not in ("engine", *self.LOCAL) and value is not None:
+                raise UsageError(f"--{name.replace('_', '-')} requires --engine ray")
+
+    LOCAL: ClassVar[tuple[str, ...]] = ()  # options that the local engine has as well
+
+
+class EmbedEngineOptions(EngineOptions):
+    """The engine of commands with a model."""
+
+    gpus_per_worker: Annotated[
+        float | None, number("GPUs per Ray worker (default: 1 if the cluster has any).", low=0)
+    ] = None
+
+    def pool(self) -> "Pool":
+        """Return the workers requested."""
+        from bertcli.ray.cluster import Pool
+
+        return Pool(self.workers, self.cpus_per_worker, self.gpus_per_worker)
+
+
+class TokenizeEngineOptions(EngineOptions):
+    """The engine of commands with a tokenizer only."""
+
+    workers: Annotated[
+        int | None,
+        number(
+            "Ray workers (default: as many as fit); the local engine needs none.",
+            low=0,
+            envvar="BERTCLI_WORKERS",
+        ),
+    ] = None
+
+    LOCAL: ClassVar[tuple[str, ...]] = ("workers",)
+
+    def pool(self) -> "Pool":
+        """Return the workers requested: one CPU each, as tokenizing uses only one."""
+        from bertcli.ray.cluster import Pool
+
+        return Pool(self.workers or None, self.cpus_per_worker or 1, 0.0)
+
 
 # Makes a job from the model, the source, the output format and the resources of a worker.
 MakeJob = Callable[["Model", "Source", str, "Pool"], "ShardJob"]
@@ -66,11 +136,11 @@ def on_ray(
 
 
 @contextmanager
-def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
+def _shown(console: Console) -> "Iterator[Callable[[RayProgress], None]]":
     """Yield a function that shows progress, and warns when no worker starts."""
     begun, late = monotonic(), LATE
 
-    def look(now: RayProgress) -> None:
+    def look(now: "RayProgress") -> None:
         nonlocal late
         if not now.begun and monotonic() - begun > late:
             late = inf
@@ -82,9 +152,9 @@ def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
     if not console.watched:
         yield look
         return
-    from bertcli.cli.display.progress_bars import ProgressBar
+    from bertcli.cli.display.console import ProgressBar
 
-    def show(now: RayProgress) -> None:
+    def show(now: "RayProgress") -> None:
         look(now)
         seconds = monotonic() - begun
         if not now.begun:
@@ -98,7 +168,7 @@ def _shown(console: Console) -> Iterator[Callable[[RayProgress], None]]:
         yield show
 
 
-def _close(done: list[Done], console: Console) -> None:
+def _close(done: "list[Done]", console: Console) -> None:
     """Warn of truncated and skipped records; exit with 1 when records were skipped."""
     from bertcli.ray.run import totals
     from bertcli.ray.shards import DEAD

@@ -1,14 +1,15 @@
-"""`bertcli train`: a model from examples."""
+"""`bertcli train`: a model from examples; and the processes, notes and progress of any training."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from bertcli.cli.commands.training_run import train_task
-from bertcli.cli.display.console import Console
-from bertcli.cli.display.messages import empty, truncated
+import typer
+
+from bertcli.cli.display.console import Console, empty, truncated
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions
-from bertcli.cli.options.examples import ExampleOptions
 from bertcli.cli.options.groups import (
     INPUT,
     LAYOUT,
@@ -22,6 +23,7 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.cli.options.training import (
     DeviceOptions,
+    ExampleOptions,
     MaxGradNorm,
     SavingOptions,
     Seed,
@@ -31,15 +33,68 @@ from bertcli.cli.options.training import (
     extra_option,
     run_folder,
 )
-from bertcli.errors import UsageError
+from bertcli.errors import BertcliError, UsageError
+from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 from bertcli.training.options import FEW, FineTuningJob, RunFolder, TrainingOptions
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import TokenCounts
+    from bertcli.training.checkpoints import Checkpoints
     from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.loop import Ranks, TrainedTask
+    from bertcli.training.run import TrainingRun
+
+
+def train_task(
+    opened: "Callable[[Ranks, Console], TrainedTask]",
+    place: RunFolder,
+    keep: int,
+    where: DeviceOptions,
+    console: Console,
+) -> None:
+    """Open a task on every process that torchrun started, and train it."""
+    require_torch("training")
+    from bertcli.inference.devices import dtype_of, slow, use_threads
+    from bertcli.training.loop import joined
+
+    use_threads(where.threads)
+    with joined(where.device) as ranks, _speaking(ranks):
+        from bertcli.training.checkpoints import Checkpoints
+        from bertcli.training.run import TrainingRun
+
+        console = console if ranks.first else Console(quiet=True)
+        if why := slow(dtype_of(where.precision), ranks.device):
+            console.warn(why)
+        checkpoints = Checkpoints.of(place, keep)
+        run = TrainingRun(opened(ranks, console), checkpoints, ranks)
+        for note in run.notes:
+            console.note(note)
+        _train(run, checkpoints, console)
+
+
+@contextmanager
+def _speaking(ranks: "Ranks") -> Iterator[None]:
+    """Let only one process per machine report an error that all of them have."""
+    try:
+        yield
+    except BertcliError as error:
+        if ranks.silent and type(error) is not BertcliError:
+            raise typer.Exit(error.exit_code) from None
+        raise
+
+
+def _train(run: "TrainingRun", checkpoints: "Checkpoints", console: Console) -> None:
+    from bertcli.cli.display.training import watching
+
+    with watching(run, console) as show:
+        try:
+            for event in run.events():
+                show(event)
+        except KeyboardInterrupt:
+            console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
+            raise
 
 
 class TrainJobOptions(OptionGroup):
@@ -192,14 +247,14 @@ def train(
 
         texts = LabelledTexts.read(training, reader, options.seed)
         compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-        return _opened(training, options, texts, model, place, compute, console)
+        return _task_opened(training, options, texts, model, place, compute, console)
 
     train_task(opened, place, saving.keep, where, console)
     for reader_of_file in readers.values():
         console.close(reader_of_file.records, reader_of_file)
 
 
-def _opened(
+def _task_opened(
     training: FineTuningJob,
     options: TrainingOptions,
     texts: "LabelledTexts",

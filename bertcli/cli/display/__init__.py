@@ -1,7 +1,6 @@
 """What people see: tables, progress and messages. `screen` is where text goes to a terminal.
 
-`tables` has the tables of results, `token_tables`, `vector_tables` and `search_tables` those of
-their kind, and `fitted` makes them fit; `messages` and `console` are what is said on stderr,
-`progress_bars` and `training` what moves there. `model_report`, `vector_file` and `attention` are
-the views of `inspect`.
+`tables` has the tables of results; `token_tables`, `vector_tables` and `search_tables` have those
+of their kind, `inspection` the views of `inspect`. `console` is what is said on stderr, with the
+bar that moves there; `training` is the live view of a training run. `help` is `-h` and `--help`.
 """

@@ -11,15 +11,239 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
 
-from bertcli.cli.display.messages import numbered_rows, skipped, unfit_ids
 from bertcli.errors import counted
 from bertcli.files.addresses import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
+from bertcli.inference.hardware import cpu_flags
 
 if TYPE_CHECKING:
-    from bertcli.inference.progress import Advance, ModelRun, Ran
+    from rich.progress import Progress as Drawn
+
+    from bertcli.embedding.embedder import Embedder
+    from bertcli.inference.progress import Advance, ModelRun, Progress, Ran
     from bertcli.records.reader import Reader
+    from bertcli.tokenizing.run import TokenCounts
+
+LARGE = 5 << 20  # bytes of an input
+
+
+def truncated(
+    tally: TokenCounts, limit: int | None = None, advice: str = "", what: str = "texts"
+) -> str:
+    """Return what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
+    if not tally.truncated:
+        return ""
+    to = f" to {limit} tokens" if limit else ""
+    dropped = f"{tally.cut:,}" if limit else counted(tally.cut, "token")
+    return (
+        f"{tally.truncated:,} of {tally.records:,} {what} truncated{to} ({dropped} dropped){advice}"
+    )
+
+
+def too_long(tally: TokenCounts, limit: int | None) -> str:
+    """Return how many texts are longer than the model's limit, and how to truncate them."""
+    if not tally.too_long:
+        return ""
+    return (
+        f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of {limit} "
+        f"tokens (longest: {tally.longest}); --truncation true truncates them"
+    )
+
+
+def special_tokens(tally: TokenCounts) -> str:
+    """Return how many special tokens were found in the texts, and how to prevent that."""
+    if not tally.literals:
+        return ""
+    return (
+        f"special tokens in the input were parsed as special tokens ({tally.literals:,}); "
+        "--no-parse-special treats them as plain text"
+    )
+
+
+def empty(tally: TokenCounts) -> str:
+    """Return how many texts were empty."""
+    return f"{counted(tally.empty, 'text was', 'texts were')} empty" if tally.empty else ""
+
+
+def pooling(embedder: Embedder) -> str:
+    """Return how vectors are pooled, when the command does not say it."""
+    options = embedder.options
+    if options.words is not None:
+        return f"one vector per word: {options.words} of its tokens"
+    if options.sparse:
+        return f"weights of terms: {options.pooling} over the tokens"
+    if options.per_token:
+        special = "included" if options.special_tokens else "left out"
+        return f"one vector per token, special tokens {special}"
+    where = embedder.sentence.found_in or "not specified by the model"
+    modules = ", ".join(module.kind for module in embedder.modules)
+    return f"pooling: {options.pooling} ({where}){f'; modules: {modules}' if modules else ''}"
+
+
+def computing(embedder: Embedder) -> str:
+    """Return where and how vectors are computed."""
+    runtime = embedder.runtime
+    where = ", ".join(map(str, runtime.devices))
+    settled = ", ".join(
+        f"{name} {value}"
+        for name, value in embedder.chosen().items()
+        if value not in (None, "") and name not in ("device", "threads", "modules")
+    )
+    return f"runs on {where}, threads {runtime.threads}; {settled}"
+
+
+def bfloat16(embedder: Embedder, reader: Reader) -> str:
+    """Return how a CPU with units for bfloat16 is faster on a large input than in float32."""
+    facts = {"dtype": embedder.options.dtype, **embedder.runtime.facts}
+    on_cpu = facts["backend"] == "openvino" and facts["dtype"] == "float32"
+    size = size_on_disk(reader.source.paths) or 0
+    if not on_cpu or size < LARGE or "amx_bf16" not in cpu_flags():
+        return ""
+    return "--dtype bfloat16 is about twice as fast on this CPU (cosines to float32 above 0.999)"
+
+
+def skipped(records: int, where: str = "") -> str:
+    """Return how many records were skipped."""
+    return f"{counted(records, 'record was', 'records were')} skipped{where}" if records else ""
+
+
+def unfit_ids(records: int) -> str:
+    """Return how many records have an id of the wrong type."""
+    ids = counted(records, "id is", "ids are")
+    return f"{ids} neither text nor a number, and ignored; --id-field chooses another field"
+
+
+def numbered_rows(records: int) -> str:
+    """Return how many records without an id there are among others that have one."""
+    return (
+        f"{counted(records, 'record has', 'records have')} no id; the row number is used, "
+        "which may equal the id of another record"
+    )
+
+
+QUIET_SECONDS = 1.0  # work shorter than this shows no bar
+REFRESH_SECONDS = 0.1  # time between two pictures of a bar
+
+
+class ProgressBar:
+    """A line on stderr: counts, the share that is done, the time that is left.
+
+    Short work shows none.
+    """
+
+    def __init__(self) -> None:
+        self.start = monotonic()
+        self.drawn: Drawn | None = None
+        self.due = self.start + QUIET_SECONDS  # when the next picture is drawn
+
+    def update(self, counts: str, share: float | None, seconds: float) -> None:
+        """Show how far the run is after so many seconds; a share of None is unknown."""
+        if monotonic() < self.due:
+            return
+        self.drawn = self.drawn or _drawn()
+        left = "" if not share else clock(seconds * (1 - share) / share)
+        total = None if share is None else 1.0
+        task = self.drawn.task_ids[0]
+        self.drawn.update(task, completed=share or 0.0, total=total, counts=counts, left=left)
+        self.drawn.start()
+        self.drawn.refresh()
+        self.due = monotonic() + REFRESH_SECONDS
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.drawn:
+            self.drawn.stop()
+
+
+def _drawn() -> Drawn:
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    from bertcli.cli.display.screen import Screen
+
+    drawn = Progress(
+        TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
+        TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
+        console=Screen(stderr=True),
+        transient=True,
+        expand=True,
+        auto_refresh=False,  # every picture is one of numbers that were given, and no thread draws
+    )
+    drawn.add_task("", total=None, counts="", left="")
+    return drawn
+
+
+def texts_of_all(done: int, reader: Reader, size: int | None) -> str:
+    """Return how many texts of how many are done; of files that are being read, of about so many.
+
+    ``size`` is that of the files, None for pipes.
+    """
+    if reader.exhausted or reader.source.texts:
+        total = f"{reader.records if reader.exhausted else len(reader.source.texts):,}"
+    elif size and reader.bytes_read and reader.records:
+        total = f"about {float(f'{reader.records * size / reader.bytes_read:.1e}'):,.0f}"
+    else:
+        return f"{done:,} texts"
+    return f"{done:,} of {total} texts"
+
+
+def clock(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds."""
+    minutes, left = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{left:02}"
+
+
+class ModelBar:
+    """Of a run that takes a model: it moves with every batch, and shows the end of the file too."""
+
+    def __init__(self, progress: Progress, run: ModelRun) -> None:
+        self.progress, self.run = progress, run
+        self.size = size_on_disk(run.reader.source.paths)
+        self.bar = ProgressBar()
+        self.writing, self.truncated = 0.0, 0
+
+    def show(self) -> None:
+        """Show what the progress says."""
+        progress = self.progress
+        if not progress.texts and progress.hashed.size:
+            done, size = progress.hashed
+            counts = f"hashing the input: {done / 1e9:,.1f} of {size / 1e9:,.1f} GB"
+            self.bar.update(counts, min(1.0, done / size), progress.seconds)
+            return
+        if progress.written:
+            self.writing = self.writing or monotonic()
+            counts = f"writing {progress.written:,} of {progress.total:,} rows"
+            share = min(1.0, progress.written / progress.total)
+            self.bar.update(counts, share, monotonic() - self.writing)
+            return
+        done, tally = progress.before + progress.texts, self.run.tally
+        if done >= tally.records:  # a window is tokenized, and counted, before its first batch
+            self.truncated = tally.truncated
+        counts = f"{texts_of_all(done, self.run.reader, self.size)}  {progress.rates}"
+        if self.truncated:
+            counts += f"  {self.truncated:,} truncated"
+        self.bar.update(counts, self._share(), progress.seconds)
+
+    def _share(self) -> float | None:
+        """Return which part of the tokens of this run is done; None when nobody can know.
+
+        The tokens that were not read yet are those of texts as long as the others, and as many as
+        the rest of the files has room for.
+        """
+        reader, tally, progress = self.run.reader, self.run.tally, self.progress
+        if reader.source.texts:
+            texts = float(len(reader.source.texts))
+        elif self.size and reader.bytes_read:
+            texts = reader.records * max(1.0, self.size / reader.bytes_read)
+        else:
+            texts = 0.0
+        if not (texts and tally.records):
+            return None
+        tokens = (texts - progress.before) * tally.tokens / tally.records
+        return min(1.0, progress.tokens / tokens) if tokens > 0 else 1.0
+
 
 Batch = TypeVar("Batch", bound=Sized)
 
@@ -114,7 +338,6 @@ class Console:
         if beside_output or not self.watched:
             yield from batches
             return
-        from bertcli.cli.display.progress_bars import ProgressBar, texts_of_all
 
         size, records = size_on_disk(reader.source.paths), 0
         with closing(ProgressBar()) as bar:
@@ -132,7 +355,6 @@ class Console:
 
     def watch(self, run: Iterable[Ran | Advance]) -> None:
         """Run to the end, with a progress bar when somebody watches for long."""
-        from bertcli.cli.display.progress_bars import ProgressBar
         from bertcli.inference.progress import Ran
 
         what, start = "", monotonic()
@@ -155,8 +377,6 @@ class Console:
 
         progress, bar = Progress(), None
         if self.watched and not beside_output:
-            from bertcli.cli.display.progress_bars import ModelBar
-
             bar = ModelBar(progress, run)
         try:
             for step in run:

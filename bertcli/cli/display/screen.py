@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -15,6 +15,9 @@ from rich.text import Text
 
 from bertcli.files.printable import printable
 from bertcli.files.writers import open_output
+
+if TYPE_CHECKING:
+    pass
 
 BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
 PIPED = 100  # columns, if the width is unknown

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bertcli.cli.display.fitted import DrawnTexts, Inputs
 from bertcli.cli.display.screen import Draw, drawing, plain, show
 from bertcli.cli.display.tables import (
     HEADED,
+    DrawnTexts,
+    Inputs,
     cell,
     pairs,
     shortened,

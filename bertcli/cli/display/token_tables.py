@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.fitted import Bar, Inputs
 from bertcli.cli.display.screen import plain, screen_of_stdout, show
-from bertcli.cli.display.tables import HEADED, MOST, pairs, show_batches, shown, table
+from bertcli.cli.display.tables import HEADED, MOST, Bar, Inputs, pairs, show_batches, shown, table
 from bertcli.errors import counted
 
 if TYPE_CHECKING:

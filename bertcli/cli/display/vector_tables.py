@@ -10,9 +10,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.fitted import NARROWEST, DrawnTexts, FittedTable
 from bertcli.cli.display.screen import plain, show
-from bertcli.cli.display.tables import MOST, pairs, shown, table
+from bertcli.cli.display.tables import MOST, NARROWEST, DrawnTexts, FittedTable, pairs, shown, table
 from bertcli.errors import counted
 
 if TYPE_CHECKING:

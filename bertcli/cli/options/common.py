@@ -1,22 +1,77 @@
-"""The options that commands share: model, output and messages."""
+"""The options that commands share: model, computation, output and messages."""
 
 import os
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import typer
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.cli.display.console import Console, print_text, stdout_is_terminal
 from bertcli.cli.display.help import MESSAGES
-from bertcli.cli.options.completion import complete_model
-from bertcli.cli.options.groups import MODEL, OUTPUT, OptionGroup, flag, number, option
+from bertcli.cli.options.groups import (
+    COMPUTE,
+    MODEL,
+    OUTPUT,
+    OptionGroup,
+    flag,
+    number,
+    option,
+)
 from bertcli.errors import UsageError
-from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model
+from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
 from bertcli.tokenizing.tokenizer import Tokenizer
+
+INPUTS = ("input", "pairs", "corpus", "files", "examples", "file")  # parameters that name files
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return the models that are installed or in the cache."""
+    return [name for name in known_models() if name.startswith(incomplete)]
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Return the devices that seem to be here, as far as that is known without torch."""
+    before, comma, last = incomplete.rpartition(",")
+    names = sorted(_devices()) if comma else ["auto", "cpu", *sorted(_devices())]
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def _devices() -> Iterator[str]:
+    if platform.system() == "Darwin":
+        yield "mps"
+    gpus = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    yield from (f"cuda:{number}" for number in gpus)
+    yield from ("cuda", "cuda:all")[: len(gpus)]
+
+
+def complete_field(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the fields of the first file that was given; names may be joined by commas."""
+    from bertcli.errors import BertcliError
+    from bertcli.records.formats import field_names
+    from bertcli.records.source import Source, input_files
+
+    before, comma, last = incomplete.rpartition(",")
+    names: dict[str, None] = {}
+    try:
+        source = Source(format=ctx.params.get("input_format") or "auto")
+        for path in input_files(_given(ctx.params), source)[:1]:
+            names.update(dict.fromkeys(field_names(path, source)))
+    except BertcliError:
+        return []
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def _given(params: dict[str, Any]) -> Iterator[str]:
+    """Yield the files that were named before."""
+    for name in INPUTS:
+        value = params.get(name) or ()
+        yield from (path for path in ([value] if isinstance(value, str) else value) if path != "-")
+
 
 # Options that several groups have.
 SpecialTokens = Annotated[
@@ -255,3 +310,53 @@ class VersionOptions(OptionGroup):
             callback=_show_versions,
         ),
     ] = False
+
+
+Prompt = Annotated[str | None, option("Text to put before each input text.", "TEXT")]
+PromptName = Annotated[str | None, option("Name of a prompt that the model defines.", "NAME")]
+
+
+ComputeType = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16", "int8"],
+    option(
+        "Compute precision. auto: float32. bfloat16: fastest on CPUs with AMX, nearly exact. int8: "
+        "CPU only, faster, approximate.",
+        envvar="BERTCLI_DTYPE",
+    ),
+]
+
+
+class ComputeOptions(OptionGroup):
+    """Backend, device, precision and memory."""
+
+    PANEL: ClassVar = COMPUTE
+
+    backend: Annotated[
+        Literal["auto", "torch", "openvino"],
+        option(
+            "Inference engine. auto: OpenVINO on a CPU if installed, else torch (extra torch).",
+            envvar="BERTCLI_BACKEND",
+        ),
+    ] = "auto"
+    device: Annotated[
+        str,
+        option(
+            "auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
+            "cuda:all: one process per device.",
+            "NAME",
+            envvar="BERTCLI_DEVICE",
+            complete=complete_device,
+        ),
+    ] = "auto"
+    dtype: ComputeType = "auto"
+    threads: Annotated[
+        int | None,
+        number("CPU threads, over all processes (default: all cores).", envvar="BERTCLI_THREADS"),
+    ] = None
+    batch_tokens: Annotated[
+        int | None,
+        number("Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"),
+    ] = None
+    window: Annotated[
+        int, number("Maximum number of records that are sorted by length together.")
+    ] = 4096

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from bertcli.cli.display.console import Console, stdin_is_terminal
-from bertcli.cli.options.completion import complete_field
+from bertcli.cli.options.common import complete_field
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, number, option, record
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
@@ -235,3 +236,40 @@ class InputOptions(OptionGroup):
             "asked": fields_asked(self, "text_field", "pair_field", "id_field", "keep_fields"),
         }
         return named_source(self, files, given=bool(self.texts), **(asked | changes))
+
+
+class TaskFileOptions(OptionGroup):
+    """Where records with other fields than text and pair are read from."""
+
+    PANEL: ClassVar = INPUT
+
+    input: Files = None
+    files_from: FilesFrom = None
+    input_format: FileFormat = "auto"
+    whole: Whole = False
+    delimiter: Delimiter = ","
+    skip_empty: SkipEmpty = False
+    id_field: IdField = None
+    keep_fields: KeepFields = None
+    null: Null = False
+    on_error: OnError = "fail"
+    encoding: Encoding = "utf-8"
+    encoding_errors: EncodingErrors = "strict"
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def source(self, *, given: bool, objects: bool, **changes: Any) -> Source:
+        """Return the source: files or stdin, unless texts are ``given``.
+
+        Stdin is JSONL where records are ``objects``.
+        """
+        asked = {"asked": fields_asked(self, "id_field", "keep_fields")}
+        source = named_source(self, self.input, given=given, **(asked | changes))
+        jsonl = objects and source.format == "auto" and source.paths == ("-",)
+        return replace(source, format="jsonl") if jsonl else source
+
+    def text_source(self, own: Any, **changes: Any) -> Source:
+        """Return the source of single texts: those among a command's ``own`` options, or files."""
+        texts, asked = tuple(own.texts or ()), fields_asked(own, "text_field")
+        asked += fields_asked(self, "id_field", "keep_fields")
+        about = {"texts": texts, "text_field": own.text_field, "single": True, "asked": asked}
+        return self.source(given=bool(texts), objects=False, **(about | changes))

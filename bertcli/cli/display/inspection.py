@@ -1,12 +1,15 @@
-"""What `bertcli inspect` shows of a model, drawn with Rich; the same without colours in a pipe."""
+"""What `bertcli inspect` shows, drawn with Rich; the same without colours in a pipe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.json import JSON
+from rich.style import Style
+from rich.table import Table
 from rich.text import Text
 
 from bertcli.cli.display.screen import plain, screen_of_stdout
@@ -14,13 +17,14 @@ from bertcli.cli.display.tables import pairs, shortened
 from bertcli.errors import counted
 from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
-from bertcli.inspection import FolderReport, tokenizer_details
+from bertcli.inspection import FileReport, FolderReport, tokenizer_details
 from bertcli.inspection.folder import StaticReport
 from bertcli.inspection.verify import VerifyCheck, verify_model, verify_static
+from bertcli.plots.attention_maps import AttentionMaps
+from bertcli.plots.drawing import colour, hexadecimal, readable_on
 from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
-    from bertcli.cli.options.inspect import ViewOptions
     from bertcli.embedding.sentence_config import Sentence
     from bertcli.hub import ModelFolder
     from bertcli.inspection.folder import Node
@@ -52,20 +56,20 @@ NAMES = 12  # characters, at least, of the names beside facts
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
 
-def show_model(report: FolderReport, views: ViewOptions) -> bool:
-    """Show the views of a model, and return whether all requested checks passed."""
+def show_model(report: FolderReport, views: Collection[str]) -> bool:
+    """Show these views of a model, and return whether all requested checks passed."""
     with screen_of_stdout() as screen:
-        if not views.some():
+        if not views:
             summary(screen, report)
-        if views.config:
+        if "config" in views:
             config(screen, report)
-        if views.tokenizer:
+        if "tokenizer" in views:
             tokenizer(screen, tokenizer_details(report.bert))
-        if views.tensors:
+        if "tensors" in views:
             tensors(screen, report.tensor_rows)
-        if views.tree:
+        if "tree" in views:
             tree(screen, report.tree())
-    if not views.verify:
+    if "verify" not in views:
         return True
     with screen_of_stdout() as screen:
         return checks(screen, verify_model(report))
@@ -313,20 +317,20 @@ def by(shape: Iterable[Any]) -> str:
     return " x ".join(map(str, shape)) or "scalar"
 
 
-def show_static(report: StaticReport, views: ViewOptions) -> bool:
-    """Show the views of a table, and return whether all requested checks passed."""
+def show_static(report: StaticReport, views: Collection[str]) -> bool:
+    """Show these views of a table, and return whether all requested checks passed."""
     with screen_of_stdout() as screen:
-        if not views.some():
+        if not views:
             heading(screen, report.folder)
             screen.print(pairs(_static_facts(report), width=NAMES))
             warnings(screen, report.warnings)
-        if views.config:
+        if "config" in views:
             screen.print(JSON.from_data(report.config), soft_wrap=True)
-        if views.tokenizer:
+        if "tokenizer" in views:
             tokenizer(screen, tokenizer_details(report.folder.path))
-        if views.tensors:
+        if "tensors" in views:
             tensors(screen, report.tensor_rows)
-        return checks(screen, verify_static(report)) if views.verify else True
+        return checks(screen, verify_static(report)) if "verify" in views else True
 
 
 def _static_facts(report: StaticReport) -> Iterator[tuple[str, Any]]:
@@ -337,3 +341,190 @@ def _static_facts(report: StaticReport) -> Iterator[tuple[str, Any]]:
     yield "weights", f"{report.weights.files[0].name}, {total}, {names}"
     yield from tokenizer_facts(report.tokenizer)
     yield from sentence_facts(report.sentence)
+
+
+ROWS = 20  # arrays that are shown
+OPTIONS = ("pooling", "max_length", "normalize")  # of embed, shown of a fingerprint; --json has all
+
+
+def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: bool) -> None:
+    """Show a file of vectors and its check; `whole`: all of its arrays, however many."""
+    with screen_of_stdout() as screen:
+        vectors(screen, report, whole=whole)
+        if verified:
+            check(screen, verified)
+
+
+def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
+    """Show a file of vectors; `whole`: all of its arrays, however many."""
+    screen.print(plain(str(report.path), "bold"), soft_wrap=True)
+    records = report.fields.records
+    summary = [report.format, size(report.nbytes)]
+    summary += [counted(records, "record")] if records is not None else []
+    screen.print(Text(", ".join(summary), "dim"))
+    if report.fields.kinds:
+        kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.kinds.items())
+        screen.print(plain(f"fields: {kinds}"))
+    screen.print()
+    shown = report.arrays if whole else report.arrays[:ROWS]
+    if len(report.arrays) == 1:
+        screen.print(pairs(_array(report.arrays[0]), width=NAMES))
+    elif shown:
+        screen.print(_arrays(shown))
+    if left := len(report.arrays) - len(shown):
+        screen.print(Text(f"and {left} more: --tensors shows all", "dim"))
+    if report.manifest is not None:
+        facts = ((name, _brief(value)) for name, value in _manifest_facts(report.manifest))
+        screen.print(Text("\nmanifest", "bold"))
+        screen.print(pairs(facts, width=NAMES))
+    warnings(screen, report.warnings)
+
+
+def _array(array: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if array["name"]:
+        yield "name", array["name"]
+    yield "shape", f"{by(array['shape'])}  {array['dtype']}"
+    if norm := array["norm"]:
+        norms = (f"{name} {norm[name]:.6g}" for name in ("min", "mean", "max"))
+        yield "norms", f"{'  '.join(norms)}  of {counted(array['vectors'], 'vector')}"
+    if array["min"] is not None:
+        values = {name: array[name] for name in ("min", "mean", "max") if array[name] is not None}
+        yield "values", "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+    yield "not finite", f"{array['nan']:,} NaN, {array['inf']:,} infinite"
+
+
+def _arrays(arrays: Iterable[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("name", overflow="fold")
+    for name in ("type", "shape", "norms", "NaN", "inf"):
+        table.add_column(name, justify="left" if name == "type" else "right")
+    for array in arrays:
+        norm = array["norm"]
+        norms = f"{norm['min']:.4g} .. {norm['max']:.4g}" if norm else ""
+        shape, bad = by(array["shape"]), (f"{array['nan']:,}", f"{array['inf']:,}")
+        table.add_row(array["name"], array["dtype"], shape, norms, *bad)
+    return table
+
+
+def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what is shown of a manifest: of its fingerprint the model, some options, the hash."""
+    fingerprint = manifest.get("fingerprint")
+    if isinstance(fingerprint, dict):
+        options, weights = fingerprint.get("options"), fingerprint.get("weights")
+        if "model" in fingerprint:
+            yield "model", fingerprint["model"]
+        if isinstance(options, dict):
+            yield from ((name, options[name]) for name in OPTIONS if name in options)
+        if isinstance(weights, dict):
+            yield "weights", ", ".join(f"{name} {str(item)[:12]}" for name, item in weights.items())
+    for name, value in manifest.items():
+        if name == "inputs" and isinstance(value, list):
+            value = ", ".join(_input(item) for item in value if isinstance(item, dict))
+        if name != "fingerprint" or not isinstance(value, dict):
+            yield name, value
+
+
+def _input(described: Mapping[str, Any]) -> str:
+    digest = described.get("sha256")
+    return f"{described.get('name')} {str(digest)[:12] if digest else '(read once)'}"
+
+
+def _brief(value: Any) -> str:
+    text = value if isinstance(value, str) else JSON.from_data(value, indent=None).text.plain
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+LABEL = 14  # characters of a token beside its row
+HIGH = 10  # and above its column
+SHADES = " ░▒▓█"  # where there are no colours
+SENTENCES = ("cyan", "yellow")
+
+
+def attention_view(screen: Console, maps: AttentionMaps) -> None:
+    """Print a map for each layer: that of the only head, or the mean of all that were chosen."""
+    for layer, heads in maps.maps.items():
+        count = maps.averaged.get(layer, len(heads))
+        which = f"mean of {count} heads" if count > 1 else f"head {next(iter(heads))}"
+        title = Text.assemble(
+            (f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}: "
+        )
+        screen.print(title.append("each row looks at the columns", "dim"))
+        for line in _lines(screen, maps, maps.mean[layer]):
+            screen.print(line, no_wrap=True, overflow="crop")
+        if (fits := _measure(screen, maps).fits) < len(maps.tokens):
+            note = f"the first {fits} of {len(maps.tokens)} tokens: -o attention.html shows all"
+            screen.print(Text(note, "dim"))
+
+
+class _Measure(NamedTuple):
+    """Widths in characters, and how many tokens there is room for."""
+
+    label: int
+    cell: int
+    fits: int
+
+
+def _measure(screen: Console, maps: AttentionMaps) -> _Measure:
+    label = min(LABEL, max(map(cell_len, maps.tokens)))
+    room, length = max(screen.width - label - 2, 1), len(maps.tokens)
+    cell = next((wide for wide in (3, 2) if wide * length <= room), 1)
+    return _Measure(label, cell, min(length, room // cell))
+
+
+def _lines(screen: Console, maps: AttentionMaps, weights: Any) -> Iterator[Text]:
+    """Yield the header, a line for each token, and what the colours mean."""
+    label, cell, fits = _measure(screen, maps)
+    coloured = screen.color_system is not None and not screen.no_color
+    high = min(HIGH, max(map(len, maps.tokens[:fits])))
+    for level in range(high):
+        line = Text(" " * (label + 2))
+        for at in range(fits):
+            token = _short(maps.tokens[at], high).rjust(high)
+            line.append(_right(token[level], cell), _tone(maps, at))
+        yield line
+    for row in range(fits):
+        token = _right(_short(maps.tokens[row], label), label)
+        line = Text.assemble((token, _tone(maps, row)))
+        line.append(" ▏", SENTENCES[maps.sentences[row] % 2])
+        for at in range(fits):
+            _add_cell(line, float(weights[row, at]), cell, coloured)
+        yield line
+    yield _legend(label, cell, coloured)
+
+
+def _add_cell(line: Text, weight: float, cell: int, coloured: bool) -> None:
+    percent = round(100 * weight)
+    shown = f"{percent or '':>{cell}}" if cell > 2 else ""
+    if coloured:
+        back = colour(weight)
+        style = Style(color=hexadecimal(readable_on(back)), bgcolor=hexadecimal(back))
+        line.append(shown.rjust(cell), style)
+    else:
+        shade = SHADES[round(weight**0.5 * (len(SHADES) - 1))]
+        line.append(shown if cell > 2 else shade * cell)
+
+
+def _legend(label: int, cell: int, coloured: bool) -> Text:
+    line = Text(" " * (label + 2))
+    if cell > 2 and not coloured:
+        return line.append("per cent; blank is less than half of one", "dim")
+    for weight in (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0):
+        _add_cell(line, weight, 2, coloured)
+        line.append(f" {weight:.0%}  ", "dim")
+    return line
+
+
+def _tone(maps: AttentionMaps, at: int) -> str:
+    return "dim" if maps.special[at] else SENTENCES[maps.sentences[at] % 2]
+
+
+def _short(token: str, most: int) -> str:
+    token = printable(token)
+    return token if len(token) <= most else token[: most - 1] + "…"
+
+
+def _right(text: str, width: int) -> str:
+    """Move a text to the right of its place; some characters take two columns."""
+    while cell_len(text) > width:
+        text = "·" if len(text) == 1 else text[1:]
+    return " " * (width - cell_len(text)) + text

@@ -1,24 +1,42 @@
-"""`bertcli similar`: the texts of a corpus most similar to a query."""
+"""What compares vectors: `bertcli similar`, `duplicates` and `compare`."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from bertcli.cli.commands.corpus_vectors import WINDOWS, say_not_kept, stored_vectors
-from bertcli.cli.display.console import Console, stdin_is_terminal
-from bertcli.cli.display.messages import truncated
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput
-from bertcli.cli.options.embed import ComputeOptions
-from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, number, option, record
+from bertcli.cli.display.console import Console, stdin_is_terminal, truncated
+from bertcli.cli.options.common import (
+    ComputeOptions,
+    ConsoleOptions,
+    LineOutput,
+    ModelOptions,
+    ReportOutput,
+    RowOutput,
+)
+from bertcli.cli.options.groups import (
+    INPUT,
+    OptionGroup,
+    argument,
+    decimal,
+    flag,
+    number,
+    option,
+    record,
+)
 from bertcli.cli.options.inputs import (
     Delimiter,
+    FileFormat,
     Files,
     IdField,
     InputFormat,
     KeepFields,
     MaxRecordBytes,
+    SkipEmpty,
     TextField,
     Whole,
     fields_asked,
@@ -26,8 +44,8 @@ from bertcli.cli.options.inputs import (
     reader_of,
     source_paths,
 )
-from bertcli.errors import UsageError, counted
-from bertcli.files.streams import LARGEST_RECORD
+from bertcli.errors import OutputError, UsageError, counted
+from bertcli.files.streams import LARGEST_RECORD, can_be_reread
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
 from bertcli.hub import MODEL_FILES
@@ -35,7 +53,73 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import QUOTE, Source
 
 if TYPE_CHECKING:
+    from bertcli.vectors.duplicates import Duplicates
+    from bertcli.vectors.run import EmbedRun
     from bertcli.vectors.search import Answer, Search
+    from bertcli.vectors.stream import EmbedStream
+
+WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
+MANY = 1000  # texts whose vectors are worth keeping
+
+
+def refuse_pipes(texts: Reader) -> None:
+    """Raise UsageError for texts that cannot be read twice."""
+    for path in texts.source.paths:
+        if not can_be_reread(path):
+            name = "stdin" if path == "-" else path
+            raise UsageError(f"{name}: cannot be read twice, as is needed here", "give a file")
+
+
+@contextmanager
+def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
+    """Yield the search once the vectors of its corpus are stored, in a place of a while if need be.
+
+    They are computed with a progress bar, unless they are there.
+    """
+    with TemporaryDirectory() as folder:
+        if search.options.vectors is None:
+            place = Path(folder, "vectors.npz" if search.embedder.terms else "vectors.npy")
+            search = replace(search, options=replace(search.options, vectors=place))
+            refuse_pipes(search.texts)
+            with _without_resume("free disk space, or set TMPDIR to another folder"):
+                follow_embedding(search.writing(), search, console)
+        else:
+            store_vectors(search, console)
+        yield search
+
+
+def store_vectors(search: "Search", console: Console) -> None:
+    """Compute the vectors of the corpus with a progress bar, unless their file is there."""
+    if not search.stored:
+        refuse_pipes(search.texts)
+        run = search.writing()
+        with _without_resume("free disk space, then run the same command again"):
+            console.follow(run)
+        console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
+        texts = counted(run.tally.records, "text")
+        console.note(f"vectors of {texts} kept in {search.options.vectors} for the next search")
+
+
+@contextmanager
+def _without_resume(hint: str) -> Iterator[None]:
+    """Give another hint for a full disk: these commands have no --resume."""
+    try:
+        yield
+    except OutputError as failed:
+        raise OutputError(str(failed), hint if "--resume" in failed.hint else failed.hint) from None
+
+
+def follow_embedding(run: "EmbedStream | EmbedRun", search: "Search", console: Console) -> None:
+    """Compute vectors of the corpus that are not kept, with a progress bar."""
+    console.follow(run)
+    console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
+    say_not_kept(run.tally.records, console)
+
+
+def say_not_kept(texts: int, console: Console) -> None:
+    """Say that the vectors of many texts were not kept."""
+    if texts > MANY:
+        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
 
 
 class QueryOptions(OptionGroup):
@@ -343,3 +427,155 @@ def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_
             write(rows)
     if not any_rows:
         write([TableHeader(header | ({"text": ""} if with_text else {}))])
+
+
+AT_ONCE = 1 << 15  # rows of a table that are written together
+
+
+class AlikeOptions(OptionGroup):
+    """Which texts are duplicates, and which of them is kept."""
+
+    threshold: Annotated[
+        float, option("Minimum cosine similarity of duplicates, above 0 and up to 1.", "SCORE")
+    ] = 0.95
+    keep: Annotated[Literal["first", "longest"], option("Which text of each group to keep.")] = (
+        "first"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise UsageError(
+                f"--threshold {self.threshold:g} is not above 0 and up to 1", "for example 0.95"
+            )
+
+
+class FileOptions(OptionGroup):
+    """The texts to compare."""
+
+    PANEL: ClassVar = INPUT
+
+    files: Annotated[list[str], argument("Files with texts.", "FILE...")]
+    vectors: Annotated[
+        Path | None, option("Vectors of the texts: read if the file exists, else written.", "FILE")
+    ] = None
+    input_format: FileFormat = "auto"
+    whole: Whole = False
+    delimiter: Delimiter = ","
+    skip_empty: SkipEmpty = False
+    text_field: TextField = None
+    id_field: IdField = None
+    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+
+    def reader(self, console: Console) -> Reader:
+        """Return the reader of the texts. Raises UsageError for what can be read once."""
+        changes: dict[str, Any] = {"paths": tuple(self.files), "format": format_of(self)}
+        reader = Reader(record(Source, self, **changes), console.warn, console.note)
+        refuse_pipes(reader)
+        return reader
+
+
+def duplicates(
+    texts: FileOptions,
+    alike: AlikeOptions,
+    model: ModelOptions,
+    compute: ComputeOptions,
+    output: LineOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Find groups of near-duplicate texts, or write a file without the duplicates.
+
+    $ bertcli duplicates reviews.txt --threshold 0.95
+    $ bertcli duplicates reviews.txt --keep longest -o fewer.txt
+    """
+    console = messages.console()
+    form = output.form()
+    reader = texts.reader(console)
+    folder = model.folder(MODEL_FILES)
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.vectors.duplicates import Duplicates
+    from bertcli.vectors.search import Search, SearchOptions
+
+    options = SearchOptions(vectors=texts.vectors)
+    how = record(EmbedOptions, compute)
+    search = Search.open(folder, how, options, reader, console)
+    reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
+    with nullcontext() if form == "table" else output.open(form, reading, model) as write:
+        with TemporaryFile() as file:  # without a name: a kill leaves nothing
+            run = Duplicates(search, file, alike.threshold, alike.keep)
+            if texts.vectors:
+                store_vectors(search, console)
+            else:
+                follow_embedding(run.embedding(), search, console)
+            console.watch(run)
+        if write:
+            _write_groups(run, form, write)
+        else:
+            from bertcli.cli.display.search_tables import show_duplicates
+
+            show_duplicates(run)
+    if search.by_dot:
+        console.note("scores are cosines, though the model compares by dot product")
+    groups = counted(len(run.groups), "group")
+    if run.records:
+        dropped = counted(run.dropped, "duplicate")
+        console.note(f"{groups}: {dropped} among {counted(run.records, 'text')}")
+    console.close(reader.records, reader)
+
+
+def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
+    """Write groups, or the texts without duplicates."""
+    if form == "txt":
+        for lines in run.kept():
+            write(lines)
+    elif form == "jsonl":
+        for group in run.groups:
+            write([run.fields(group)])
+    else:
+        rows = run.rows()
+        header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
+        write([*islice(rows, AT_ONCE)] or [TableHeader(header)])
+        while portion := [*islice(rows, AT_ONCE)]:
+            write(portion)
+
+
+class PairOptions(OptionGroup):
+    """The two files, and the tolerance."""
+
+    a: Annotated[str, argument("Vectors: .npy, .npz, .safetensors, .jsonl, .csv, .parquet.", "A")]
+    b: Annotated[str, argument("Vectors of the same texts.", "B")]
+    tolerance: Annotated[
+        float | None,
+        decimal(
+            "Maximum difference of a value; above it, the exit code is 1.",
+            envvar="BERTCLI_TOLERANCE",
+        ),
+    ] = None
+    worst: Annotated[int, number("Number of rows to show, largest differences first.")] = 5
+
+
+def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -> None:
+    """Compare two files of vectors: largest difference, cosines, worst rows.
+
+    For vectors of different widths: the correlation of their similarity matrices, and the overlap
+    of nearest neighbours (above 4,096 rows, of a sample).
+
+    Exit code 0, or 1 when the numbers of rows differ or --tolerance is exceeded. Rows are numbered
+    from 0.
+
+    $ bertcli compare before.npy after.npy --tolerance 1e-5
+    $ bertcli compare before.npy after.npy -f jsonl
+    """
+    from bertcli.vectors.agreement import compare as measure
+
+    form = output.form()
+    agreement = measure(pair.a, pair.b, pair.worst)
+    if form == "table":
+        from bertcli.cli.display.screen import show
+        from bertcli.cli.display.vector_tables import comparison_view
+
+        show(*comparison_view(agreement))
+    else:
+        with output.open(form, (pair.a, pair.b)) as write:
+            write([agreement.fields()])
+    if pair.tolerance is not None:
+        agreement.check(pair.tolerance)

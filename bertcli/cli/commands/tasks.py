@@ -1,0 +1,534 @@
+"""The commands of task heads: words at masks, classes, tags, answers, choices and ranks."""
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from bertcli.cli.display.console import Console, empty, special_tokens, truncated
+from bertcli.cli.options.common import (
+    ComputeOptions,
+    ConsoleOptions,
+    ModelOptions,
+    OutputOptions,
+    ParseSpecial,
+    RowOutput,
+)
+from bertcli.cli.options.groups import (
+    INPUT,
+    LAYOUT,
+    OptionGroup,
+    argument,
+    flag,
+    number,
+    option,
+    record,
+)
+from bertcli.cli.options.inputs import (
+    InputOptions,
+    TaskFileOptions,
+    TextField,
+    fields_asked,
+    reader_of,
+    source_paths,
+)
+from bertcli.errors import UsageError
+from bertcli.files.tables import TableHeader
+from bertcli.hub import MODEL_FILES
+from bertcli.records.reader import Reader
+
+if TYPE_CHECKING:
+    from bertcli.hub import ModelFolder
+    from bertcli.tasks.head import Head, PooledHead, Stream
+
+MaxLength = Annotated[
+    int | None,
+    number(
+        "Maximum tokens of a text or window (default: the model's limit).",
+        low=3,
+        envvar="BERTCLI_MAX_LENGTH",
+    ),
+]
+TopK = Annotated[int, number("Number of results, best first.", "--top-k", "-k")]
+
+
+class MaskOptions(OptionGroup):
+    """How long texts with masks are."""
+
+    PANEL: ClassVar = LAYOUT
+
+    max_length: MaxLength = None
+
+
+class CutOptions(MaskOptions):
+    """How long texts are."""
+
+    parse_special: ParseSpecial = True
+
+
+class StrideOptions(MaskOptions):
+    """How long texts or their windows are."""
+
+    stride: Annotated[
+        int | None, number("Split long texts into windows that share N tokens.", low=0)
+    ] = None
+    parse_special: ParseSpecial = True
+
+
+class QuestionOptions(OptionGroup):
+    """Questions and contexts."""
+
+    question: Annotated[
+        str | None, option("Question for the context, or for every text of the input.", "TEXT")
+    ] = None
+    context: Annotated[str | None, option("Context for every question.", "TEXT")] = None
+    question_field: Annotated[
+        str, option("Column or key of the question.", "NAME", panel=INPUT)
+    ] = "question"
+    context_field: Annotated[str, option("Column or key of the context.", "NAME", panel=INPUT)] = (
+        "context"
+    )
+
+    @property
+    def both(self) -> bool:
+        """Whether both are given, so that no input is read."""
+        return self.question is not None and self.context is not None
+
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+        """Return the reader of questions, of contexts, or of both."""
+        texts = (self.question,) if self.both else ()
+        flags = {self.question_field: "--question-field", self.context_field: "--context-field"}
+        changes: dict[str, Any] = {
+            "texts": texts,
+            "text_field": self.question_field,
+            "flags": flags,
+            "single": not self.both,
+            "asked": (
+                *fields_asked(files, "id_field", "keep_fields"),
+                *(flag for name, flag in flags.items() if name not in ("question", "context")),
+            ),
+        }
+        if self.both:
+            changes["pair"] = self.context
+        elif self.question is not None:
+            changes["text_field"] = self.context_field
+        elif self.context is None:
+            changes |= {"pair_field": self.context_field, "single": False}
+        objects = self.question is None and self.context is None
+        source = files.source(given=self.both, objects=objects, **changes)
+        return reader_of(source, console, [*filter(None, (self.question, self.context))])
+
+
+class ChoiceOptions(OptionGroup):
+    """Prompts and choices."""
+
+    PANEL: ClassVar = INPUT
+
+    texts: Annotated[
+        list[str] | None,
+        argument("A prompt and its choices (default: read --input or stdin).", "PROMPT CHOICE..."),
+    ] = None
+    prompt_field: Annotated[str, option("Column or key of the prompt.", "NAME")] = "prompt"
+    choices_field: Annotated[str, option("Column or key of the list of choices.", "NAME")] = (
+        "choices"
+    )
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The choices among the arguments."""
+        return tuple(self.texts or ())[1:]
+
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+        """Return the reader of prompts, whose extra fields hold the choices."""
+        if self.texts and len(self.given) < 2:
+            raise UsageError(
+                "choose needs a prompt and at least two choices",
+                "give PROMPT CHOICE CHOICE..., or --input FILE",
+            )
+        keep = files.keep_fields
+        changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}
+        if not self.texts:
+            changes["text_field"] = self.prompt_field
+            changes["flags"] = {
+                self.prompt_field: "--prompt-field",
+                self.choices_field: "--choices-field",
+            }
+            names = ",".join(filter(None, (keep, self.choices_field)))
+            changes["keep"] = keep if keep == "*" else names
+        source = files.source(given=bool(self.texts), objects=True, **changes)
+        return reader_of(source, console, self.texts or ())
+
+
+def open_head(
+    kind: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
+) -> "Head":
+    """Return the model with the head of this class; its backend is imported here."""
+    folder = model.folder(MODEL_FILES)
+    from bertcli.tasks.head import Head, Settings
+
+    settings = record(Settings, length, compute)
+    head = Head.open(folder, kind, settings, console)
+    _describe(head, folder, kind, console)
+    return head
+
+
+def open_labels(
+    command: str,
+    model: ModelOptions,
+    length: OptionGroup,
+    compute: ComputeOptions,
+    console: Console,
+) -> "Head | PooledHead":
+    """Return a model that has a score for each label of a text, for this command."""
+    folder = model.folder(MODEL_FILES)
+    from bertcli.tasks.head import CLASSIFIER, Settings, open_classifier
+
+    head = open_classifier(folder, record(Settings, length, compute), console, command)
+    _describe(head, folder, CLASSIFIER, console)
+    return head
+
+
+def _describe(
+    head: "Head | PooledHead", folder: "ModelFolder", kind: str, console: Console
+) -> None:
+    device, threads = head.runtime.devices[0], head.runtime.threads
+    console.detail(
+        f"model: {folder.path} ({folder.source}); {kind}, {head.runtime.facts['backend']}, "
+        f"device {device}, threads {threads}, max_length {head.max_length}"
+    )
+
+
+def write(
+    stream: "Stream",
+    output: OutputOptions,
+    form: str,
+    model: ModelOptions,
+    console: Console,
+    advice: str = "",
+) -> None:
+    """Write the results of a pass, and report warnings and counts.
+
+    ``advice`` says what can be done about truncated texts.
+    """
+    from bertcli.tasks.results import fields_written, lined, tabular
+
+    if form != "table":
+        names = fields_written(stream.blank, flat=form != "jsonl") - stream.consumed
+        stream.reader.reserve(names)
+    batches = console.track(
+        stream,
+        stream.reader,
+        beside_output=output.on_terminal,
+        truncated=lambda: stream.tally.truncated,
+    )
+    if form == "table":
+        from bertcli.cli.display.tables import results_table, show_batches
+
+        show_batches(batches, results_table, stream.reader.source.paths)
+    else:
+        lines = form == "jsonl"
+        told = stream.blank, stream.reader, stream.consumed
+        rows_of = lined(batches) if lines else tabular(batches, *told)
+        with output.open(form, stream.reader.source.inputs, model) as put:
+            for rows in rows_of:
+                put(rows)
+    report(stream, console, advice, numbered=form != "table")
+
+
+def report(stream: "Stream", console: Console, advice: str = "", *, numbered: bool) -> None:
+    """Report warnings and counts of a pass."""
+    tally = stream.tally
+    console.warn(truncated(tally, stream.max_length, advice and f"; {advice}"))
+    if not stream.masks:
+        console.warn(special_tokens(tally))
+    console.note(empty(tally))
+    console.close(tally.records, stream.reader, numbered=numbered)
+
+
+class WordOptions(OptionGroup):
+    """The words predicted."""
+
+    top_k: TopK = 5
+    targets: Annotated[str | None, option("Score only these words.", "W1,W2,...")] = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words to compare; none are all. Raises UsageError when --targets names none."""
+        words = tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
+        if self.targets is not None and not words:
+            raise UsageError("--targets names no word", "for example --targets saw,heard")
+        return words
+
+
+def fill_mask(
+    source: InputOptions,
+    model: ModelOptions,
+    words: WordOptions,
+    length: MaskOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Predict the words at [MASK].
+
+    $ bertcli fill-mask 'Paris is the [MASK] of France.' -m bert-base-uncased
+    $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
+    """
+    console = messages.console()
+    form, reader = output.form(), source.reader(console)
+    head = open_head("BertForMaskedLM", model, length, compute, console)
+    from bertcli.tasks.fill_mask import FillMaskTask
+
+    task = FillMaskTask(head, words.top_k, words.words)
+    write(task.stream(reader), output, form, model, console)
+
+
+def next_sentence(
+    source: InputOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Score how likely the second of two sentences is to follow the first.
+
+    $ bertcli next-sentence 'How old are you?' 'I am six.' -m bert-base-uncased
+    $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
+    """
+    console = messages.console()
+    form, reader = output.form(), paired(source).reader(console)
+    head = open_head("BertForNextSentencePrediction", model, length, compute, console)
+    from bertcli.tasks.continuations import NextSentenceTask
+
+    write(NextSentenceTask(head).stream(reader), output, form, model, console)
+
+
+def paired(source: InputOptions) -> InputOptions:
+    """Return the options with the second of two texts as the pair of the first; stdin has pairs."""
+    texts, pair = source.texts or [], source.pair or []
+    named = (*texts, *pair, source.input, source.pairs, source.files_from)
+    if source.input_format == "auto" and not any(named):
+        (stdin,) = source_paths(None, given=False)
+        return source.changed(pairs=stdin)
+    if not texts or pair:
+        return source
+    if len(texts) != 2:
+        raise UsageError(
+            f"next-sentence takes two sentences, not {len(texts)}",
+            "quote each of them; a file of pairs goes to --pairs",
+        )
+    return source.changed(texts=texts[:1], pair=texts[1:])
+
+
+class LabelOptions(OptionGroup):
+    """The labels returned, and their scores."""
+
+    PANEL: ClassVar = "Labels"
+
+    top_k: Annotated[
+        int | None, number("Return the N most likely labels as a list.", "--top-k", "-k")
+    ] = None
+    threshold: Annotated[
+        float | None,
+        option(
+            "Return all labels with at least this score as a list (multi-label models: 0.5).",
+            "SCORE",
+        ),
+    ] = None
+    scores: Annotated[
+        Literal["top", "all"],
+        option("all: also return the score of every label, in the model's order."),
+    ] = "top"
+    logits: Annotated[bool, flag("--logits", "Return raw scores, without softmax or sigmoid.")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        if self.scores == "all" and not (self.top_k is None and self.threshold is None):
+            raise UsageError("--scores all cannot be combined with --top-k or --threshold")
+
+
+def classify(
+    source: InputOptions,
+    model: ModelOptions,
+    labels: LabelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Classify texts or pairs, or score how relevant one text is to another.
+
+    $ bertcli classify 'A wonderful film.' -m textattack/bert-base-uncased-imdb
+    $ bertcli classify --pairs pairs.tsv -m cross-encoder/ms-marco-TinyBERT-L2-v2
+    $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
+    """
+    console = messages.console()
+    form, reader = output.form(), source.reader(console)
+    head = open_labels("classify", model, length, compute, console)
+    from bertcli.tasks.classify import ClassifyTask, Shown
+
+    shown = Shown(labels.top_k, labels.threshold, labels.scores == "all", labels.logits)
+    task = ClassifyTask(head, shown)
+    console.detail(f"labels: {', '.join(head.labels)}; function: {task.function}")
+    write(task.stream(reader), output, form, model, console)
+
+
+class RankedOptions(OptionGroup):
+    """A query, and texts to sort."""
+
+    query: Annotated[str, argument("Text to search for.", "QUERY")]
+    texts: Annotated[
+        list[str] | None, argument("Texts to sort (default: read --input or stdin).", "TEXT...")
+    ] = None
+    top_k: Annotated[
+        int | None, number("Number of texts to return, best first (default: all).", "--top-k", "-k")
+    ] = None
+    text_field: TextField = None
+
+    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+        """Return the reader of the texts: arguments, files or stdin."""
+        source = files.text_source(self)
+        return reader_of(source, console, (self.query, *source.texts))
+
+
+def rerank(
+    asked: RankedOptions,
+    files: TaskFileOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Rank texts by relevance to a query with a cross-encoder.
+
+    $ bertcli rerank 'late delivery' -i reviews.txt --top-k 5 -m CROSS_ENCODER
+    $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
+    """
+    console = messages.console()
+    form = output.form()
+    reader = asked.reader(files, console)
+    head = open_labels("rerank", model, length, compute, console)
+    from bertcli.tasks.classify import BLANK_HIT, Ranking, RerankTask, ranked_row
+
+    stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
+    reader.reserve(frozenset((*BLANK_HIT, "truncated")))
+    inputs = reader.source.inputs
+    with nullcontext() if form == "table" else output.open(form, inputs, model) as write:
+        for window in console.track(
+            stream, reader, beside_output=False, truncated=lambda: stream.tally.truncated
+        ):
+            ranking.add(window)
+        if write:
+            rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
+            write(rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
+        else:
+            from bertcli.cli.display.search_tables import show_ranking
+
+            show_ranking(ranking.best())
+    report(stream, console, numbered=form not in ("table", "jsonl"))
+
+
+class EntityOptions(OptionGroup):
+    """How entities are found."""
+
+    aggregation: Annotated[
+        Literal["none", "simple", "first", "average", "max"],
+        option(
+            "How tokens are merged into entities. none: not at all; simple: neighbours with the "
+            "same label; first, average, max: each word gets one label before.",
+            "STRATEGY",
+            envvar="BERTCLI_AGGREGATION",
+        ),
+    ] = "simple"
+    ignore_labels: Annotated[str, option("Labels to leave out.", "L1,L2,...")] = "O"
+
+
+def tag(
+    source: InputOptions,
+    model: ModelOptions,
+    entities: EntityOptions,
+    length: StrideOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Find entities in texts, with label, score and character offsets.
+
+    $ bertcli tag 'Angela lives in Berlin.' -m dslim/bert-base-NER
+    $ bertcli tag -i articles.jsonl --stride 32 -m dslim/bert-base-NER -o tags.jsonl
+
+    Only entities in the text are returned; its pair, if any, serves as context.
+    """
+    console = messages.console()
+    form, reader = output.form(), source.reader(console)
+    head = open_head("BertForTokenClassification", model, length, compute, console)
+    from bertcli.tasks.tag import TagTask
+
+    ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
+    task = TagTask(head, entities.aggregation, ignored)
+    console.detail(f"labels: {', '.join(head.labels)}")
+    write(task.stream(reader), output, form, model, console, "--stride N tags all of them")
+
+
+class AnswerOptions(OptionGroup):
+    """The answers returned."""
+
+    top_k: TopK = 1
+    max_answer_length: Annotated[int, number("Maximum tokens of an answer.")] = 15
+    no_answer: Annotated[
+        bool, flag("--no-answer", "Allow an empty answer if the context contains none.")
+    ] = False
+
+
+def answer(
+    asked: QuestionOptions,
+    answers: AnswerOptions,
+    files: TaskFileOptions,
+    model: ModelOptions,
+    length: StrideOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Find the answer to a question in a context; long contexts are split into windows.
+
+    $ bertcli answer --question 'Who?' --context 'He said so.' -m M
+    $ bertcli answer -i questions.jsonl --no-answer -m M
+    $ bertcli answer --question 'Who?' -i contexts.txt -m M
+
+    A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
+    """
+    console = messages.console()
+    form, reader = output.form(), asked.reader(files, console)
+    head = open_head("BertForQuestionAnswering", model, length, compute, console)
+    from bertcli.tasks.answer import AnswerTask, Choosing
+
+    choosing = Choosing(answers.top_k, answers.max_answer_length, answers.no_answer)
+    fixed = (None, None) if asked.both else (asked.question, asked.context)
+    write(AnswerTask(head, choosing, *fixed).stream(reader), output, form, model, console)
+
+
+def choose(
+    choices: ChoiceOptions,
+    files: TaskFileOptions,
+    model: ModelOptions,
+    length: CutOptions,
+    compute: ComputeOptions,
+    output: RowOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Choose the continuation that fits a prompt best.
+
+    $ bertcli choose 'She opened the door.' 'She went in.' 'It was a fish.' -m M
+    $ bertcli choose -i prompts.jsonl -m M
+
+    A record has the fields prompt and choices, a list of texts. "best" counts from 0.
+    """
+    console = messages.console()
+    form, reader = output.form(), choices.reader(files, console)
+    head = open_head("BertForMultipleChoice", model, length, compute, console)
+    from bertcli.tasks.continuations import ChooseTask
+
+    task = ChooseTask(head, choices.choices_field, choices.given)
+    write(task.stream(reader), output, form, model, console)
