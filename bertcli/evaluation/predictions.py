@@ -55,7 +55,7 @@ class Judged:
     warnings: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judge:
     """A model whose predictions are compared with examples: opened once for one task."""
 
@@ -64,6 +64,7 @@ class Judge:
     options: EmbedOptions  # of a model for vectors
     tell: Tell
     tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
+    max_length: int | None = None  # of those texts
 
     @property
     def extra_fields(self) -> Collection[str]:
@@ -161,6 +162,7 @@ class Judge:
             if isinstance(step, Ran) and step.warning:
                 self.tell.warn(step.warning)
         self.tally.merge(run.tally)
+        self.max_length = embedder.max_length
         return run.vectors
 
     def _head(self, kind: str) -> Head:
@@ -190,6 +192,7 @@ class Judge:
     ) -> list[Any]:
         """Return the prediction for each example, computed window by window."""
         predictions: list[Any] = []
+        self.max_length = layout.max_length
         size = head.settings.window
         for start in range(0, len(examples), size):
             records = head.prepare([row.record for row in examples[start : start + size]])

@@ -65,6 +65,10 @@ class ShardJob(ABC):
         """Return what the bytes of an output depend on, besides the input."""
 
     @abstractmethod
+    def max_length(self, loaded: Any) -> int | None:
+        """Return the length that truncation keeps."""
+
+    @abstractmethod
     def make(self, loaded: Any, reader: Reader, output: Path, about: About, seen: Seen) -> None:
         """Make a file, and its manifest, which holds ``about``."""
 
@@ -92,6 +96,10 @@ class EmbedJob(ShardJob):
         from bertcli.vectors.fingerprint import made_by
 
         return {**made_by(loaded), "precision": self.precision}
+
+    def max_length(self, loaded: Embedder) -> int:
+        """Return the length that truncation keeps."""
+        return loaded.max_length
 
     def make(
         self, loaded: Embedder, reader: Reader, output: Path, about: About, seen: Seen
@@ -144,6 +152,10 @@ class TokenizeJob(ShardJob):
             "extra": self.extra,
             "parse_special": self.parse_special,
         }
+
+    def max_length(self, loaded: Signed) -> int | None:
+        """Return the length that truncation keeps; None without truncation."""
+        return loaded[0].cut_at(self.layout)
 
     def make(self, loaded: Signed, reader: Reader, output: Path, about: About, seen: Seen) -> None:
         """Write token ids, and their manifest."""

@@ -33,6 +33,7 @@ class Done:
 
     shard: Shard
     counts: dict[str, int]
+    max_length: int | None = None  # to which texts were truncated
     sha256: str | None = None  # of the output; None where there is none, of an empty input
     passed_over: bool = False  # an earlier run had made it
     worker: str = ""
@@ -93,7 +94,8 @@ class ShardWorker:
         if not counts["skipped"] and locations.is_local(shard.output):
             beside(locations.local_path(shard.output), DEAD).unlink(missing_ok=True)
         digest = manifest["sha256"] if manifest else None
-        return Done(shard, counts, digest, passed_over, self.name, monotonic() - start)
+        limit = self.job.max_length(self.loaded)
+        return Done(shard, counts, limit, digest, passed_over, self.name, monotonic() - start)
 
     def _make(self, job: ShardJob, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
         """Make it, and return how many records were skipped: without others there is no output."""

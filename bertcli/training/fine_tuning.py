@@ -172,6 +172,7 @@ class HeadTask(FineTuningTask):
 
     config: BertConfig
     start: HeadedBert  # its weights may be mapped files
+    max_length: int  # tokens of a text
     tally: TokenCounts
 
     @classmethod
@@ -199,7 +200,7 @@ class HeadTask(FineTuningTask):
             identity = {"activation_fn": IDENTITY}
             config = replace(config, other={**config.other, "sentence_transformers": identity})
         check_layers(job.layers, config)
-        items, tally = _tokenized(job, texts, base, config)
+        items, limit, tally = _tokenized(job, texts, base, config)
         windows = np.bincount([item.sample for item in items])
         if texts.task == "tag" and (count := int((windows > 1).sum())):
             length = max(item.length for item in items)
@@ -220,6 +221,7 @@ class HeadTask(FineTuningTask):
             base=base,
             config=config,
             start=start,
+            max_length=limit,
             tally=tally,
         )
 
@@ -323,7 +325,7 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
 
 def _tokenized(
     job: FineTuningJob, texts: LabelledTexts, base: Path, config: BertConfig
-) -> tuple[list[Encoded], TokenCounts]:
+) -> tuple[list[Encoded], int, TokenCounts]:
     folder = bert_folder(base)
     tokenizer = Tokenizer.load(folder)
     fit_tokenizer(folder, config, tokenizer)
@@ -333,11 +335,12 @@ def _tokenized(
     columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     if texts.task == "answer":
-        layout = in_windows(layout, job.max_length or min(limit, WINDOW))
+        limit = job.max_length or min(limit, WINDOW)
+        layout = in_windows(layout, limit)
     elif texts.task == "tag":
         layout = word_windows(layout)
     items = list(extra.added(tokenizer.encode_records(texts.records, layout), tokenizer))
     refuse_pairs(items, config)
     tally = TokenCounts()
     tally.add(items, limit)
-    return items, tally
+    return items, limit, tally

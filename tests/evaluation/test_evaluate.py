@@ -49,10 +49,10 @@ def test_labels_that_the_model_lacks_are_counted(place):
 def test_what_is_truncated_is_told(place, tmp_path):
     rows = [*reviews(30), {**reviews(1)[0], "text": "good " * 300}]
     done = call("evaluate", written(tmp_path / "long.jsonl", rows), "-m", place / "one")
-    assert done.err == "warning: 1 of 31 texts truncated (46 tokens dropped)\n"
+    assert done.err == "warning: 1 of 31 texts truncated to 256 tokens (46 dropped)\n"
     pairs = [{"text": "word " * 300, "pair": "a word", "score": n / 30} for n in range(30)]
     done = call("evaluate", written(tmp_path / "pairs.jsonl", pairs))
-    assert done.err == "warning: 30 of 60 texts truncated (1,380 tokens dropped)\n"
+    assert done.err == "warning: 30 of 60 texts truncated to 256 tokens (1,380 dropped)\n"
 
 
 def test_intervals_of_few_examples_are_called_narrow(place):

@@ -424,14 +424,15 @@ def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.jsonl").write_text('{"text": "one"}\n{"text": 2}\n{"text": "three"}\n')
-    (source / "b.jsonl").write_text('{"text": "four"}\n')
+    (source / "b.jsonl").write_text('{"text": "four five"}\n')
     common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
+    common += ("--max-length", "3")
     code, err = run("tokenize", "-i", source / "*.jsonl", *common)
     assert code == 1
     assert "a.jsonl:2: the text is a number" in err
     code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
     assert code == 1
-    assert "1 record was skipped" in err
+    assert "1 record was skipped" in err and "1 of 3 texts truncated to 3 tokens (1 dropped)" in err
     assert [row["input_ids"] for row in rows(out / "a.jsonl")] == call(
         "tokenize", "one", "three"
     ).ids

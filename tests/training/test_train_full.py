@@ -296,7 +296,7 @@ def test_what_is_doubtful_is_counted(base, tmp_path):
     assert done.code == 0
     assert "note: 1 text has different values of 'label' in different examples" in done.err
     assert "texts of" in done.err and "are in the training data as well" in done.err
-    assert re.search(r"warning: 1 of 28 texts truncated \(\d+ tokens dropped\)", done.err)
+    assert re.search(r"warning: 1 of 28 texts truncated to 64 tokens \(\d+ dropped\)", done.err)
 
 
 def test_skipped_records(base, tmp_path):

@@ -40,8 +40,7 @@ def write(tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    monkeypatch.setattr(app, "COMMANDS", ("compare",))
+def run(capsys):
 
     def run(*argv):
         code = app.main(["compare", *argv])

@@ -38,7 +38,6 @@ def normal(rows, width=6, seed=0):
 
 @pytest.fixture
 def run(monkeypatch, capfd, tmp_path):
-    monkeypatch.setattr(app, "COMMANDS", ("embed", "similar"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.txt").write_text("".join(text + "\n" for text in TEXTS))
 

@@ -94,7 +94,7 @@ def evaluate(
 
             show(*evaluation_view(report))
     for judge in judges:
-        console.warn(truncated(judge.tally))
+        console.warn(truncated(judge.tally, judge.max_length))
     for reader in readers:
         console.close(reader.records, reader)
 

@@ -176,7 +176,7 @@ def _close(done: "list[Done]", console: Console) -> None:
 
     counts = totals(done)
     cut = {name: counts[name] for name in ("records", "truncated", "cut")}
-    console.warn(truncated(TokenCounts(**cut)))
+    console.warn(truncated(TokenCounts(**cut), done[0].max_length))
     if counts["skipped"]:
         console.warn(skipped(counts["skipped"], f": see the files *{DEAD}"))
         raise typer.Exit(1)

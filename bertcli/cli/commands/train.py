@@ -275,18 +275,18 @@ def _task_opened(
     place.refuse_inputs(training.file, training.eval, folder.path)
     if texts.task == "embed":
         pairs = PairTask.open(training, options, texts, folder.path)
-        _tell(pairs.tally, console)
+        _tell(pairs.tally, pairs.parts.max_length, console)
         return pairs
     if not _frozen(training, texts, console):
         task = HeadTask.open(training, options, texts, folder.path)
-        _tell(task.tally, console)
+        _tell(task.tally, task.max_length, console)
         return task
     head = FrozenTask.open(folder, training, texts, compute)
     if place.resume and read_vectors(place.output, head):
         console.detail(f"the vectors of {len(head.vectors):,} texts are those of the run before")
     else:
         console.watch(head)
-        _tell(head.tally, console)
+        _tell(head.tally, head.embedder.max_length, console)
     return FrozenTask.of(training, options, texts, head)
 
 
@@ -300,6 +300,6 @@ def _frozen(training: FineTuningJob, texts: "LabelledTexts", console: Console) -
     return bool(frozen)
 
 
-def _tell(tally: "TokenCounts", console: Console) -> None:
-    console.warn(truncated(tally))
+def _tell(tally: "TokenCounts", max_length: int, console: Console) -> None:
+    console.warn(truncated(tally, max_length))
     console.note(empty(tally))

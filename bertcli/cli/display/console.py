@@ -28,16 +28,13 @@ if TYPE_CHECKING:
 LARGE = 5 << 20  # bytes of an input
 
 
-def truncated(
-    tally: TokenCounts, limit: int | None = None, advice: str = "", what: str = "texts"
-) -> str:
+def truncated(tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts") -> str:
     """Return what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
     if not tally.truncated:
         return ""
-    to = f" to {limit} tokens" if limit else ""
-    dropped = f"{tally.cut:,}" if limit else counted(tally.cut, "token")
     return (
-        f"{tally.truncated:,} of {tally.records:,} {what} truncated{to} ({dropped} dropped){advice}"
+        f"{tally.truncated:,} of {tally.records:,} {what} truncated to {limit} tokens "
+        f"({tally.cut:,} dropped){advice}"
     )
 
 
