@@ -55,8 +55,8 @@ class CharacterLimit:
             long, tokenizer.encode_records([whole[at] for at in long], layout), strict=True
         ):
             if isinstance(batch, RaggedBatch):
-                known, left = int(batch.tokens.cut[at]), int(batch.tokens.lengths[at])
-                batch.tokens.cut[at] = cut = dropped(item.length, left)
+                known, left = int(batch.cut[at]), int(batch.lengths[at])
+                batch.cut[at] = cut = dropped(item.length, left)
             else:
                 known, left = found[at].cut, found[at].length
                 cut = dropped(item.length, left)

@@ -175,8 +175,8 @@ class EmbeddedBlock(Sequence[Embedded]):
         self.batch, self.vectors, self.pieces = batch, vectors, pieces
         if isinstance(batch, RaggedBatch):
             self.records, self.samples = batch.records, batch.samples
-            self.lengths: list[int] = batch.tokens.lengths.tolist()
-            self.cuts: list[int] = batch.tokens.cut.tolist()
+            self.lengths: list[int] = batch.lengths.tolist()
+            self.cuts: list[int] = batch.cut.tolist()
         else:
             self.records = TextBlock.of([item.record for item in batch])
             self.samples = [item.sample for item in batch]

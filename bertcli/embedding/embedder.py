@@ -370,9 +370,9 @@ class Embedder:
     def refuse(self, batch: Batch) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
         if isinstance(batch, RaggedBatch):
-            tokens, refused = batch.tokens, self.options.on_truncate == "error"
-            whole = self.runs_nothing or tokens.lengths.all()
-            if tokens.is_plain and whole and not (refused and tokens.cut.any()):
+            refused = self.options.on_truncate == "error" and batch.cut.any()
+            whole = self.runs_nothing or batch.lengths.all()
+            if batch.is_plain and whole and not refused:
                 return
             batch = each_of(batch, COLUMNS)
         refuse_pairs(batch, self.runtime.config)

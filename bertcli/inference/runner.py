@@ -41,8 +41,7 @@ class Tokens:
     def of(cls, batch: Batch) -> Tokens:
         """Return encoded texts without what the model does not need."""
         if isinstance(batch, RaggedBatch):
-            tokens = batch.tokens
-            return cls(tokens.ids, tokens.column("token_type_ids").astype(np.uint8), tokens.offsets)
+            return cls(batch.ids, batch.column("token_type_ids").astype(np.uint8), batch.offsets)
         columns = [item.columns for item in batch]
         found = cls.listed(
             [row["input_ids"] for row in columns], [row["token_type_ids"] for row in columns]

@@ -8,6 +8,6 @@ has ids of extra embeddings for tokens. `chunks` divides texts at `boundaries`, 
 writes the pieces. For Python, `call` has the arguments of transformers, `conversion` its methods of
 ids and tokens (`frame` is what stands around texts), and `saving` writes a folder. Millions of
 texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens, truncation and
-padding, `token_output` and `ragged_lines` write them. Imports `errors`, `files`, `checkpoints`,
-`hub` and `records`. Begin with `tokenizer`.
+padding, `token_output` writes them. Imports `errors`, `files`, `checkpoints`, `hub` and `records`.
+Begin with `tokenizer`.
 """

@@ -189,6 +189,12 @@ class LoadedTokenizer:
             )
         return length
 
+    def padded_length(self, layout: Layout, longest: int) -> int:
+        """Return the length that padding makes of texts of which the longest has so many tokens."""
+        length = longest if layout.padding == "longest" else self.padded_to(layout)
+        step = layout.pad_to_multiple_of or 1
+        return -(-length // step) * step
+
     def cut_at(self, layout: Layout) -> int | None:
         """Return the length that truncation keeps; None without truncation.
 
@@ -237,10 +243,15 @@ class LoadedTokenizer:
                 stride=layout.stride if layout.overflowing else 0,
             )
         except TooShortError as error:
-            raise InputError(
-                f"{record.where}: cannot be truncated to {limit} tokens: {error}",
-                f"{error.way}, a larger --max-length, or --on-error skip",
-            ) from None
+            raise cannot_cut(record, limit, error) from None
+
+
+def cannot_cut(record: Record, limit: int, error: TooShortError) -> InputError:
+    """Return the error for a record that cannot be truncated as asked."""
+    return InputError(
+        f"{record.where}: cannot be truncated to {limit} tokens: {error}",
+        f"{error.way}, a larger --max-length, or --on-error skip",
+    )
 
 
 def _state(core: Core) -> tuple[object, ...]:

@@ -1,29 +1,34 @@
-"""Millions of texts as flat arrays: ids, and where those of each text begin.
+"""Millions of texts as flat arrays: ids, and where those of each text begin; and lines of these.
 
-    ragged, rows = RaggedMaker(tokenizer, Layout())([Record('I love NLP!'), Record("Hi")], skip)
-    ragged.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
-    ragged.offsets   # int64 [B + 1]: 0 7 10
-    ragged.column("token_type_ids")   # uint8 [T]
+    batch = RaggedMaker(tokenizer, Layout())([Record('I love NLP!'), Record("Hi")], skip)
+    batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
+    batch.offsets   # int64 [B + 1]: 0 7 10
+    batch.column("token_type_ids")   # uint8 [T]
+    RaggedLines(Layout())(batch)   # [b'{"input_ids":[101,1045,2293,17953,2361,999,102],...
 
 Special tokens, truncation and padding are array operations with the rules of `truncation` and
-`columns`. A row has seven PARTS; what a token is follows from its part: its type, its mask and
-whether it is special. `B` is the number of texts, `T` of their tokens together.
+`columns`. orjson writes the ids of many texts at once, with a number between texts that is no id,
+and what it wrote is cut there. What follows the ids of a row is the same for all rows of its shape,
+and made once. `B` is the number of texts, `T` of their tokens together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import orjson
 
 from bertcli.errors import InputError
+from bertcli.files.jsonl import to_lines
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, Text, TextBlock
-from bertcli.tokenizing.columns import Column, Encoded, Layout
-from bertcli.tokenizing.frame import Frame, frame_of
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.frame import frame_of
+from bertcli.tokenizing.loaded_tokenizer import cannot_cut
+from bertcli.tokenizing.run import RaggedBatch
+from bertcli.tokenizing.truncation import TooShortError, kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,69 +40,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=np.generic)
 
-PARTS = ("padding", "before", "first", "between", "second", "after", "padding")
-FIRST, SECOND = PARTS.index("first"), PARTS.index("second")
-SPECIAL = np.array([1, 1, 0, 1, 0, 1, 1], np.uint8)
-ATTENDED = np.array([0, 1, 1, 1, 1, 1, 0], np.uint8)
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """The tokens of some texts."""
-
-    ids: Ids  # [T]
-    offsets: Counts  # [B + 1]
-    parts: Counts  # [B, 7], tokens of each part
-    pairs: NDArray[np.bool_]  # [B], whether there is a second text
-    types: NDArray[np.uint8]  # [2, 7], of the parts of a single text, of a pair
-    cut: Counts  # [B], tokens that truncation dropped
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @cached_property
-    def lengths(self) -> Counts:
-        """The number of tokens of each text [B], special ones and padding included."""
-        return np.diff(self.offsets)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all tokens are of type 0, and none is padding."""
-        return not (self.pairs.any() or self.types[0].any() or self.parts[:, (0, 6)].any())
-
-    def rows(self, start: int, stop: int) -> Ragged:
-        """Return the texts from ``start`` to before ``stop``."""
-        offsets, some = self.offsets[start : stop + 1], slice(start, stop)
-        ids, begin = self.ids[offsets[0] : offsets[-1]], offsets[0]
-        parts, pairs, cut = self.parts[some], self.pairs[some], self.cut[some]
-        return Ragged(ids, offsets - begin, parts, pairs, self.types, cut)
-
-    def column(self, name: str) -> NDArray[np.uint32] | NDArray[np.uint8]:
-        """Return a column of `NUMERIC` for all texts [T]."""
-        match name:
-            case "input_ids":
-                return self.ids
-            case "token_type_ids":
-                of_parts = self.types[self.pairs.astype(np.intp)]
-            case "attention_mask":
-                of_parts = np.broadcast_to(ATTENDED, self.parts.shape)
-            case _:
-                of_parts = np.broadcast_to(SPECIAL, self.parts.shape)
-        return np.repeat(of_parts.reshape(-1), self.parts.reshape(-1))
-
-    def encoded(
-        self, records: Sequence[Record], columns: Sequence[str], samples: Iterable[int]
-    ) -> list[Encoded]:
-        """Return the texts as encoded records; ``samples`` are their numbers in the run."""
-        names = dict.fromkeys(("input_ids", *columns))
-        flat = {name: self.column(name).tolist() for name in names}
-        bounds, cuts = self.offsets.tolist(), self.cut.tolist()
-        found = []
-        rows = zip(records, cuts, samples, bounds, bounds[1:], strict=False)
-        for record, cut, sample, start, stop in rows:
-            row: dict[str, Column] = {name: values[start:stop] for name, values in flat.items()}
-            found.append(Encoded(record, row, cut, sample))
-        return found
+SHAPES = 1 << 14  # shapes of rows that are remembered
+LONGEST = 4096  # tokens of a row that is remembered
+TOGETHER = 1 << 16  # tokens written at once: more are no faster, and fill the CPU's cache
 
 
 def spans(pool: NDArray[S], starts: Counts, lengths: Counts) -> NDArray[S]:
@@ -125,81 +70,88 @@ class RaggedMaker:
         self.side = layout.truncation_side or tokenizer.truncation_side
         core, special = tokenizer.core, layout.special_tokens
         frames = (frame_of(core, pair=pair, special=special) for pair in (False, True))
-        if not tokenizer.reads_types:
-            frames = (frame and frame._replace(types=[0] * len(PARTS)) for frame in frames)
-        self.single, self.pair = frames
+        self.frames = [frame for frame in frames if frame]  # of a single text, of a pair
+        sizes = [[len(ids) for ids in frame[:3]] for frame in self.frames]
+        types = [frame.types for frame in self.frames]
+        self.special = np.array(sizes, np.int64)  # [2, 3], tokens before, between and after
+        self.types = np.array(types, np.uint8) * tokenizer.reads_types  # [2, 7], of the parts
 
     @property
     def fits(self) -> bool:
         """Whether the layout asks for nothing that arrays cannot say."""
         known = {*NUMERIC}.issuperset(self.layout.columns) and not self.layout.overflowing
-        return known and self.single is not None and self.pair is not None
+        return known and len(self.frames) == 2
 
     def __call__(
-        self, records: Sequence[Record], skip: Callable[[InputError], None]
-    ) -> tuple[Ragged, Sequence[int]]:
-        """Return the tokens of records, and which of the records they are of.
+        self, records: Sequence[Record], skip: Callable[[InputError], None], first: int = 0
+    ) -> RaggedBatch:
+        """Return the tokens of records, of which the first is so much in the run.
 
         A record that cannot be truncated as asked goes to ``skip`` and is left out.
         """
-        assert self.single and self.pair
         block, layout = TextBlock.of(records), self.layout
+        samples: Sequence[int] = range(first, first + len(block))
         simple = layout.padding == "do_not_pad" and layout.truncation != "only_second"
         if simple and block.pairs is None and not block.is_split:
-            return self._singles(block.texts, self.single), range(len(block))
-        first, second, pairs = self._flat(block)
-        lengths = np.stack([np.diff(first[1]), np.diff(second[1])], axis=1)
-        special = [sum(map(len, frame[:3])) for frame in (self.single, self.pair)]
-        kept, failed = self._kept(lengths, pairs, np.array(special)[pairs.astype(np.intp)])
-        starts = np.stack([first[1][:-1], second[1][:-1] + len(first[0])], axis=1)
+            return self._singles(block, samples)
+        seconds = block.pairs or [None] * len(block)
+        pairs = np.array([text is not None for text in seconds], np.bool_)
+        ids, offsets = self._ids(block.texts)
+        pair_ids, pair_offsets = self._ids([text for text in seconds if text is not None])
+        lengths = np.zeros((len(block), 2), np.int64)
+        lengths[:, 0], lengths[pairs, 1] = np.diff(offsets), np.diff(pair_offsets)
+        starts = np.stack([offsets[:-1], offsets_of(lengths[:, 1])[:-1] + len(ids)], axis=1)
+        left, rows = self._left(block, lengths, pairs, skip)
         if self.side == "left":
-            starts += np.where(kept > 0, lengths - kept, 0)
-        rows: Sequence[int] = range(len(records))
-        if failed.any():
-            for at in np.flatnonzero(failed).tolist():
-                skip(self._failure(records[at], tuple(lengths[at].tolist())))
-            left = ~failed
-            rows, pairs = np.flatnonzero(left).tolist(), pairs[left]
-            lengths, kept, starts = lengths[left], kept[left], starts[left]
-        cut = (lengths - kept).sum(axis=1)
-        pool = np.concatenate([first[0], second[0]]) if len(second[0]) else first[0]
-        return self._framed(pool, starts, kept, pairs, cut), rows
+            starts += np.where(left > 0, lengths - left, 0)
+        if len(rows) < len(block):
+            block, samples = block.take(rows), [samples[row] for row in rows]
+            lengths, left, starts, pairs = lengths[rows], left[rows], starts[rows], pairs[rows]
 
-    def _singles(self, texts: Sequence[Any], frame: Frame) -> Ragged:
+        which = pairs.astype(np.intp)
+        parts = np.zeros((len(block), self.types.shape[1]), np.int64)
+        parts[:, 1:6:2], parts[:, 2:5:2] = self.special[which], left
+        padding = self._padding(parts) if layout.padding != "do_not_pad" else 0
+        around = [index for frame in self.frames for part in frame[:3] for index in part]
+        pads = [self.tokenizer.padding_id] * padding if padding else []
+        pool = np.concatenate([ids, pair_ids, np.array(around + pads, np.uint32)])
+        begin = np.empty_like(parts)  # of each part in the pool
+        begin[:, (0, 6)] = len(pool) - len(pads)
+        frames = offsets_of(self.special.reshape(-1))[:-1].reshape(2, 3)
+        begin[:, 1:6:2] = (frames + len(ids) + len(pair_ids))[which]
+        begin[:, 2:5:2] = starts
+        return RaggedBatch(
+            block,
+            samples,
+            spans(pool, begin.reshape(-1), parts.reshape(-1)),
+            offsets_of(parts.sum(axis=1)),
+            parts,
+            pairs,
+            self.types,
+            (lengths - left).sum(axis=1),
+        )
+
+    def _singles(self, block: TextBlock, samples: Sequence[int]) -> RaggedBatch:
         """Return the tokens of texts that no record asks more of than to be cut.
 
         The engine puts special tokens around them, and of those that are too long some are dropped.
         """
+        texts: Sequence[Any] = block.texts
         ids, offsets = self.engine(texts, special=self.layout.special_tokens)
-        before, after = len(frame.before), len(frame.after)
+        before, _, after = self.special[0].tolist()
         lengths = np.diff(offsets) - (before + after)
         limit = lengths if self.limit is None else self.limit - before - after
         cut = np.maximum(lengths - limit, 0)
-        parts = np.zeros((len(lengths), len(PARTS)), np.int64)
-        parts[:, 1], parts[:, FIRST], parts[:, 5] = before, lengths - cut, after
+        parts = np.zeros((len(lengths), self.types.shape[1]), np.int64)
+        parts[:, 1], parts[:, 2], parts[:, 5] = before, lengths - cut, after
         if cut.any():
             runs = np.stack([np.full_like(cut, before), cut, lengths - cut + after], axis=1)
             if self.side == "right":
                 runs += (lengths - cut)[:, None] * [1, 0, -1]
             ids = ids[np.repeat(np.tile([True, False, True], len(runs)), runs.reshape(-1))]
             offsets = offsets_of(lengths - cut + (before + after))
-        types = np.array([frame.types, [0] * len(PARTS)], np.uint8)
-        return Ragged(ids, offsets, parts, np.zeros(len(lengths), np.bool_), types, cut)
-
-    def _flat(
-        self, block: TextBlock
-    ) -> tuple[tuple[Ids, Counts], tuple[Ids, Counts], NDArray[np.bool_]]:
-        """Return the ids of first and of second texts, and which records have a second."""
-        count = len(block)
-        first, seconds = self._ids(block.texts), block.pairs
-        if seconds is None:
-            nothing = np.zeros(0, np.uint32), np.zeros(count + 1, np.int64)
-            return first, nothing, np.zeros(count, np.bool_)
-        there = np.array([text is not None for text in seconds], np.bool_)
-        ids, offsets = self._ids([text for text in seconds if text is not None])
-        lengths = np.zeros(count, np.int64)
-        lengths[there] = np.diff(offsets)
-        return first, (ids, offsets_of(lengths)), there
+        pairs = np.zeros(len(lengths), np.bool_)
+        return RaggedBatch(block, samples, ids, offsets, parts, pairs, self.types, cut)
 
     def _ids(self, texts: Sequence[Text]) -> tuple[Ids, Counts]:
         """Return the ids of texts; those of a text that is split are those of its words."""
@@ -209,90 +161,136 @@ class RaggedMaker:
         ids, offsets = self.tokenizer.words_engine([word for some in words for word in some])
         return ids, offsets[offsets_of(np.array([len(some) for some in words], np.int64))]
 
-    def _kept(
-        self, lengths: Counts, pairs: NDArray[np.bool_], special: Counts
-    ) -> tuple[Counts, NDArray[np.bool_]]:
-        """Return how many tokens of both texts are kept [B, 2], and which rows cannot be truncated.
-
-        The rules are those of `truncation.windows`.
-        """
-        failed = np.zeros(len(lengths), np.bool_)
+    def _left(
+        self,
+        block: TextBlock,
+        lengths: Counts,
+        pairs: NDArray[np.bool_],
+        skip: Callable[[InputError], None],
+    ) -> tuple[Counts, Sequence[int]]:
+        """Return how many tokens of both texts are left [B, 2], and which rows can be truncated."""
+        rows: Sequence[int] = range(len(block))
         if self.limit is None:
-            return lengths, failed
-        first, second = lengths[:, 0], lengths[:, 1]
-        room = self.limit - special
-        over = first + second > room
-        if not over.any():
-            return lengths, failed
-        if (over & pairs).any():
+            return lengths, rows
+        room = self.limit - self.special.sum(axis=1)[pairs.astype(np.intp)]
+        over = np.flatnonzero(lengths.sum(axis=1) > room)
+        if pairs[over].any():
             self.tokenizer.room(self.limit, self.layout, pair=True)  # raises where there is none
-        match self.layout.truncation:
-            case "longest_first":
-                shorter = np.minimum(first, second)
-                longer = np.maximum(shorter, room - shorter)
-                both = shorter + longer > room
-                shorter = np.where(both, room // 2, shorter)
-                longer = np.where(both, room - room // 2, longer)
-                swap = first > second
-                left = np.where(swap, longer, shorter), np.where(swap, shorter, longer)
-            case "only_first":
-                left = room - second, second
-                failed = over & pairs & (left[0] <= 0)
-            case _:
-                left = first, room - first
-                failed = over & (~pairs | (left[1] <= 0))
-        kept = np.stack(left, axis=1)
-        kept[~pairs] = np.stack([room, np.zeros_like(room)], axis=1)[~pairs]
-        return np.where(over[:, None], np.maximum(kept, 0), lengths), failed
-
-    def _failure(self, record: Record, lengths: tuple[int, int]) -> InputError:
-        """Return the error for a record that cannot be truncated as asked."""
-        assert self.limit is not None
-        try:
-            self.tokenizer.windows_of(record, lengths, self.layout, self.limit)
-        except InputError as error:
-            return error
-        raise AssertionError(f"{record.where} can be truncated")
-
-    def _framed(
-        self, pool: Ids, starts: Counts, kept: Counts, pairs: NDArray[np.bool_], cut: Counts
-    ) -> Ragged:
-        """Put special tokens and padding around the texts, whose ids lie in ``pool``."""
-        assert self.single and self.pair
-        frames, which = (self.single, self.pair), pairs.astype(np.intp)
-        sizes = np.array([[len(ids) for ids in frame[:3]] for frame in frames], np.int64)
-        parts = np.zeros((len(pairs), len(PARTS)), np.int64)
-        parts[:, 1:6:2] = sizes[which]
-        parts[:, FIRST : SECOND + 1 : 2] = kept
-        padding = self._padding(parts)
-        around = [index for frame in frames for ids in frame[:3] for index in ids]
-        places = (np.cumsum(sizes.reshape(-1)) - sizes.reshape(-1)).reshape(2, 3) + len(pool)
-        at = np.empty_like(parts)
-        at[:, (0, 6)] = len(pool) + len(around)
-        at[:, 1:6:2] = places[which]
-        at[:, FIRST : SECOND + 1 : 2] = starts
-        pads = [self.tokenizer.padding_id] * padding if padding else []
-        whole = np.concatenate([pool, np.array(around + pads, np.uint32)])
-        types = np.array([frame.types for frame in frames], np.uint8)
-        return Ragged(
-            spans(whole, at.reshape(-1), parts.reshape(-1)),
-            offsets_of(parts.sum(axis=1)),
-            parts,
-            pairs,
-            types,
-            cut,
-        )
+        left, failed = lengths.copy(), set()
+        columns = (column[over].tolist() for column in (lengths, pairs, room))
+        for row, (first, second), is_pair, fits in zip(over.tolist(), *columns, strict=True):
+            try:
+                second = second if is_pair else None
+                left[row] = kept(first, second, fits, self.layout.truncation)
+            except TooShortError as error:
+                skip(cannot_cut(block[row], self.limit, error))
+                failed.add(row)
+        return left, [row for row in rows if row not in failed] if failed else rows
 
     def _padding(self, parts: Counts) -> int:
         """Add what the layout pads with, and return the most that a row gets."""
-        layout = self.layout
-        if layout.padding == "do_not_pad" or not len(parts):
-            return 0
         lengths = parts.sum(axis=1)
-        longest = layout.padding == "longest"
-        length = int(lengths.max()) if longest else self.tokenizer.padded_to(layout)
-        step = layout.pad_to_multiple_of or 1
-        missing = np.maximum(-(-length // step) * step - lengths, 0)
-        side = layout.padding_side or self.tokenizer.padding_side
+        length = self.tokenizer.padded_length(self.layout, int(lengths.max(initial=0)))
+        missing = np.maximum(length - lengths, 0)
+        side = self.layout.padding_side or self.tokenizer.padding_side
         parts[:, 0 if side == "left" else 6] = missing
-        return int(missing.max())
+        return int(missing.max(initial=0))
+
+
+class RaggedLines:
+    """Makes lines of one layout, the bytes of `files.jsonl.to_json`, without a number each.
+
+    ``extra`` are fields that are no columns, as in `run.row`.
+    """
+
+    def __init__(self, layout: Layout, extra: Sequence[str] = ()) -> None:
+        self.layout, self.extra = layout, tuple(extra)
+        self.tails: dict[Hashable, bytes] = {}
+
+    def __call__(self, batch: RaggedBatch) -> list[bytes]:
+        """Return the lines of a batch, many in each of these."""
+        written, start = [], 0
+        while start < len(batch):
+            end = batch.offsets[start] + TOGETHER  # more where one record alone has more
+            stop = max(start + 1, int(batch.offsets.searchsorted(end, "right")) - 1)
+            rows, start = batch.rows(start, stop), stop
+            heads, ends = self._around(rows)
+            parts = [b""] * (4 * len(rows))
+            parts[0::4], parts[3::4] = heads, ends
+            parts[1::4], parts[2::4] = _numbers(rows), self._tails(rows)
+            written.append(b"".join(parts))
+        return written
+
+    def _tails(self, batch: RaggedBatch) -> list[bytes]:
+        """Return what follows the ids of every text and depends on its shape alone."""
+        if batch.is_plain:
+            keys: list[Any] = batch.lengths.tolist()
+        else:
+            shapes = np.concatenate([batch.parts, batch.pairs[:, None]], axis=1)
+            keys = list(map(tuple, shapes.tolist()))
+        if len(self.tails) >= SHAPES:
+            self.tails.clear()
+        known = self.tails
+        new = {key: row for row, key in enumerate(keys) if key not in known}
+        known |= {key: self._tail(batch.rows(row, row + 1)) for key, row in new.items()}
+        tails = [known[key] for key in keys]
+        for key, row in new.items():
+            if batch.lengths[row] > LONGEST:
+                del known[key]
+        return tails
+
+    def _tail(self, row: RaggedBatch) -> bytes:
+        """Return the end of the ids, the other columns and the length of a row."""
+        tail = b"]"
+        for name in self.layout.columns[1:]:
+            flat = row.column(name) + ord("0")
+            commas = np.full(max(0, 2 * len(flat) - 1), ord(","), np.uint8)
+            commas[::2] = flat
+            tail += b',"%s":[%s]' % (name.encode(), commas.tobytes())
+        if "length" in self.extra:
+            tail += b',"length":%d' % len(row.ids)
+        return tail
+
+    def _around(self, batch: RaggedBatch) -> tuple[list[bytes], list[bytes]]:
+        """Return what comes before the ids of every text, and what ends its line."""
+        records, cuts = batch.records, batch.cut.tolist()
+        first, last = b'"input_ids":[', b"}\n"
+        heads, ends = [b"{" + first] * len(batch), [last] * len(batch)
+        if records.ids is not None:
+            keys = [{} if key is None else {"id": key} for key in records.ids]
+            objects = zip(keys, _objects(keys), strict=True)
+            heads = [line[:-1] + (b"," if key else b"") + first for key, line in objects]
+        if "text" not in self.extra and records.extras is None:
+            for row in np.flatnonzero(batch.cut).tolist():
+                ends[row] = b',"truncated":%d}\n' % cuts[row]
+            return heads, ends
+        rests = []
+        for record, cut in zip(records, cuts, strict=True):
+            rest: dict[str, Any] = {}
+            if "text" in self.extra:
+                rest["text"] = record.text
+                if record.pair is not None:
+                    rest["pair"] = record.pair
+            if cut:
+                rest["truncated"] = cut
+            rests.append(rest | (record.extra or {}))
+        objects = zip(rests, _objects(rests), strict=True)
+        return heads, [(b"," if rest else b"") + line[1:] + b"\n" for rest, line in objects]
+
+
+def _numbers(batch: RaggedBatch) -> list[bytes]:
+    """Return the ids of every text, commas between them."""
+    filled, ids, between = batch.lengths > 0, batch.ids, 2**32 - 1
+    if between in ids:  # a wider number costs time
+        ids, between = ids.astype(np.int64), -1
+    marked = np.insert(ids, batch.offsets[1:][filled][:-1], between)
+    written = orjson.dumps(marked, option=orjson.OPT_SERIALIZE_NUMPY)
+    numbers = written[1:-1].split(b",%d," % between)
+    if filled.all():
+        return numbers
+    texts = iter(numbers)
+    return [next(texts) if is_filled else b"" for is_filled in filled.tolist()]
+
+
+def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
+    return to_lines(rows).encode().split(b"\n")[:-1]

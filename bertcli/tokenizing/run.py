@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,14 @@ from bertcli.files.tables import NUMERIC, Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, carried
 from bertcli.records.windows import CHARACTERS, ahead, windows
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.columns import Column, Encoded, Layout
 from bertcli.tokenizing.tokenizer import FEW, RAGGED, Tokenizer
 
 if TYPE_CHECKING:
-    from bertcli.tokenizing.ragged import Ragged, RaggedMaker
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bertcli.tokenizing.ragged import RaggedMaker
 
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
@@ -26,30 +29,76 @@ BLOCKS = 8  # of a file that are tokenized before their turn to be written, a MB
 THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 
+# The parts of a row, padding at both ends: before, the first text, between, the second text, after.
+SPECIAL, ATTENDED = (1, 1, 0, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 0)
+
+
 @dataclass(frozen=True)
 class RaggedBatch:
-    """Records and their tokens as arrays, and the numbers of the records in the run."""
+    """Records and their tokens as flat arrays: `B` records, `T` tokens of them together.
+
+    A row has seven parts; what a token is follows from its part: its type, its mask and whether it
+    is special.
+    """
 
     records: TextBlock
-    tokens: Ragged
-    samples: Sequence[int]
+    samples: Sequence[int]  # the numbers of the records in the run
+    ids: NDArray[np.uint32]  # [T]
+    offsets: NDArray[np.int64]  # [B + 1]
+    parts: NDArray[np.int64]  # [B, 7], tokens of each part
+    pairs: NDArray[np.bool_]  # [B], whether there is a second text
+    types: NDArray[np.uint8]  # [2, 7], of the parts of a single text, of a pair
+    cut: NDArray[np.int64]  # [B], tokens that truncation dropped
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def pieces(self, tokens: int) -> Iterator[RaggedBatch]:
-        """Yield the records in order, so many tokens at a time; more where one alone has more."""
-        ends, start = self.tokens.offsets, 0
-        while start < len(self):
-            most = int(ends.searchsorted(ends[start] + tokens, "right")) - 1
-            stop = max(start + 1, most)
-            some = self.records[start:stop], self.tokens.rows(start, stop)
-            yield RaggedBatch(*some, self.samples[start:stop])
-            start = stop
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of tokens of each record [B], special ones and padding included."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all tokens are of type 0, and none is padding."""
+        return not (self.pairs.any() or self.types[0].any() or self.parts[:, (0, 6)].any())
+
+    def rows(self, start: int, stop: int) -> RaggedBatch:
+        """Return the records from ``start`` to before ``stop``."""
+        offsets, rows = self.offsets[start : stop + 1], slice(start, stop)
+        return RaggedBatch(
+            self.records[rows],
+            self.samples[rows],
+            self.ids[offsets[0] : offsets[-1]],
+            offsets - offsets[0],
+            self.parts[rows],
+            self.pairs[rows],
+            self.types,
+            self.cut[rows],
+        )
+
+    def column(self, name: str) -> NDArray[np.uint32] | NDArray[np.uint8]:
+        """Return a column of `NUMERIC` for all records [T]."""
+        import numpy as np
+
+        if name == "input_ids":
+            return self.ids
+        if name == "token_type_ids":
+            of_parts = self.types[self.pairs.astype(np.intp)]
+        else:
+            mask = np.array(ATTENDED if name == "attention_mask" else SPECIAL, np.uint8)
+            of_parts = np.broadcast_to(mask, self.parts.shape)
+        return np.repeat(of_parts.reshape(-1), self.parts.reshape(-1))
 
     def encoded(self, columns: Sequence[str]) -> list[Encoded]:
         """Return the records one by one."""
-        return self.tokens.encoded(self.records, columns, self.samples)
+        flat = {name: self.column(name).tolist() for name in ("input_ids", *columns)}
+        bounds, items = self.offsets.tolist(), []
+        rows = zip(self.records, self.cut.tolist(), self.samples, bounds, bounds[1:], strict=False)
+        for record, cut, sample, start, stop in rows:
+            row: dict[str, Column] = {name: values[start:stop] for name, values in flat.items()}
+            items.append(Encoded(record, row, cut, sample))
+        return items
 
 
 Batch = Sequence[Encoded] | RaggedBatch
@@ -90,18 +139,18 @@ class TokenCounts:
 
     def add_ragged(self, batch: RaggedBatch, limit: int | None) -> None:
         """Count the records of a flat batch."""
-        tokens, texts, pairs = batch.tokens, batch.records.texts, batch.records.pairs
-        self.records += len(tokens)
-        self.tokens += len(tokens.ids)
-        self.longest = max(self.longest, int(tokens.lengths.max(initial=0)))
-        self.truncated += int((tokens.cut > 0).sum())
-        self.cut += int(tokens.cut.sum())
+        texts, pairs = batch.records.texts, batch.records.pairs
+        self.records += len(batch)
+        self.tokens += len(batch.ids)
+        self.longest = max(self.longest, int(batch.lengths.max(initial=0)))
+        self.truncated += int((batch.cut > 0).sum())
+        self.cut += int(batch.cut.sum())
         if pairs is None:
             self.empty += texts.count("") + (texts.count([]) if batch.records.is_split else 0)
         else:
             self.empty += sum(not (text or pair) for text, pair in zip(texts, pairs, strict=True))
         if limit is not None and self.longest > limit:
-            self.too_long += int((tokens.lengths > limit).sum())
+            self.too_long += int((batch.lengths > limit).sum())
 
     def merge(self, other: TokenCounts) -> None:
         """Add the counts of another part of the same run."""
@@ -193,16 +242,14 @@ class TokenizeRun:
         texts = self.prepare(records) if self.prepare else records
         counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
         if worth:
-            tokens, rows = self._maker(texts, skip)
-            block: TextBlock = TextBlock.of(records)
-            samples: Sequence[int] = range(first, first + len(records))
-            if len(rows) < len(records):
-                block, samples = block.take(rows), [samples[at] for at in rows]
-            batch = RaggedBatch(block, tokens, samples)
+            batch = self._maker(texts, skip, first)
+            if self.prepare:  # what was read is what is spoken of from here on
+                rows = [sample - first for sample in batch.samples]
+                batch = replace(batch, records=TextBlock.of(records).take(rows))
             counts.add_ragged(batch, limit)
             return counts, batch, failures
         items = self.tokenizer.encode_each(texts, self.layout, skip=skip, first=first)
-        if self.prepare:  # what was read is what is spoken of from here on
+        if self.prepare:
             items = [item._replace(record=records[item.sample - first]) for item in items]
         counts.add(items, limit)
         return counts, items, failures

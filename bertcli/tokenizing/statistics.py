@@ -28,7 +28,7 @@ class TokenTotals:
         """Count the records of a batch."""
         self.texts += len(batch)
         if isinstance(batch, RaggedBatch):
-            self.tokens += len(batch.tokens.ids)
+            self.tokens += len(batch.ids)
         else:
             self.tokens += sum(item.length for item in batch)
 
@@ -145,21 +145,20 @@ class CorpusStats:
     def _add_flat(self, batch: RaggedBatch) -> None:
         import numpy as np
 
-        tokens = batch.tokens
-        self.lengths.update(tokens.lengths.tolist())
-        times = np.bincount(tokens.ids)
+        self.lengths.update(batch.lengths.tolist())
+        times = np.bincount(batch.ids)
         special = [index for index in self.outside if index < len(times)]
         self.special += int(times[special].sum())
         there = [index for index in self.continuing if index < len(times)]
         self.pieces += int(times[there].sum())
         if not self.is_marked:
-            after = np.insert(np.isin(tokens.ids, list(self.outside)), 0, True)
-            after[tokens.offsets] = True
-            first = tokens.ids[after[:-1]]
+            after = np.insert(np.isin(batch.ids, list(self.outside)), 0, True)
+            after[batch.offsets] = True
+            first = batch.ids[after[:-1]]
             self.pieces -= int(np.isin(first, list(self.continuing)).sum())
-        unknown = np.flatnonzero(tokens.ids == self.unk)
+        unknown = np.flatnonzero(batch.ids == self.unk)
         self.unknown += len(unknown)
-        for at in np.unique(np.searchsorted(tokens.offsets, unknown, "right") - 1).tolist():
+        for at in np.unique(np.searchsorted(batch.offsets, unknown, "right") - 1).tolist():
             self._remember(batch.records[at])
 
     def _remember(self, record: Record) -> None:

@@ -5,7 +5,7 @@
     with open_writer(path, output.form) as put:
         output.write(output, put)
 
-Many records go as arrays from the tokenizer to the file (`ragged_lines` makes lines of them), few
+Many records go as arrays from the tokenizer to the file (`ragged` makes lines of them), few
 as records one by one. The bytes are the same either way.
 """
 
@@ -35,7 +35,7 @@ from bertcli.tokenizing.run import (
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertcli.tokenizing.ragged_lines import RaggedLines
+    from bertcli.tokenizing.ragged import RaggedLines
 
 LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
@@ -92,13 +92,14 @@ class TokenOutput:
 
     def _written(self, batch: Batch) -> Any:
         """Return what the writer of the format takes: bytes, rows or a table of columns."""
-        form = self.task.form
+        form, only_count = self.task.form, self.task.only_count
         if isinstance(batch, RaggedBatch):
-            if form == "jsonl":
+            if only_count and form in LINES and batch.records.is_plain:
+                line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
+                return [b"".join([line % length for length in batch.lengths.tolist()])]
+            if form == "jsonl" and not only_count:
                 return self._lines(batch)
-            if form == "txt" and batch.records.is_plain:
-                return [b"".join([b"%d\n" % length for length in batch.tokens.lengths.tolist()])]
-            if form in (*TENSORS, "parquet") and not self.task.only_count:
+            if form in (*TENSORS, "parquet") and not only_count:
                 return self._table(batch)
             batch = batch.encoded(self.task.layout.columns)
         rows = list(map(self._row, batch))
@@ -115,27 +116,27 @@ class TokenOutput:
 
     @cached_property
     def _lines(self) -> RaggedLines:
-        from bertcli.tokenizing.ragged_lines import RaggedLines
+        from bertcli.tokenizing.ragged import RaggedLines
 
-        return RaggedLines(self.task.layout, self.task.extra, only_count=self.task.only_count)
+        return RaggedLines(self.task.layout, self.task.extra)
 
     def _table(self, batch: RaggedBatch) -> ColumnTable:
         """Return the columns of a batch, those of tokens as they are."""
-        layout, tokens, records = self.task.layout, batch.tokens, batch.records
+        layout, records = self.task.layout, batch.records
         columns: dict[str, Any] = {
-            name: FlatLists(tokens.column(name), tokens.offsets) for name in layout.columns
+            name: FlatLists(batch.column(name), batch.offsets) for name in layout.columns
         }
         if "length" in self.task.extra:
-            columns["length"] = tokens.lengths
+            columns["length"] = batch.lengths
         if "text" in self.task.extra:
             columns["text"] = records.texts
-            columns["pair"] = records.pairs or [None] * len(tokens)
+            columns["pair"] = records.pairs or [None] * len(batch)
         if layout.truncation != "do_not_truncate":
-            columns["truncated"] = tokens.cut
+            columns["truncated"] = batch.cut
         if records.extras is None:
             ids = {} if records.ids is None else {"id": records.ids}
             led = records.ids is not None and records.ids[0] is not None
-            return ColumnTable(ids | columns if led else columns | ids, len(tokens))
+            return ColumnTable(ids | columns if led else columns | ids, len(batch))
         rows = [
             ({} if record.id is None else {"id": record.id}, carried(columns, record))
             for record in records
@@ -143,4 +144,4 @@ class TokenOutput:
         names = dict.fromkeys(name for key, extra in rows for name in (*key, *columns, *extra))
         for name in names.keys() - columns.keys():
             columns[name] = [key.get(name, extra.get(name)) for key, extra in rows]
-        return ColumnTable({name: columns[name] for name in names}, len(tokens))
+        return ColumnTable({name: columns[name] for name in names}, len(batch))

@@ -161,9 +161,7 @@ class Tokenizer(TokenConverter):
 
             maker = RaggedMaker(self, layout)
             if maker.fits:
-                ragged, rows = maker(records, skip)
-                encoded = [records[row] for row in rows]
-                return ragged.encoded(encoded, layout.columns, (first + row for row in rows))
+                return maker(records, skip, first).encoded(layout.columns)
         return self.encode_each(records, layout, skip=skip, first=first)
 
     def encode_each(
@@ -192,15 +190,9 @@ class Tokenizer(TokenConverter):
 
     def padded(self, batch: list[Encoded], layout: Layout) -> list[Encoded]:
         """Return the items with their columns made equally long, where the layout asks for it."""
-        match layout.padding:
-            case "do_not_pad":
-                return batch
-            case "longest":
-                length = max((item.length for item in batch), default=0)
-            case _:
-                length = self.padded_to(layout)
-        step = layout.pad_to_multiple_of or 1
-        length = -(-length // step) * step
+        if layout.padding == "do_not_pad":
+            return batch
+        length = self.padded_length(layout, max((item.length for item in batch), default=0))
         side = layout.padding_side or self.padding_side
         token = self.roles["pad_token"]
         return [padded(item, length, side, token, self.padding_id) for item in batch]

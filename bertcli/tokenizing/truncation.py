@@ -47,7 +47,7 @@ def windows(
     over = first + (second or 0) - room
     if over <= 0:
         return [Window((0, first), (0, second or 0))]
-    keep_first, keep_second = _kept(first, second, room, strategy)
+    keep_first, keep_second = kept(first, second, room, strategy)
     firsts = _parts(first, keep_first, side, stride)
     if second is None:
         return [Window(part, (0, 0)) for part in firsts]
@@ -59,8 +59,11 @@ def windows(
     ]
 
 
-def _kept(first: int, second: int | None, room: int, strategy: str) -> Span:
-    """Return how many tokens of each sequence one window holds."""
+def kept(first: int, second: int | None, room: int, strategy: str) -> Span:
+    """Return how many tokens of each of two sequences that are too long one window holds.
+
+    Raises TooShortError as `windows`.
+    """
     if second is None:
         if strategy == "only_second":
             raise TooShortError("only_second cannot shorten a text that has no pair")

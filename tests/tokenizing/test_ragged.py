@@ -54,8 +54,8 @@ def both_ways(tokenizer, records, layout):
         problems = []
         try:
             if flat:
-                ragged, rows = RaggedMaker(tokenizer, layout)(records, problems.append)
-                items = ragged.encoded([records[at] for at in rows], layout.columns, rows)
+                maker = RaggedMaker(tokenizer, layout)
+                items = maker(records, problems.append).encoded(layout.columns)
             else:
                 items = tokenizer.encode_each(records, layout, skip=problems.append)
         except BertcliError as error:

@@ -17,7 +17,7 @@ from bertcli.files import streams
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
-from bertcli.tokenizing import ragged_lines, wordpiece
+from bertcli.tokenizing import ragged, wordpiece
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.token_output import Task, TokenOutput
@@ -51,7 +51,7 @@ def written(tokenizer, records, task, few):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "FEW", few)
         for name, limit in (("TOGETHER", 20), ("SHAPES", 3), ("LONGEST", 8)):
-            patch.setattr(ragged_lines, name, limit)
+            patch.setattr(ragged, name, limit)
         output.write(output, found.extend)
     return b"".join(found), run.tally, run.reader.skipped
 
