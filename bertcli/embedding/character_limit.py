@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertcli.records.records import Record, Text, TextBlock
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts
+from bertcli.tokenizing.columns import Layout, RaggedBatch
+from bertcli.tokenizing.run import Batch, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from bertcli.inference.progress import Ran
 from bertcli.records.records import TextBlock
-from bertcli.tokenizing.columns import Column, Encoded
-from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, each_of
+from bertcli.tokenizing.columns import Column, Encoded, RaggedBatch
+from bertcli.tokenizing.run import Batch, TokenCounts, each_of
 
 COLUMNS = ("input_ids", "token_type_ids")  # that a model needs of each text
 TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")

@@ -69,9 +69,9 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.records.windows import CHARACTERS
-from bertcli.tokenizing.columns import PLACE, Encoded, Layout
+from bertcli.tokenizing.columns import PLACE, Encoded, Layout, RaggedBatch
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.run import Batch, RaggedBatch, TokenCounts, TokenizeRun, each_of
+from bertcli.tokenizing.run import Batch, TokenCounts, TokenizeRun, each_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -18,9 +18,9 @@ import numpy as np
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.progress import Ran
-from bertcli.tokenizing.columns import EXTRA
+from bertcli.tokenizing.columns import EXTRA, RaggedBatch
 from bertcli.tokenizing.ragged import offsets_of, spans
-from bertcli.tokenizing.run import Batch, RaggedBatch
+from bertcli.tokenizing.run import Batch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,91 +14,16 @@ from bertcli.files.tables import NUMERIC, Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, carried
 from bertcli.records.windows import CHARACTERS, ahead, windows
-from bertcli.tokenizing.columns import Column, Encoded, Layout
+from bertcli.tokenizing.columns import Encoded, Layout, RaggedBatch
 from bertcli.tokenizing.tokenizer import FEW, RAGGED, Tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from bertcli.tokenizing.ragged import RaggedMaker
 
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
 BLOCKS = 8  # of a file that are tokenized before their turn to be written, a MB each
 THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
-
-
-# The parts of a row, padding at both ends: before, the first text, between, the second text, after.
-SPECIAL, ATTENDED = (1, 1, 0, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 0)
-
-
-@dataclass(frozen=True)
-class RaggedBatch:
-    """Records and their tokens as flat arrays: `B` records, `T` tokens of them together.
-
-    A row has seven parts; what a token is follows from its part: its type, its mask and whether it
-    is special.
-    """
-
-    records: TextBlock
-    samples: Sequence[int]  # the numbers of the records in the run
-    ids: NDArray[np.uint32]  # [T]
-    offsets: NDArray[np.int64]  # [B + 1]
-    parts: NDArray[np.int64]  # [B, 7], tokens of each part
-    pairs: NDArray[np.bool_]  # [B], whether there is a second text
-    types: NDArray[np.uint8]  # [2, 7], of the parts of a single text, of a pair
-    cut: NDArray[np.int64]  # [B], tokens that truncation dropped
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of tokens of each record [B], special ones and padding included."""
-        return self.offsets[1:] - self.offsets[:-1]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all tokens are of type 0, and none is padding."""
-        return not (self.pairs.any() or self.types[0].any() or self.parts[:, (0, 6)].any())
-
-    def rows(self, start: int, stop: int) -> RaggedBatch:
-        """Return the records from ``start`` to before ``stop``."""
-        offsets, rows = self.offsets[start : stop + 1], slice(start, stop)
-        return RaggedBatch(
-            self.records[rows],
-            self.samples[rows],
-            self.ids[offsets[0] : offsets[-1]],
-            offsets - offsets[0],
-            self.parts[rows],
-            self.pairs[rows],
-            self.types,
-            self.cut[rows],
-        )
-
-    def column(self, name: str) -> NDArray[np.uint32] | NDArray[np.uint8]:
-        """Return a column of `NUMERIC` for all records [T]."""
-        import numpy as np
-
-        if name == "input_ids":
-            return self.ids
-        if name == "token_type_ids":
-            of_parts = self.types[self.pairs.astype(np.intp)]
-        else:
-            mask = np.array(ATTENDED if name == "attention_mask" else SPECIAL, np.uint8)
-            of_parts = np.broadcast_to(mask, self.parts.shape)
-        return np.repeat(of_parts.reshape(-1), self.parts.reshape(-1))
-
-    def encoded(self, columns: Sequence[str]) -> list[Encoded]:
-        """Return the records one by one."""
-        flat = {name: self.column(name).tolist() for name in ("input_ids", *columns)}
-        bounds, items = self.offsets.tolist(), []
-        rows = zip(self.records, self.cut.tolist(), self.samples, bounds, bounds[1:], strict=False)
-        for record, cut, sample, start, stop in rows:
-            row: dict[str, Column] = {name: values[start:stop] for name, values in flat.items()}
-            items.append(Encoded(record, row, cut, sample))
-        return items
 
 
 Batch = Sequence[Encoded] | RaggedBatch

@@ -9,7 +9,8 @@ from itertools import accumulate, compress, groupby
 from typing import Any
 
 from bertcli.records.records import Record, TextBlock
-from bertcli.tokenizing.run import Batch, RaggedBatch
+from bertcli.tokenizing.columns import RaggedBatch
+from bertcli.tokenizing.run import Batch
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
 

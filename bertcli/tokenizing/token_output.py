@@ -21,11 +21,10 @@ from bertcli.files.tables import ColumnTable, FlatLists
 from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
 from bertcli.records.records import carried
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.columns import Encoded, Layout, RaggedBatch
 from bertcli.tokenizing.run import (
     WINDOW,
     Batch,
-    RaggedBatch,
     TokenizeRun,
     count_row,
     fields_written,

@@ -19,7 +19,8 @@ from bertcli.embedding.embedded import COLUMNS, EmbeddedBlock, EmbedWindow, wind
 from bertcli.embedding.embedder import Embedder
 from bertcli.files.jsonl import objects_of
 from bertcli.inference.progress import Ran
-from bertcli.tokenizing.run import Batch, RaggedBatch, TokenizeRun, each_of
+from bertcli.tokenizing.columns import RaggedBatch
+from bertcli.tokenizing.run import Batch, TokenizeRun, each_of
 from bertcli.vectors.fingerprint import TextDigests
 from bertcli.vectors.journal import Files
 from bertcli.vectors.reading import floats, put_aside
