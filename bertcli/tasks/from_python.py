@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertcli.errors import called_from_python
-from bertcli.hub import MODEL_FILES, find_model
+from bertcli.hub import MODEL_FILES, ModelFolder, find_model
 from bertcli.inference.options import options_from
-from bertcli.inference.progress import InLog
+from bertcli.inference.progress import InLog, Tell
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -43,6 +43,7 @@ class TaskModel:
     """A model with a head, ready to judge texts."""
 
     kind: ClassVar[str] = CLASSIFIER  # the class of its head
+    command: ClassVar[str] = "classify"  # for which a classifier is opened
     task: ClassVar[type[Any]]
 
     def __init__(self, head: Head | PooledHead) -> None:
@@ -56,9 +57,14 @@ class TaskModel:
         """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`."""
         settings, tell = options_from(Settings, options), InLog(LOG)
         found = find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline)
+        return cls.open(found, settings, tell)
+
+    @classmethod
+    def open(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> Self:
+        """Open a model in a folder."""
         if cls.kind == CLASSIFIER:
-            return cls(open_classifier(found, settings, tell, "classify"))
-        return cls(Head.open(found, cls.kind, settings, tell))
+            return cls(open_classifier(folder, settings, tell, cls.command))
+        return cls(Head.open(folder, cls.kind, settings, tell))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.head.runtime.spec.folder)!r})"
@@ -67,23 +73,27 @@ class TaskModel:
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the row of each text, or that of a single one; texts as in `Embedder.encode`."""
         reader = GivenTexts(texts, Source())
-        stream = self._task(options).stream(reader)
+        stream = self.task_of(options).stream(reader)
         rows = [row(result) for window in stream for result in window]
         return rows[0] if reader.alone else rows
 
-    def _task(self, options: dict[str, Any]) -> Any:
+    def task_of(self, options: dict[str, Any]) -> Any:
+        """Return the task with these options, ready to run."""
         return options_from(self.task, options, head=self.head)
 
 
 class Classifier(TaskModel):
     """Texts or pairs to classes, or to one score."""
 
-    def _task(self, options: dict[str, Any]) -> ClassifyTask:
+    def task_of(self, options: dict[str, Any]) -> ClassifyTask:
+        """Return the task that gives these of the labels."""
         return ClassifyTask(self.head, options_from(Shown, options))
 
 
 class Reranker(TaskModel):
     """A cross-encoder: texts in the order of how relevant they are to a query."""
+
+    command = "rerank"
 
     @called_from_python()
     def __call__(  # type: ignore[override]
@@ -122,7 +132,8 @@ class Answerer(TaskModel):
 
     kind = "BertForQuestionAnswering"
 
-    def _task(self, options: dict[str, Any]) -> AnswerTask:
+    def task_of(self, options: dict[str, Any]) -> AnswerTask:
+        """Return the task that chooses answers by these options."""
         names = {field.name for field in fields(Choosing)}
         choosing = Choosing(**{name: options.pop(name) for name in names & options.keys()})
         return options_from(AnswerTask, options, head=self.head, choosing=choosing)
@@ -132,6 +143,9 @@ class Chooser(TaskModel):
     """Prompts to the best of several ``choices``."""
 
     kind = "BertForMultipleChoice"
+    task = ChooseTask
 
-    def _task(self, options: dict[str, Any]) -> ChooseTask:
-        return ChooseTask(self.head, given=tuple(options.pop("choices", ())))
+    def task_of(self, options: dict[str, Any]) -> Any:
+        """Return the task with these options, ``choices`` among them."""
+        given = tuple(options.pop("choices", ()))
+        return super().task_of({**options, "given": given})

@@ -1,6 +1,8 @@
 """The commands of task heads: words at masks, classes, tags, answers, choices and ranks."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from bertcli.cli.display.console import Console, empty, special_tokens, truncated
@@ -36,8 +38,8 @@ from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
-    from bertcli.hub import ModelFolder
-    from bertcli.tasks.head import Head, PooledHead, Stream
+    from bertcli.tasks.from_python import TaskModel
+    from bertcli.tasks.head import Stream
 
 MaxLength = Annotated[
     int | None,
@@ -157,79 +159,67 @@ class ChoiceOptions(OptionGroup):
         return reader_of(source, console, self.texts or ())
 
 
-def open_head(
-    kind: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
-) -> "Head":
-    """Return the model with the head of this class; its backend is imported here."""
+def open_model(
+    task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
+) -> "TaskModel":
+    """Return the model for a task, as Python names it; its backend is imported here."""
     folder = model.folder(MODEL_FILES)
-    from bertcli.tasks.head import Head, Settings
+    from bertcli.tasks import from_python
+    from bertcli.tasks.head import Settings
 
-    settings = record(Settings, length, compute)
-    head = Head.open(folder, kind, settings, console)
-    _describe(head, folder, kind, console)
-    return head
+    kind: type[TaskModel] = getattr(from_python, task)
+    opened = kind.open(folder, record(Settings, length, compute), console)
+    runtime = opened.head.runtime
+    console.detail(
+        f"model: {folder.path} ({folder.source}); {kind.kind}, {runtime.facts['backend']}, device "
+        f"{runtime.devices[0]}, threads {runtime.threads}, max_length {opened.head.max_length}"
+    )
+    return opened
 
 
-def open_labels(
-    command: str,
+def run_task(
+    task: str,
+    options: dict[str, Any],
+    read: Callable[[Console], Reader],
     model: ModelOptions,
     length: OptionGroup,
     compute: ComputeOptions,
-    console: Console,
-) -> "Head | PooledHead":
-    """Return a model that has a score for each label of a text, for this command."""
-    folder = model.folder(MODEL_FILES)
-    from bertcli.tasks.head import CLASSIFIER, Settings, open_classifier
-
-    head = open_classifier(folder, record(Settings, length, compute), console, command)
-    _describe(head, folder, CLASSIFIER, console)
-    return head
-
-
-def _describe(
-    head: "Head | PooledHead", folder: "ModelFolder", kind: str, console: Console
-) -> None:
-    device, threads = head.runtime.devices[0], head.runtime.threads
-    console.detail(
-        f"model: {folder.path} ({folder.source}); {kind}, {head.runtime.facts['backend']}, "
-        f"device {device}, threads {threads}, max_length {head.max_length}"
-    )
-
-
-def write(
-    stream: "Stream",
     output: OutputOptions,
-    form: str,
-    model: ModelOptions,
-    console: Console,
+    messages: ConsoleOptions,
     advice: str = "",
 ) -> None:
-    """Write the results of a pass, and report warnings and counts.
+    """Read texts, write what a task with these options makes of them, report warnings and counts.
 
     ``advice`` says what can be done about truncated texts.
     """
+    console = messages.console()
+    form, reader = output.form(), read(console)
+    opened = open_model(task, model, length, compute, console)
+    judge = opened.task_of(options)
+    stream = judge.stream(reader)
     from bertcli.tasks.results import fields_written, lined, tabular
 
+    if task in ("Classifier", "Tagger"):
+        function = f"; function: {judge.function}" if task == "Classifier" else ""
+        console.detail(f"labels: {', '.join(opened.head.labels)}{function}")
     if form != "table":
-        names = fields_written(stream.blank, flat=form != "jsonl") - stream.consumed
-        stream.reader.reserve(names)
+        reader.reserve(fields_written(stream.blank, flat=form != "jsonl") - stream.consumed)
     batches = console.track(
         stream,
-        stream.reader,
+        reader,
         beside_output=output.on_terminal,
         truncated=lambda: stream.tally.truncated,
     )
     if form == "table":
         from bertcli.cli.display.tables import results_table, show_batches
 
-        show_batches(batches, results_table, stream.reader.source.paths)
+        show_batches(batches, results_table, reader.source.paths)
     else:
-        lines = form == "jsonl"
-        told = stream.blank, stream.reader, stream.consumed
-        rows_of = lined(batches) if lines else tabular(batches, *told)
-        with output.open(form, stream.reader.source.inputs, model) as put:
+        told = stream.blank, reader, stream.consumed
+        rows_of = lined(batches) if form == "jsonl" else tabular(batches, *told)
+        with output.open(form, reader.source.inputs, model) as write:
             for rows in rows_of:
-                put(rows)
+                write(rows)
     report(stream, console, advice, numbered=form != "table")
 
 
@@ -272,13 +262,8 @@ def fill_mask(
     $ bertcli fill-mask 'Paris is the [MASK] of France.' -m bert-base-uncased
     $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
     """
-    console = messages.console()
-    form, reader = output.form(), source.reader(console)
-    head = open_head("BertForMaskedLM", model, length, compute, console)
-    from bertcli.tasks.fill_mask import FillMaskTask
-
-    task = FillMaskTask(head, words.top_k, words.words)
-    write(task.stream(reader), output, form, model, console)
+    options = {"top_k": words.top_k, "targets": words.words}
+    run_task("MaskFiller", options, source.reader, model, length, compute, output, messages)
 
 
 def next_sentence(
@@ -294,12 +279,8 @@ def next_sentence(
     $ bertcli next-sentence 'How old are you?' 'I am six.' -m bert-base-uncased
     $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
-    console = messages.console()
-    form, reader = output.form(), paired(source).reader(console)
-    head = open_head("BertForNextSentencePrediction", model, length, compute, console)
-    from bertcli.tasks.continuations import NextSentenceTask
-
-    write(NextSentenceTask(head).stream(reader), output, form, model, console)
+    read = paired(source).reader
+    run_task("NextSentencePredictor", {}, read, model, length, compute, output, messages)
 
 
 def paired(source: InputOptions) -> InputOptions:
@@ -362,15 +343,13 @@ def classify(
     $ bertcli classify --pairs pairs.tsv -m cross-encoder/ms-marco-TinyBERT-L2-v2
     $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
     """
-    console = messages.console()
-    form, reader = output.form(), source.reader(console)
-    head = open_labels("classify", model, length, compute, console)
-    from bertcli.tasks.classify import ClassifyTask, Shown
-
-    shown = Shown(labels.top_k, labels.threshold, labels.scores == "all", labels.logits)
-    task = ClassifyTask(head, shown)
-    console.detail(f"labels: {', '.join(head.labels)}; function: {task.function}")
-    write(task.stream(reader), output, form, model, console)
+    options = {
+        "top_k": labels.top_k,
+        "threshold": labels.threshold,
+        "all_scores": labels.scores == "all",
+        "logits": labels.logits,
+    }
+    run_task("Classifier", options, source.reader, model, length, compute, output, messages)
 
 
 class RankedOptions(OptionGroup):
@@ -408,7 +387,7 @@ def rerank(
     console = messages.console()
     form = output.form()
     reader = asked.reader(files, console)
-    head = open_labels("rerank", model, length, compute, console)
+    head = open_model("Reranker", model, length, compute, console).head
     from bertcli.tasks.classify import BLANK_HIT, Ranking, RerankTask, ranked_row
 
     stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
@@ -460,15 +439,10 @@ def tag(
 
     Only entities in the text are returned; its pair, if any, serves as context.
     """
-    console = messages.console()
-    form, reader = output.form(), source.reader(console)
-    head = open_head("BertForTokenClassification", model, length, compute, console)
-    from bertcli.tasks.tag import TagTask
-
     ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
-    task = TagTask(head, entities.aggregation, ignored)
-    console.detail(f"labels: {', '.join(head.labels)}")
-    write(task.stream(reader), output, form, model, console, "--stride N tags all of them")
+    options = {"aggregation": entities.aggregation, "ignored": ignored}
+    advice = "--stride N tags all of them"
+    run_task("Tagger", options, source.reader, model, length, compute, output, messages, advice)
 
 
 class AnswerOptions(OptionGroup):
@@ -499,14 +473,9 @@ def answer(
 
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
-    console = messages.console()
-    form, reader = output.form(), asked.reader(files, console)
-    head = open_head("BertForQuestionAnswering", model, length, compute, console)
-    from bertcli.tasks.answer import AnswerTask, Choosing
-
-    choosing = Choosing(answers.top_k, answers.max_answer_length, answers.no_answer)
-    fixed = (None, None) if asked.both else (asked.question, asked.context)
-    write(AnswerTask(head, choosing, *fixed).stream(reader), output, form, model, console)
+    fixed = {} if asked.both else {"question": asked.question, "context": asked.context}
+    read = partial(asked.reader, files)
+    run_task("Answerer", vars(answers) | fixed, read, model, length, compute, output, messages)
 
 
 def choose(
@@ -525,10 +494,6 @@ def choose(
 
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """
-    console = messages.console()
-    form, reader = output.form(), choices.reader(files, console)
-    head = open_head("BertForMultipleChoice", model, length, compute, console)
-    from bertcli.tasks.continuations import ChooseTask
-
-    task = ChooseTask(head, choices.choices_field, choices.given)
-    write(task.stream(reader), output, form, model, console)
+    options = {"field": choices.choices_field, "choices": choices.given}
+    read = partial(choices.reader, files)
+    run_task("Chooser", options, read, model, length, compute, output, messages)
