@@ -473,9 +473,15 @@ def answer(
 
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
-    fixed = {} if asked.both else {"question": asked.question, "context": asked.context}
+    options: dict[str, Any] = {
+        "top_k": answers.top_k,
+        "max_answer_length": answers.max_answer_length,
+        "no_answer": answers.no_answer,
+    }
+    if not asked.both:
+        options |= {"question": asked.question, "context": asked.context}
     read = partial(asked.reader, files)
-    run_task("Answerer", vars(answers) | fixed, read, model, length, compute, output, messages)
+    run_task("Answerer", options, read, model, length, compute, output, messages)
 
 
 def choose(
