@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bertcli.checkpoints.names import transposed
 from bertcli.errors import ModelError
-from bertcli.files.safetensors import NUMPY_OF
+from bertcli.files.safetensors import NUMPY_OF, float32_of
 from bertcli.files.typed_json import AGAIN
 
 if TYPE_CHECKING:
@@ -60,13 +60,8 @@ def mapped(stored: StoredTensor) -> np.ndarray:
 
     ModelError when the file has fewer bytes, or NumPy has no such numbers.
     """
-    import numpy as np
-
     array = bits(stored, MappedFiles())
-    if stored.dtype != "BF16":
-        return array
-    wide: np.ndarray = (array.astype(np.uint32) << 16).view(np.float32)
-    return wide
+    return float32_of(array) if stored.dtype == "BF16" else array
 
 
 def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:

@@ -7,7 +7,7 @@
   or not at all, `lock` keeps other runs away, `system_calls` has what not every system has.
 - Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),
   `npy`, `zips`, `safetensors`, `array_json`; `tables` says what the rows of all are,
-  `stored_arrays` reads the arrays of any file, `id_arrays` and `ragged_arrays` those of token ids.
+  `stored_arrays` reads the arrays of any file, `id_arrays` writes and reads those of token ids.
 - Names: `side_files` beside an output, `same_file` against reading what is written, `addresses`,
   `digests` of files;
   `printable` is the only filter between text from outside and a terminal.

@@ -45,26 +45,6 @@ def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
                 path.unlink()
 
 
-@contextmanager
-def waiting(path: Path) -> Iterator[None]:
-    """Hold the lock file at ``path`` while the block runs, once no other process does.
-
-    Where none can be had, as in a folder that nobody may write to, the block runs unguarded. The
-    file stays: removed, it would let two processes in.
-    """
-    from filelock import FileLock
-
-    lock = FileLock(path, fallback_to_soft=False)
-    with suppress(OSError):
-        if not path.exists():  # filelock waits for ever where none can be made, as in /proc
-            path.touch()
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _take(lock: BaseFileLock, path: Path, output: Path) -> None:
     from filelock import Timeout
 

@@ -149,6 +149,14 @@ def _refuse_gaps(tensors: Sequence[TensorInfo], data: int, size: int) -> None:
         raise BrokenHeader(f"{both}: it is truncated" if size < at else both)
 
 
+def float32_of(bits: np.ndarray) -> np.ndarray:
+    """Return bfloat16, which NumPy lacks, as float32, of which its bits are the upper half."""
+    import numpy as np
+
+    wide: np.ndarray = (bits.astype(np.uint32) << 16).view(np.float32)
+    return wide
+
+
 def write_arrays(
     file: IO[bytes], arrays: Mapping[str, np.ndarray], bfloat16: Collection[str] = ()
 ) -> None:

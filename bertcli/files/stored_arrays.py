@@ -137,19 +137,12 @@ def _safetensors(place: str) -> Iterator[Arrays]:
             with open(place, "rb") as file:
                 file.seek(info.start)
                 for block in npy.read_blocks(file, kind, rows, width, most):
-                    yield _widened(block) if bits else block
+                    yield safetensors.float32_of(block) if bits else block
 
         dtype = info.dtype if bits or kind is None else numpy.dtype(kind)
         return StoredArray(dtype, info.shape, False, read, info.dtype)
 
     yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
-
-
-def _widened(bits: Array) -> Array:
-    """Turn bfloat16, which NumPy lacks, into float32: its upper half."""
-    import numpy
-
-    return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
 
 
 OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}

@@ -88,13 +88,13 @@ def writer_of(form: str) -> Format:
 
             return rows_writer
         case "npy" | "npz" | "safetensors":
-            from bertcli.files import id_arrays
+            from bertcli.files.id_arrays import even_writer_of
 
-            return id_arrays.writer_of(form)
+            return even_writer_of(form)
         case "ragged npz" | "ragged safetensors":
-            from bertcli.files import ragged_arrays
+            from bertcli.files.id_arrays import ragged_writer_of
 
-            return ragged_arrays.writer_of(form.split()[1])
+            return ragged_writer_of(form.split()[1])
         case _:
             return txt
 

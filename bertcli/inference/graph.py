@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bertcli.files.safetensors import float32_of
 from bertcli.inference.openvino import OpenvinoError, openvino_core
 from bertcli.models.distance_tables import (
     EXACT,
@@ -121,8 +122,7 @@ class OpenvinoNetwork:
         """Return the numbers of a tensor as float32."""
         array = self.weights.arrays[name]
         if array.dtype == np.uint16:
-            wide: np.ndarray = (array.astype(np.uint32) << 16).view(np.float32)
-            return wide
+            return float32_of(array)
         return array.astype(np.float32, copy=False)
 
 

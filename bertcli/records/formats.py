@@ -108,7 +108,6 @@ def _not_text(head: bytes, path: str, source: Source) -> InputError | None:
 def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
-    from bertcli.files.ragged_arrays import is_ragged, read_rows
 
     limit = reader.source.max_record_bytes
 
@@ -117,8 +116,7 @@ def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[l
             raise too_large(f"{path}:{line}", limit)
         return Record("", file=path, line=line, ids=ids)
 
-    read = read_rows if is_ragged(place, path, form) else read_ids
-    for number, rows in read(place, path, form):
+    for number, rows in read_ids(place, path, form):
         yield reader.collect(enumerate(rows, number), parse)
 
 

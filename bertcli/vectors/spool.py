@@ -39,6 +39,46 @@ CHUNK = 8 << 20  # bytes of vectors read at a time
 MOST = 8192  # rows read at a time
 
 
+class SummedFile(io.FileIO):
+    """A file that is appended to, and the sha256 of what it holds from ``start`` on."""
+
+    def __init__(self, path: Path, start: int, end: int, expected: str, mode: int | None) -> None:
+        """Open it at ``end``: what is beyond was not committed, and is removed.
+
+        Raises OutputError when there are fewer bytes, or their sha256 is not the expected one.
+        """
+        super().__init__(path, "a", opener=opener(mode))
+        self.sha256 = hashlib.sha256()
+        try:
+            size = os.fstat(self.fileno()).st_size
+            if end == start:
+                self.truncate(0)
+            elif size < end:
+                raise OutputError(
+                    f"{path}: has {size:,} bytes, but its journal says {end:,}",
+                    f"it was changed or cut; {BEGIN_AGAIN}",
+                )
+            self.truncate(end)
+            with open(path, "rb") as file:
+                file.seek(start)
+                for at in range(start, end, CHUNK):
+                    self.sha256.update(file.read(min(CHUNK, end - at)))
+            if end > start and self.sha256.hexdigest() != expected:
+                raise OutputError(
+                    f"{path}: the committed rows are not those that were written: their sha256 "
+                    "differs from the journal's",
+                    f"the file was changed or the disk fails; {BEGIN_AGAIN}",
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Write bytes at the end."""
+        write_all(self, data)
+        self.sha256.update(data)
+
+
 class VectorSpool:
     """The partial files of a run, behind the last committed row of the journal."""
 
@@ -58,22 +98,14 @@ class VectorSpool:
         """
         self.rows, self.shape = journal.rows, journal.shape
         self.meta_bytes, self.ids = journal.meta_bytes, ids
-        size, fresh = HEAD + self.row_bytes * self.rows, not (self.rows or self.meta_bytes)
+        end = HEAD + 4 * math.prod(self.shape) * self.rows
         with ExitStack() as stack:
-            opened = _open_at(files.vectors, size, mode, fresh=fresh)
-            self.vectors = stack.enter_context(opened)
-            self.vectors_sum = _checked(files.vectors, HEAD, size, journal.vectors_sha256)
-            self.metas = None
+            vectors = SummedFile(files.vectors, HEAD, end, journal.vectors_sha256, mode)
+            self.vectors, self.metas = stack.enter_context(vectors), None
             if metas:
-                opened = _open_at(files.metas, self.meta_bytes, mode, fresh=fresh)
-                self.metas = stack.enter_context(opened)
-                self.metas_sum = _checked(files.metas, 0, self.meta_bytes, journal.metas_sha256)
+                lines = SummedFile(files.metas, 0, self.meta_bytes, journal.metas_sha256, mode)
+                self.metas = stack.enter_context(lines)
             self.open = stack.pop_all()
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of one vector."""
-        return 4 * math.prod(self.shape)
 
     def append(
         self, metas: Sequence[Row], vectors: np.ndarray, counts: Sequence[int] | None = None
@@ -90,12 +122,9 @@ class VectorSpool:
             metas = [*_placed(metas, counts, self.rows)]
         if self.metas:
             for part in self._parts(metas):
-                write_all(self.metas, part)
-                self.metas_sum.update(part)
+                self.metas.append(part)
                 self.meta_bytes += len(part)
-        data = vectors.astype("<f4", copy=False).tobytes()
-        write_all(self.vectors, data)
-        self.vectors_sum.update(data)
+        self.vectors.append(vectors.astype("<f4", copy=False).tobytes())
         self.rows += len(vectors)
 
     def _parts(self, metas: Sequence[Row]) -> list[bytes] | Iterator[bytes]:
@@ -112,8 +141,8 @@ class VectorSpool:
     @property
     def sums(self) -> dict[str, str]:
         """The sha256 of what was written, as a journal has them."""
-        metas = self.metas_sum.hexdigest() if self.metas else ""
-        return {"vectors_sha256": self.vectors_sum.hexdigest(), "metas_sha256": metas}
+        metas = self.metas.sha256.hexdigest() if self.metas else ""
+        return {"vectors_sha256": self.vectors.sha256.hexdigest(), "metas_sha256": metas}
 
     def _lines(self, metas: Sequence[Row]) -> bytes:
         """Return the fields as JSON lines: what cannot be written is found here, not at the end."""
@@ -150,44 +179,6 @@ def _without_ids(count: int) -> Iterator[bytes]:
     for start in range(0, count, MOST):
         rows = range(start, min(start + MOST, count))
         yield to_lines([{ROW: row, ID: None} for row in rows]).encode()
-
-
-def _open_at(path: Path, size: int, mode: int | None, *, fresh: bool) -> io.FileIO:
-    """Open a file to append at ``size`` bytes; what is beyond them is removed."""
-    file = io.FileIO(path, "a", opener=opener(mode))
-    try:
-        found = os.fstat(file.fileno()).st_size
-        if found < size and not fresh:
-            raise OutputError(
-                f"{path}: has {found:,} bytes, but its journal says {size:,}",
-                f"it was changed or cut; {BEGIN_AGAIN}",
-            )
-        if fresh:
-            file.truncate(0)
-        file.truncate(size)
-        return file
-    except BaseException:
-        file.close()
-        raise
-
-
-def _checked(path: Path, start: int, end: int, expected: str) -> hashlib._Hash:
-    """Return the running sha256 of the bytes of a file from ``start`` to ``end``.
-
-    Raises OutputError when there are some and it is not the expected one.
-    """
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        file.seek(start)
-        for at in range(start, end, CHUNK):
-            digest.update(file.read(min(CHUNK, end - at)))
-    if end > start and digest.hexdigest() != expected:
-        raise OutputError(
-            f"{path}: the committed rows are not those that were written: their sha256 differs "
-            "from the journal's",
-            f"the file was changed or the disk fails; {BEGIN_AGAIN}",
-        )
-    return digest
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from front import bad, environment, good
 
 from bertcli.errors import OutputError
 from bertcli.files import system_calls
-from bertcli.files.lock import locked, waiting
+from bertcli.files.lock import locked
 
 PROC = Path("/proc")
 
@@ -88,8 +88,6 @@ def test_where_a_system_locks_no_files_work_goes_on(tmp_path, monkeypatch):
 @pytest.mark.skipif(not PROC.exists(), reason="a folder of Linux in which nobody makes files")
 def test_where_no_lock_can_be_made_the_reason_is_told():
     assert "/proc/x.npy: cannot be written: " in bad("embed", "hi", "-o", PROC / "x.npy").error
-    with waiting(PROC / "lock"):  # at once
-        pass
 
 
 def test_a_lock_that_keeps_vanishing_is_not_tried_for_ever(tmp_path, monkeypatch):
