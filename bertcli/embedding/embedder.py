@@ -258,7 +258,7 @@ class Embedder:
         """Return a reader of the pieces of long texts where those are divided, else this one."""
         if not self.chunks:
             return reader
-        from bertcli.tokenizing.chunk_output import ChunkReader
+        from bertcli.tokenizing.chunks import ChunkReader
 
         return ChunkReader(reader, self.chunker())
 

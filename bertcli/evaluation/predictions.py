@@ -25,8 +25,7 @@ from bertcli.evaluation.metrics import (
 )
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Ran, Tell
-from bertcli.records.example_forms import CONTRAST
-from bertcli.records.examples import Example, Examples
+from bertcli.records.examples import CONTRAST, Example, Examples
 from bertcli.records.records import Record
 from bertcli.tasks.answer import AnswerTask, Choosing
 from bertcli.tasks.classify import LIKELY, ClassifyTask

@@ -4,10 +4,9 @@
 where `older_vocabularies` have words alone. `loaded_tokenizer` knows its special tokens and limits,
 `tokenizer` turns records into `columns`, `truncation` decides what stays, `run` goes through a
 whole input and counts (`statistics` a corpus, or each file), `decode` goes back. `extra_columns`
-has ids of extra embeddings for tokens. `chunks` divides texts at `boundaries`, and `chunk_output`
-writes the pieces. For Python, `call` has the arguments of transformers, `conversion` its methods of
-ids and tokens (`frame` is what stands around texts), and `saving` writes a folder. Millions of
-texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens, truncation and
-padding, `token_output` writes them. Imports `errors`, `files`, `checkpoints`, `hub` and `records`.
-Begin with `tokenizer`.
+has ids of extra embeddings for tokens. `chunks` divides texts at `boundaries`, and writes the
+pieces. For Python, `call` has the arguments of transformers, and `saving` writes a folder. Millions
+of texts go as flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens, truncation
+and padding, `token_output` writes them. Imports `errors`, `files`, `checkpoints`, `hub` and
+`records`. Begin with `tokenizer`.
 """

@@ -18,7 +18,7 @@ from bertcli.files.versions import require_torch
 from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Encoded, Layout, strategies
-from bertcli.tokenizing.conversion import as_lists
+from bertcli.tokenizing.loaded_tokenizer import as_lists
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs

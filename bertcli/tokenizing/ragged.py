@@ -24,8 +24,7 @@ from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, Text, TextBlock
-from bertcli.tokenizing.columns import Layout, RaggedBatch
-from bertcli.tokenizing.frame import frame_of
+from bertcli.tokenizing.columns import Layout, RaggedBatch, frame_of
 from bertcli.tokenizing.loaded_tokenizer import cannot_cut
 from bertcli.tokenizing.truncation import TooShortError, kept
 

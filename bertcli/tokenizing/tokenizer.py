@@ -31,7 +31,7 @@ from bertcli.tokenizing.columns import (
     select,
     span,
 )
-from bertcli.tokenizing.conversion import TokenConverter
+from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 from bertcli.tokenizing.tokenizer_classes import xlm_roberta
 from bertcli.tokenizing.truncation import Window
 
@@ -51,7 +51,7 @@ def _stop(error: BertcliError) -> NoReturn:
     raise error
 
 
-class Tokenizer(TokenConverter):
+class Tokenizer(LoadedTokenizer):
     """The tokenizer of one model: texts to tokens and back."""
 
     @classmethod

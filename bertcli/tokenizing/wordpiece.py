@@ -36,7 +36,7 @@ import numpy as np
 import orjson
 
 from bertcli.files.typed_json import parse
-from bertcli.tokenizing.frame import Frame, frame_of
+from bertcli.tokenizing.columns import Frame, frame_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,7 @@ from bertcli.checkpoints.scan import bert_folder, require_weights
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.digests import sha256
 from bertcli.files.streams import unreadable
-from bertcli.records.example_forms import CONTRAST
-from bertcli.records.examples import AnswerSpan, Example, Examples, read_examples
+from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.training.options import FineTuningJob

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import UsageError
 from bertcli.files.same_file import refuse_inputs
-from bertcli.records.example_forms import USUAL, FieldNames
+from bertcli.records.examples import USUAL, FieldNames
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.evaluation.metrics import ScorePredictions
 from bertcli.inference.runtime import fit_tokenizer, refuse_extra, token_limit
 from bertcli.models.bert import BertModel
-from bertcli.records.example_forms import CONTRAST
+from bertcli.records.examples import CONTRAST
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenCounts

@@ -16,7 +16,7 @@ from bertcli.cli.app import (
     function_of,
 )
 from bertcli.cli.display.help import first_sentence, parts_of
-from bertcli.records.example_forms import FORMS, SIMILARITY
+from bertcli.records.examples import FORMS, SIMILARITY
 
 ALL = ["", *COMMANDS, *GROUPS]
 

@@ -20,8 +20,7 @@ from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
 from bertcli.records.reader import Reader
-from bertcli.tokenizing.chunk_output import WRITTEN, ChunkRun
-from bertcli.tokenizing.chunks import Chunker, ChunkSettings
+from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
 
 
 class ChunkTextOptions(OptionGroup):

@@ -25,8 +25,7 @@ from bertcli.cli.options.inputs import (
 )
 from bertcli.errors import UsageError
 from bertcli.files.typed_json import is_text
-from bertcli.records.example_forms import TASKS, FieldNames
-from bertcli.records.examples import examples_source
+from bertcli.records.examples import TASKS, FieldNames, examples_source
 from bertcli.records.source import Source
 
 WarmupSteps = Annotated[
