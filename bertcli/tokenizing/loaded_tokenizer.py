@@ -48,7 +48,7 @@ MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 
 
 class LoadedTokenizer:
-    """The tokenizer of one folder, its vocabulary and template. ``limit`` is the longest sequence its model takes."""
+    """The tokenizer of one folder. ``limit`` is the longest sequence its model takes."""
 
     def __init__(self, loaded: Loaded, settings: JsonObject, limit: int | None) -> None:
         self.core, self.kind, self.roles, self.warnings = loaded
