@@ -140,8 +140,6 @@ class VectorOptions(OptionGroup):
     @property
     def mode(self) -> str:
         """The pooling mode. Raises UsageError when it contradicts --token-vectors."""
-        if self.sparse and self.token_vectors:
-            raise UsageError("--sparse cannot be combined with --token-vectors")
         if not self.token_vectors:
             return self.pooling
         other = f"--word-vectors {self.word_vectors}" if self.word_vectors else ""
@@ -248,7 +246,7 @@ def embed(
     console = messages.console()
     options = chosen(vector, length, compute)
     if engine.engine == "ray":
-        _check_for_ray(source, output, file, options)
+        _refuse_kept(source, output.format, options)
         make = partial(_job, options, vector, compute, output)
         on_ray(make, source, model, output, engine, console)
         return
@@ -273,39 +271,10 @@ def embed(
     _to_file(embedder, reader, target, console)
 
 
-def _check_for_ray(
-    source: InputOptions, output: OutputOptions, file: VectorFileOptions, options: EmbedOptions
-) -> None:
-    for name, is_given in (("update", file.update), ("sparse", options.sparse)):
-        if is_given:
-            raise UsageError(f"--{name} cannot be combined with --engine ray")
-    if not file.manifest:
-        raise UsageError(
-            "--no-manifest cannot be combined with --engine ray",
-            "its manifests record which shards are done",
-        )
-    if options.on_truncate == "chunk":
-        raise UsageError(
-            "--on-truncate chunk cannot be combined with --engine ray",
-            "use bertcli chunk, and embed the chunks",
-        )
-    _refuse_kept(source, output.format, options)
-
-
 def _refuse_kept(source: InputOptions, form: str, options: EmbedOptions) -> None:
     """Raise UsageError for fields that would be lost; of tokens and words, the index has them."""
     if not options.per_token:
         source.refuse_kept_fields(form)
-
-
-def _refuse_no_texts(source: InputOptions) -> None:
-    """Raise UsageError for inputs that chunks cannot be made of."""
-    for name in ("pair", "pairs", "pre_split"):
-        if getattr(source, name):
-            raise UsageError(
-                f"--on-truncate chunk cannot be combined with --{name.replace('_', '-')}",
-                "chunks are made of single texts, in their original characters",
-            )
 
 
 def _check(
@@ -320,8 +289,6 @@ def _check(
     from bertcli.vectors.precision import RANGED, refuse_dense, refuse_stream, too_few
 
     _refuse_kept(source, form, options)
-    if options.on_truncate == "chunk":
-        _refuse_no_texts(source)
     if options.sparse:
         if form != "table":
             refuse_dense(form)

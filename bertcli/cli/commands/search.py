@@ -163,13 +163,9 @@ class QueryOptions(OptionGroup):
     def reader(self, console: Console) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""
         queries = self.queries or ()
-        if queries and self.input:
-            raise UsageError("QUERY cannot be combined with --input")
         files = sum(map(os.path.isfile, queries))
         if files > 1 and files > len(queries) / 2:
             raise UsageError(f"{files:,} of {len(queries):,} queries are names of files", QUOTE)
-        if self.margin and not self.mine:
-            raise UsageError("--margin requires --mine")
         if self.mine:
             return self._pairs(console)
         source = Source(
@@ -293,13 +289,6 @@ class ScoreOptions(OptionGroup):
         ),
     ] = False
 
-    @property
-    def pooling(self) -> str:
-        """The pooling mode. Raises UsageError for both."""
-        if self.sparse and self.token_vectors:
-            raise UsageError("--sparse cannot be combined with --token-vectors")
-        return "none" if self.token_vectors else "auto"
-
 
 def similar(
     query: QueryOptions,
@@ -328,7 +317,8 @@ def similar(
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.search import Search, SearchOptions
 
-    how = record(EmbedOptions, compute, score, pooling=score.pooling)
+    pooling = "none" if score.token_vectors else "auto"
+    how = record(EmbedOptions, compute, score, pooling=pooling)
     if texts and not how.several and "whole" in map(texts.format_of, texts.source.paths):
         how = replace(how, on_truncate="chunk", at="paragraph")
     search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts, console)

@@ -323,10 +323,6 @@ class LabelOptions(OptionGroup):
         False
     )
 
-    def __post_init__(self) -> None:
-        if self.scores == "all" and not (self.top_k is None and self.threshold is None):
-            raise UsageError("--scores all cannot be combined with --top-k or --threshold")
-
 
 def classify(
     source: InputOptions,

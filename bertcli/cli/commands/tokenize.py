@@ -166,8 +166,6 @@ class ModeOptions(OptionGroup):
     def __post_init__(self) -> None:
         if self.from_tokens + self.count + self.stats > 1:
             raise UsageError("--from-tokens, --count and --stats cannot be combined")
-        if self.per_file and not (self.count or self.stats):
-            raise UsageError("--per-file requires --count or --stats")
 
     @property
     def is_summary(self) -> bool:
@@ -197,7 +195,7 @@ def tokenize(
     console = messages.console()
     if engine.engine == "ray":
         source.refuse_kept_fields(output.format)
-        make = partial(_job, layout, fields, mode, output)
+        make = partial(_job, layout, fields, output)
         on_ray(make, source, model, output, engine, console)
         return
     engine.refuse_ray_options()
@@ -256,7 +254,6 @@ def _check(shape: Layout, tokenizer: Tokenizer, console: Console, *, ragged: boo
 def _job(
     layout: LayoutOptions,
     fields: FieldOptions,
-    mode: ModeOptions,
     output: OutputOptions,
     model: "Model",
     source: "Source",
@@ -265,10 +262,6 @@ def _job(
 ) -> "ShardJob":
     from bertcli.ray.jobs import TokenizeJob
 
-    if fields.ragged:
-        raise UsageError("--ragged cannot be combined with --engine ray")
-    if mode.from_tokens or mode.count or mode.stats:
-        raise UsageError("--engine ray cannot be combined with --from-tokens, --count or --stats")
     task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
     return record(
         TokenizeJob,
@@ -294,8 +287,6 @@ def _form(
     source: InputOptions, mode: ModeOptions, output: OutputOptions, fields: FieldOptions
 ) -> str:
     """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
-    if fields.ragged and (mode.count or mode.stats):
-        raise UsageError("--ragged cannot be combined with --count or --stats")
     if mode.per_file:
         if source.texts:
             raise UsageError("--per-file requires files", "give them with -i")
@@ -376,8 +367,6 @@ def _ids_of_tokens(
     """Write the ids of tokens: those of the arguments, or of each line."""
     records = 0
     source.refuse_kept_fields(form)
-    if source.pair or source.pairs:
-        raise UsageError("--from-tokens cannot be combined with --pair or --pairs")
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
     reader = source.reader(console, pre_split=True, taken=names)
     records_read = (Record(list(source.texts), line=1),) if source.texts else reader

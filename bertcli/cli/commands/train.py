@@ -33,7 +33,7 @@ from bertcli.cli.options.training import (
     extra_option,
     run_folder,
 )
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import BertcliError
 from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
@@ -151,8 +151,6 @@ class MethodOptions(OptionGroup):
     ] = None
 
     def __post_init__(self) -> None:
-        if self.extra and self.frozen:
-            raise UsageError("--extra cannot be combined with --frozen")
         extra_fields(self.extra)
 
 

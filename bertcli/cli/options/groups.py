@@ -36,6 +36,61 @@ MODEL, INPUT, OUTPUT = "Model", "Input", "Output"
 LAYOUT, COMPUTE = "Length and special tokens", "Computation"
 
 
+# Which options exclude or require others: what is said of them, and a hint. A rule holds for every
+# command that has its options.
+CHUNKS = "chunks are made of single texts, in their original characters"
+RULES = {
+    "--resume cannot be combined with --overwrite": "",
+    "--extra cannot be combined with --frozen": "",
+    "--whole cannot be combined with --input-format": "",
+    "--pairs cannot be combined with TEXT, --input or --files-from": "",
+    "QUERY cannot be combined with --input": "",
+    "--margin requires --mine": "",
+    "--scores all cannot be combined with --top-k or --threshold": "",
+    "--sparse cannot be combined with --token-vectors": "",
+    "--per-file requires --count or --stats": "",
+    "--ragged cannot be combined with --engine ray": "",
+    "--ragged cannot be combined with --count or --stats": "",
+    "--engine ray cannot be combined with --from-tokens, --count or --stats": "",
+    "--from-tokens cannot be combined with --pair or --pairs": "",
+    "--update cannot be combined with --engine ray": "",
+    "--sparse cannot be combined with --engine ray": "",
+    "--no-manifest cannot be combined with --engine ray": (
+        "its manifests record which shards are done"
+    ),
+    "--on-truncate chunk cannot be combined with --engine ray": (
+        "use bertcli chunk, and embed the chunks"
+    ),
+    "--on-truncate chunk cannot be combined with --pair": CHUNKS,
+    "--on-truncate chunk cannot be combined with --pairs": CHUNKS,
+    "--on-truncate chunk cannot be combined with --pre-split": CHUNKS,
+}
+EXCLUDES, REQUIRES = " cannot be combined with ", " requires "
+ARGUMENTS = {"TEXT": "texts", "QUERY": "queries"}
+
+
+def obey(rules: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise UsageError for the first of the rules that the values of options break."""
+
+    def is_given(option: str) -> bool:
+        flag, _, choice = option.partition(" ")
+        name = ARGUMENTS.get(flag, flag[2:].replace("-", "_"))
+        if flag.startswith("--no-"):
+            return values.get(name[3:]) is False
+        value = values.get(name)
+        if choice:
+            return bool(value == choice)
+        return value is not False and value != defaults.get(name)
+
+    for rule, hint in rules.items():
+        relation = EXCLUDES if EXCLUDES in rule else REQUIRES
+        option, _, others = rule.partition(relation)
+        if is_given(option):
+            any_other = any(map(is_given, others.replace(" or ", ", ").split(", ")))
+            if any_other is (relation == EXCLUDES):
+                raise UsageError(rule, hint)
+
+
 @dataclass(init=False, repr=False, eq=False)
 class OptionGroup:
     """Options that belong together: a dataclass, with the methods below alone.
@@ -118,6 +173,7 @@ def command(
         for name, value in values.items():
             if isinstance(value, float) and not isfinite(value):  # which no range keeps out
                 raise UsageError(f"--{name.replace('_', '-')} {value} is not a finite number")
+        obey(RULES, values, defaults)
         function(
             **{
                 name: group(**{field: values[field] for field in spread[name]})
@@ -126,6 +182,7 @@ def command(
         )
 
     parameters = [parameter for hint in hints.values() for parameter in _parameters(hint)]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
     parameters += [
         _parameter(name, Annotated[bool, option], False) for name, option in help_options.items()
     ]

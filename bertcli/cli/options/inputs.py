@@ -129,8 +129,6 @@ def named_source(options: Any, files: list[str] | None, *, given: bool, **values
 def format_of(options: Any) -> str:
     """Return how the files of a group of options are read."""
     whole = getattr(options, "whole", False)  # which token ids are never
-    if whole and options.input_format != "auto":
-        raise UsageError("--whole cannot be combined with --input-format")
     return "whole" if whole else str(options.input_format)
 
 
@@ -221,8 +219,6 @@ class InputOptions(OptionGroup):
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""
-        if self.pairs is not None and (self.input or self.files_from or self.texts):
-            raise UsageError("--pairs cannot be combined with TEXT, --input or --files-from")
         if self.pair and len(self.pair) > 1:
             raise UsageError(
                 f"--pair was given {len(self.pair)} times, but BERT takes at most two sentences",

@@ -62,10 +62,6 @@ class SavingOptions(OptionGroup):
         False
     )
 
-    def __post_init__(self) -> None:
-        if self.resume and self.overwrite:
-            raise UsageError("--resume cannot be combined with --overwrite")
-
 
 class DeviceOptions(OptionGroup):
     """Device, precision and memory."""
