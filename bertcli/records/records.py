@@ -242,6 +242,12 @@ def carried(row: Mapping[str, Any], record: Record, also: Sequence[str] = ()) ->
     return extra
 
 
+def row_of(record: Record, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is written of a record: its id, columns, and the fields that it carries."""
+    row = dict(columns) if record.id is None else {"id": record.id, **columns}
+    return row | carried(row, record)
+
+
 def too_many_columns(where: str, count: int) -> InputError:
     """Return the error for a file of pairs that has more than two columns."""
     return InputError(

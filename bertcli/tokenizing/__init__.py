@@ -2,7 +2,7 @@
 
 `model_files` reads the tokenizer of a model's folder as its class does (`tokenizer_classes`), also
 where `older_vocabularies` have words alone. `loaded_tokenizer` knows its special tokens and limits,
-`tokenizer` turns records into `columns`, `truncation` decides what stays, `run` goes through a
+`tokenizer` turns records into `columns`, which know what truncation leaves, `run` goes through a
 whole input and counts (`statistics` a corpus, or each file), `decode` goes back. `extra_columns`
 has ids of extra embeddings for tokens. `chunks` divides texts at `boundaries`, and writes the
 pieces. For Python, `call` has the arguments of transformers, and `saving` writes a folder. Millions

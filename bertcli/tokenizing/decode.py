@@ -9,7 +9,7 @@ from typing import Any
 from bertcli.errors import InputError
 from bertcli.files.tables import Made, TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried
+from bertcli.records.records import Record, row_of
 from bertcli.records.windows import windows
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -49,15 +49,13 @@ def decoded(
 
 
 def _row(record: Record, tokenizer: Tokenizer, how: DecodeSettings) -> dict[str, Any]:
-    ids = record.ids or []
-    row: dict[str, Any] = {} if record.id is None else {"id": record.id}
+    ids, skip_special = record.ids or [], how.skip_special
+    value: Any
     try:
         if how.tokens:
-            row["tokens"] = Made(tokenizer.tokens_of(ids, skip_special=how.skip_special))
+            value = Made(tokenizer.tokens_of(ids, skip_special=skip_special))
         else:
-            row["text"] = tokenizer.text_of(
-                ids, skip_special=how.skip_special, clean_up=how.clean_up
-            )
+            value = tokenizer.text_of(ids, skip_special=skip_special, clean_up=how.clean_up)
     except InputError as unknown:
         raise InputError(f"{record.where}: {unknown}", unknown.hint) from None
-    return row | carried(row, record)
+    return row_of(record, {how.field: value})

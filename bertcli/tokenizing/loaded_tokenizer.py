@@ -24,7 +24,7 @@ from bertcli.checkpoints.scan import bert_folder, is_static
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.files.typed_json import NOTHING, JsonObject
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Frame, Layout, frame_of
+from bertcli.tokenizing.columns import Frame, Layout, TooShortError, Window, frame_of, windows
 from bertcli.tokenizing.model_files import (
     SIDES,
     Loaded,
@@ -34,7 +34,6 @@ from bertcli.tokenizing.model_files import (
     sequence_limit,
 )
 from bertcli.tokenizing.tokenizer_classes import ROLES, needs_prefix_space, with_prefix_space
-from bertcli.tokenizing.truncation import TooShortError, Window, windows
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
 
 
 MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
+# What clean_up_tokenization_spaces replaces in transformers, in this order.
+CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
 class LoadedTokenizer:
@@ -325,7 +326,9 @@ class LoadedTokenizer:
         text = self.core.decode(ids, skip_special)
         if type(self.core.model).__name__ == "BPE":
             return text
-        return _cleaned(text) if clean_up or (clean_up is None and self.clean_up) else text
+        for blanks in CLEAN if clean_up or (clean_up is None and self.clean_up) else ():
+            text = text.replace(blanks, blanks.strip())
+        return text
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
         """Return the token of an id, or those of a list or an array of ids.
@@ -498,16 +501,6 @@ class SpecialTextCounter:
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
-
-
-# What clean_up_tokenization_spaces replaces in transformers, in this order.
-CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-
-
-def _cleaned(text: str) -> str:
-    for blanks in CLEAN:
-        text = text.replace(blanks, blanks.strip())
-    return text
 
 
 def as_lists(ids: Any) -> Any:

@@ -6,10 +6,10 @@
     batch.column("token_type_ids")   # uint8 [T]
     RaggedLines(Layout())(batch)   # [b'{"input_ids":[101,1045,2293,17953,2361,999,102],...
 
-Special tokens, truncation and padding are array operations with the rules of `truncation` and
-`columns`. orjson writes the ids of many texts at once, with a number between texts that is no id,
-and what it wrote is cut there. What follows the ids of a row is the same for all rows of its shape,
-and made once. `B` is the number of texts, `T` of their tokens together.
+Special tokens, truncation and padding are array operations with the rules of `columns`. orjson
+writes the ids of many texts at once, with a number between texts that is no id, and what it wrote
+is cut there. What follows the ids of a row is the same for all rows of its shape, and made once.
+`B` is the number of texts, `T` of their tokens together.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ import orjson
 
 from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
-from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, Text, TextBlock
-from bertcli.tokenizing.columns import Layout, RaggedBatch, frame_of
+from bertcli.tokenizing.columns import Layout, RaggedBatch, TooShortError, frame_of, kept
 from bertcli.tokenizing.loaded_tokenizer import cannot_cut
-from bertcli.tokenizing.truncation import TooShortError, kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,9 +74,8 @@ class RaggedMaker:
 
     @property
     def fits(self) -> bool:
-        """Whether the layout asks for nothing that arrays cannot say."""
-        known = {*NUMERIC}.issuperset(self.layout.columns) and not self.layout.overflowing
-        return known and len(self.frames) == 2
+        """Whether arrays can say what the layout asks for, and what the tokenizer makes."""
+        return self.layout.is_flat and len(self.frames) == 2
 
     def __call__(
         self, records: Sequence[Record], skip: Callable[[InputError], None], first: int = 0

@@ -12,10 +12,10 @@ from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
 from bertcli.files.tables import NUMERIC, Made, Numbers, TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock, carried
+from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.windows import CHARACTERS, ahead, windows
 from bertcli.tokenizing.columns import Encoded, Layout, RaggedBatch
-from bertcli.tokenizing.tokenizer import FEW, RAGGED, Tokenizer
+from bertcli.tokenizing.tokenizer import FEW, Tokenizer
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.ragged import RaggedMaker
@@ -119,11 +119,6 @@ class TokenizeRun:
             )
         )
 
-    @property
-    def is_flat(self) -> bool:
-        """Whether arrays can say all that the layout asks for."""
-        return RAGGED.issuperset(self.layout.columns) and not self.layout.overflowing
-
     def batches(self) -> Iterator[Batch]:
         """Yield the records as arrays, a block at a time as it was read, where there are many.
 
@@ -140,7 +135,7 @@ class TokenizeRun:
 
         Arrays are made by several threads: what they do is mostly done without Python's lock.
         """
-        threads = min(most, THREADS, cores()) if self.is_flat else 1
+        threads = min(most, THREADS, cores()) if self.layout.is_flat else 1
         for counts, batch, failures in ahead(
             self._numbered(groups), self._tokenized, threads=threads, most=most
         ):
@@ -155,7 +150,8 @@ class TokenizeRun:
         """
         first, worth = self.start, False
         for records in groups:
-            worth = worth or (len(records) >= self.few and self.is_flat and self._maker.fits)
+            enough = len(records) >= self.few and self.layout.is_flat
+            worth = worth or (enough and self._maker.fits)
             yield records, first, worth
             first += len(records)
 
@@ -197,7 +193,7 @@ def row(
     Raises InputError when a field that the record carries has the name of one of these.
     """
     record = encoded.record
-    columns: dict[str, Any] = {} if record.id is None else {"id": record.id}
+    columns: dict[str, Any] = {}
     for name in layout.columns:
         column = encoded.columns[name]
         if sparse and name in NUMERIC:
@@ -213,23 +209,12 @@ def row(
         columns["overflow_to_sample_mapping"] = encoded.sample
     if encoded.cut or not (sparse or layout.truncation == "do_not_truncate"):
         columns["truncated"] = encoded.cut
-    if record.extra:
-        columns |= carried(columns, record)
-    return columns
+    return row_of(record, columns)
 
 
 def count_row(encoded: Encoded) -> dict[str, Any]:
     """Return what is written for a record of which only the length is wanted."""
-    key = encoded.record.id
-    found = ({} if key is None else {"id": key}) | {"length": encoded.length}
-    return found | carried(found, encoded.record)
-
-
-def ids_row(record: Record, columns: dict[str, Any]) -> dict[str, Any]:
-    """Return what is written for a record of tokens that become ids."""
-    made = {name: Made(column) for name, column in columns.items()}
-    found = ({} if record.id is None else {"id": record.id}) | made
-    return found | carried(found, record)
+    return row_of(encoded.record, {"length": encoded.length})
 
 
 def header(run: TokenizeRun, extra: Sequence[str] = (), *, only_count: bool = False) -> TableHeader:

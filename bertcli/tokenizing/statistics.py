@@ -8,9 +8,9 @@ from copy import copy
 from itertools import accumulate, compress, groupby
 from typing import Any
 
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.records import Record
 from bertcli.tokenizing.columns import RaggedBatch
-from bertcli.tokenizing.run import Batch
+from bertcli.tokenizing.run import Batch, each_of
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
 
@@ -56,14 +56,10 @@ def file_rows(
 
 def _by_file(batch: Batch) -> Iterator[tuple[str, Batch]]:
     """Yield the parts of a batch that are of one file."""
-    if isinstance(batch, RaggedBatch):
-        records = batch.records
-        files = set(TextBlock.of(records).files)
-        if len(files) == 1:
-            yield files.pop(), batch
-            return
-        batch = batch.encoded(("input_ids",))
-    for file, items in groupby(batch, lambda item: item.record.file):
+    if isinstance(batch, RaggedBatch) and len({*batch.records.files}) == 1:
+        yield batch.records.files[0], batch
+        return
+    for file, items in groupby(each_of(batch, ("input_ids",)), lambda item: item.record.file):
         yield file, list(items)
 
 

@@ -80,7 +80,7 @@ class TokenOutput:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the tokens of the records, a batch at a time."""
-        return self.run.batches() if self.run.is_flat else iter(self.run)
+        return self.run.batches() if self.task.layout.is_flat else iter(self.run)
 
     def write(self, batches: Iterable[Batch], put: Callable[..., None]) -> None:
         """Write batches, and what begins a table that has no rows."""

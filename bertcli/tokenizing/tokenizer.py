@@ -26,6 +26,7 @@ from bertcli.tokenizing.columns import (
     Column,
     Encoded,
     Layout,
+    Window,
     offsets_in,
     padded,
     select,
@@ -33,7 +34,6 @@ from bertcli.tokenizing.columns import (
 )
 from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 from bertcli.tokenizing.tokenizer_classes import xlm_roberta
-from bertcli.tokenizing.truncation import Window
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.call import BatchEncoding, Texts
 
 FEW = 256  # records that do not pay for the import of numpy
-RAGGED = {*NUMERIC}
-REPEATING = RAGGED - {"input_ids"}
-FAST_COLUMNS = {*RAGGED, "sequence_ids"}  # encode_batch_fast has no more
+REPEATING = {*NUMERIC} - {"input_ids"}
+FAST_COLUMNS = {*NUMERIC, "sequence_ids"}  # encode_batch_fast has no more
 
 
 def _stop(error: BertcliError) -> NoReturn:
@@ -156,7 +155,7 @@ class Tokenizer(LoadedTokenizer):
         ``first`` is the number of the first record in the run. A record that cannot be truncated
         as asked goes to ``skip`` (default: raise).
         """
-        if len(records) >= FEW and RAGGED.issuperset(layout.columns):
+        if len(records) >= FEW and layout.is_flat:
             from bertcli.tokenizing.ragged import RaggedMaker
 
             maker = RaggedMaker(self, layout)
@@ -220,12 +219,6 @@ class Tokenizer(LoadedTokenizer):
                 columns[name] = COLUMNS[name](encoding)
         return columns
 
-    @property
-    def _has_template(self) -> bool:
-        """Whether transformers puts the special tokens of this tokenizer around texts by one."""
-        template = type(self.core.post_processor).__name__ == "TemplateProcessing"
-        return template or self.kind.make is xlm_roberta
-
     def _windows(
         self, encoded: Encoded, encoding: Encoding, layout: Layout, limit: int
     ) -> list[Encoded]:
@@ -236,7 +229,9 @@ class Tokenizer(LoadedTokenizer):
         cuts = self.windows_of(encoded.record, lengths, layout, limit)
         shared: dict[tuple[object, ...], Column] = {}  # equal masks: there may be many windows
         late = dict(encoded.columns)
-        if layout.late_types and "token_type_ids" in late and self._has_template:
+        template = type(self.core.post_processor).__name__ == "TemplateProcessing"
+        template = template or self.kind.make is xlm_roberta  # as transformers has it
+        if layout.late_types and "token_type_ids" in late and template:
             types = late["token_type_ids"]
             late["token_type_ids"] = [*types[: second[0]], *[1] * lengths[1], *types[second[1] :]]
 

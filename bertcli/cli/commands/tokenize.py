@@ -18,9 +18,9 @@ from bertcli.cli.options.inputs import InputOptions
 from bertcli.errors import UsageError, counted
 from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import TENSORS
-from bertcli.records.records import Record
+from bertcli.records.records import Record, row_of
 from bertcli.tokenizing.columns import Layout, strategies
-from bertcli.tokenizing.run import TokenizeRun, ids_row
+from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.statistics import CorpusStats, TokenTotals, file_rows
 from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -382,8 +382,8 @@ def _ids_of_tokens(
 
                 write(ids_table(record.text, ids))
             else:
-                shown = {"tokens": tokenizer.tokens_of(ids)} if fields.tokens else {}
-                write([ids_row(record, {"input_ids": ids} | shown)])
+                tokens = {"tokens": Made(tokenizer.tokens_of(ids))} if fields.tokens else {}
+                write([row_of(record, {"input_ids": Made(ids)} | tokens)])
         if not records and form != "table":
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])
