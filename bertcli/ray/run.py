@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli import errors
 from bertcli.errors import BertcliError, counted
 from bertcli.files.addresses import public
-from bertcli.files.typed_json import parse
 from bertcli.files.versions import __version__
 from bertcli.ray import locations
 from bertcli.ray.cluster import Pool
@@ -104,16 +102,15 @@ class RayWorker:
 
         self.worker = ShardWorker(job, name, seen)
 
-    def __call__(self, batch: Batch) -> dict[str, list[str]]:
+    def __call__(self, batch: Batch) -> dict[str, list[bytes]]:
         """Make the one shard of a batch."""
         shard = Shard(str(batch["source"][0]), str(batch["output"][0]))
         self.worker.seen(shard, self.worker.name, TokenCounts())
         try:
-            result: dict[str, Any] = asdict(self.worker.make(shard))
-            result["shard"] = shard
+            result: Done | BertcliError = self.worker.make(shard)
         except BertcliError as error:
-            result = {"kind": type(error).__name__, "error": str(error), "hint": error.hint}
-        return {"found": [json.dumps(result)]}
+            result = error
+        return {"result": [pickle.dumps(result)]}
 
 
 def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> list[Done]:
@@ -128,13 +125,17 @@ def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> lis
     with _looking(meter, progress, watch):
         try:
             for result in _results(job, shards, pool, meter):
-                progress.done.append(_read(result))
+                if isinstance(result, BertcliError):
+                    raise result
+                progress.done.append(result)
         except ray.exceptions.RayError as failed:
             raise _explained(failed) from None
     return progress.done
 
 
-def _results(job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any) -> Iterator[str]:
+def _results(
+    job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any
+) -> Iterator[Done | BertcliError]:
     """Yield the result of every shard, as soon as it is done."""
     import logging
 
@@ -155,7 +156,7 @@ def _results(job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any) -> 
         num_gpus=pool.gpus,
     )
     for row in results.iter_rows():
-        yield row["found"]
+        yield pickle.loads(row["result"])
 
 
 @contextmanager
@@ -177,16 +178,6 @@ def _looking(meter: Any, progress: RayProgress, watch: Watch) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _read(result: str) -> Done:
-    """Return the result that a worker sent. Raises the error that it sent instead."""
-    raw = parse(result)
-    if "error" in raw:
-        kind = getattr(errors, raw["kind"], BertcliError)  # some have classes of their own
-        raise kind(raw["error"], raw["hint"])
-    raw["shard"] = Shard(*raw["shard"])
-    return Done(**raw)
 
 
 def _explained(failed: Exception) -> Exception:

@@ -29,7 +29,7 @@ COUNTS = (*(one.name for one in fields(TokenCounts)), "skipped")
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a shard: a JSON value, as it is sent by the worker."""
+    """The result of a shard, as it is sent by the worker."""
 
     shard: Shard
     counts: dict[str, int]

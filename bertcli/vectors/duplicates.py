@@ -28,7 +28,6 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.errors import InputError, OutputError
 from bertcli.inference.progress import Advance
 from bertcli.records.records import Record, TextBlock
@@ -66,10 +65,8 @@ class Duplicates:
 
     def embedding(self) -> EmbedStream:
         """Return the run that computes the vectors, where none are stored."""
-        return EmbedStream(self.search.embedder, self.search.texts.again(), self._add_block)
-
-    def _add_block(self, block: EmbeddedBlock) -> None:
-        self._add(stacked(block))
+        reader = self.search.texts.again()
+        return EmbedStream(self.search.embedder, reader, lambda block: self._add(stacked(block)))
 
     def _add(self, vectors: Array) -> None:
         """Append vectors, of length 1. Raises InputError for one that is not finite."""

@@ -22,6 +22,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,8 +128,7 @@ def _npz(file: IO[bytes], rows: Rows) -> Iterator[int]:
         with member(NAME) as array:
             yield from _npy(array, rows)
         if rows.ids:
-            with member(IDS) as array:
-                _ids(array, rows, rows.count)
+            _put_ids(member(IDS), rows, rows.count)
 
 
 def _csr(file: IO[bytes], rows: Rows) -> Iterator[int]:
@@ -136,30 +136,30 @@ def _csr(file: IO[bytes], rows: Rows) -> Iterator[int]:
     shape, _ = rows.kind()
     with npz_archive(file) as member:
         for name, at, kind in (("indices", 0, "<i4"), ("data", 1, "<f4")):
-            with member(name) as array:
-                array.write(header_of(kind, (rows.count,)))
-                for some in rows.vectors():
-                    array.write(some[:, at].astype(kind).tobytes())
-        with member("indptr") as array:
-            array.write(header_of("<i8", (shape[0] + 1,)) + bytes(8))
-            for metas in rows.metas():
-                array.write(np.array([meta[STOP] for meta in metas], "<i8").tobytes())
-        for name, value in (("shape", np.array(shape, "<i8")), ("format", np.array(b"csr"))):
-            with member(name) as array:
-                array.write(header_of(value.dtype.str, value.shape) + value.tobytes())
+            columns = (vectors[:, at] for vectors in rows.vectors())
+            _put(member(name), kind, (rows.count,), columns)
+        stops = ([meta[STOP] for meta in metas] for metas in rows.metas())
+        _put(member("indptr"), "<i8", (shape[0] + 1,), chain([[0]], stops))
+        _put(member("shape"), "<i8", (len(shape),), [shape])
+        _put(member("format"), "|S3", (), [b"csr"])
         if any(ID in meta for metas in rows.metas() for meta in metas):
-            with member(IDS) as array:
-                _ids(array, rows, shape[0])
+            _put_ids(member(IDS), rows, shape[0])
     yield rows.count
 
 
-def _ids(file: IO[bytes], rows: Rows, count: int) -> None:
+def _put_ids(member: IO[bytes], rows: Rows, count: int) -> None:
     """Write the ids as an array of strings, each in the room of the longest."""
-    longest = max((len(id_text(meta)) for some in rows.metas() for meta in some), default=1)
-    kind = np.dtype(f"<U{max(1, longest)}")
-    file.write(header_of(kind.str, (count,)))
-    for some in rows.metas():
-        file.write(np.array([id_text(meta) for meta in some], kind).tobytes())
+    longest = max((len(id_text(meta)) for metas in rows.metas() for meta in metas), default=1)
+    ids = ([id_text(meta) for meta in metas] for metas in rows.metas())
+    _put(member, f"<U{max(1, longest)}", (count,), ids)
+
+
+def _put(member: IO[bytes], kind: str, shape: tuple[int, ...], parts: Iterable[Any]) -> None:
+    """Write an array that comes in parts."""
+    with member:
+        member.write(header_of(kind, shape))
+        for part in parts:
+            member.write(np.asarray(part, kind).tobytes())
 
 
 def id_text(meta: Row) -> str:

@@ -21,7 +21,7 @@ from an embedder while it computes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, islice
 from math import ceil, inf
 from typing import NamedTuple
@@ -29,11 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.files.npy import WIDEST
-from bertcli.files.stored_arrays import open_array
-from bertcli.files.writers import TENSORS
 from bertcli.vectors.precision import quantize, restore
-from bertcli.vectors.reading import ARRAY, Array, form_of, stored
+from bertcli.vectors.reading import Array, stored
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
@@ -195,7 +192,7 @@ def add_packed(nearest: Nearest, path: str, precision: str) -> None:
     few = max(CANDIDATES, MORE * nearest.k)
     found = [_Candidates(_words(bits[None])[0], few) for bits in asked]
     rows, kind = 0, np.dtype(np.int8 if precision == "binary" else np.uint8)
-    for block in _blocks(path):
+    for block in stored(path, ROWS):
         if block.dtype.kind not in "iu":
             raise InputError(f"{path}: holds {block.dtype}, not bits")
         if block.ndim != 2 or block.shape[1] != width:
@@ -246,18 +243,6 @@ def _words(packed: Array) -> Array:
     """Return rows [n, W] as the widest words that they are made of, [n, w]."""
     size = next(size for size in (8, 4, 2, 1) if packed.shape[1] % size == 0)
     return packed.view(f"u{size}")
-
-
-def _blocks(path: str) -> Iterator[Array]:
-    """Yield rows in large blocks, where the format allows that."""
-    form = form_of(path)
-    if form not in TENSORS:
-        yield from stored(path)
-        return
-    with open_array(path, path, form, ARRAY) as found:
-        if found.by_columns or len(found.shape) != 2:
-            raise InputError(f"{path}: holds {found.dtype} of shape {found.shape}, not bits")
-        yield from found.blocks(ROWS if found.width <= WIDEST // ROWS else 1)
 
 
 TOKENS = 1 << 13  # of texts, whose similarities to tokens of queries are held

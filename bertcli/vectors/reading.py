@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,9 @@ from bertcli.vectors.journal import Files
 from bertcli.vectors.precision import PRECISIONS, RANGED, restore
 from bertcli.vectors.spool import START, STOP
 
+if TYPE_CHECKING:
+    from bertcli.files.parquet import Table
+
 Array = NDArray[Any]
 
 ROWS = 2048  # of a block
@@ -41,14 +45,14 @@ ARRAY, FIELD = "embeddings", "embedding"
 MAKE_AGAIN = "make the vectors again"
 
 
-def stored(path: str) -> Iterator[Array]:
-    """Yield the vectors of a file in blocks [n, D...]; ``-`` is JSONL from stdin.
+def stored(path: str, most: int = ROWS) -> Iterator[Array]:
+    """Yield the vectors of a file in blocks [<= most, D...]; ``-`` is JSONL from stdin.
 
     Raises InputError for a file that cannot be read, or holds no vectors of one length.
     """
     form = form_of(path)
     try:
-        yield from _even(path, READERS[form](path))
+        yield from _even(path, READERS[form](path, most), most)
     except OSError as failed:
         raise unreadable(path, failed) from None
 
@@ -135,8 +139,8 @@ def _ranges(path: str) -> Array | None:
     return ranges
 
 
-def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
-    """Cut and join parts into blocks of ROWS rows, all of one shape."""
+def _even(path: str, parts: Iterator[Array], rows: int) -> Iterator[Array]:
+    """Cut and join parts into blocks of so many rows, all of one shape."""
     held: list[Array] = []
     seen, shape = 0, None
     for part in parts:
@@ -149,7 +153,7 @@ def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
             )
         seen += len(part)
         held.append(part)
-        most = rows_at_once(path, math.prod(shape), ROWS)
+        most = rows_at_once(path, math.prod(shape), rows)
         while sum(map(len, held)) >= most:
             whole = np.concatenate(held) if len(held) > 1 else held[0]
             yield whole[:most]
@@ -158,7 +162,7 @@ def _even(path: str, parts: Iterator[Array]) -> Iterator[Array]:
         yield np.concatenate(held)
 
 
-def _array(path: str) -> Iterator[Array]:
+def _array(path: str, rows: int) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_array(path, path, form_of(path), ARRAY) as found:
         if len(found.shape) < 2 or found.by_columns or getattr(found.dtype, "hasobject", True):
@@ -167,35 +171,43 @@ def _array(path: str) -> Iterator[Array]:
                 f"{path}: holds {found.dtype} of shape {found.shape}{order}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
-        most = rows_at_once(path, math.prod(found.shape[1:]), ROWS)
+        most = rows_at_once(path, math.prod(found.shape[1:]), rows)
         if not found.rows:
             yield np.zeros(found.shape, found.dtype)  # its width tells something
         for block in found.blocks(most):
             yield block if block.size else block[:0]
 
 
-def _csv(path: str) -> Iterator[Array]:
+def _csv(path: str, rows: int) -> Iterator[Array]:
     for records in Reader(Source(paths=(path,), text_field=FIELD)).blocks():
         if records:
             lines = [(record.line, str(record.text)) for record in records]
             yield array_of(lines, FIELD, path)
 
 
-def _parquet(path: str) -> Iterator[Array]:
+def _parquet(path: str, rows: int) -> Iterator[Array]:
+    with _table(path, FIELD) as table:
+        yield from table.arrays(FIELD, rows)
+
+
+@contextmanager
+def _table(path: str, *names: str) -> Iterator[Table]:
+    """Open a Parquet file. Raises InputError where it has no column of one of these names."""
     from bertcli.files.parquet import opened
 
     with opened(path, path) as table:
-        if FIELD not in table.names:
-            there = ", ".join(table.names)
-            raise InputError(f"{path}: column {FIELD!r} not found", f"available: {there}")
-        yield from table.arrays(FIELD, ROWS)
+        for name in names:
+            if name not in table.names:
+                available = ", ".join(table.names)
+                raise InputError(f"{path}: column {name!r} not found", f"available: {available}")
+        yield table
 
 
-READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
+READERS: Mapping[str, Callable[[str, int], Iterator[Array]]] = {
     "npy": _array,
     "npz": _array,
     "safetensors": _array,
-    "jsonl": lambda path: read_arrays(path, FIELD, ROWS),
+    "jsonl": lambda path, rows: read_arrays(path, FIELD, rows),
     "csv": _csv,
     "parquet": _parquet,
 }
@@ -260,13 +272,7 @@ def index_of(path: str) -> list[dict[str, Any]]:
 
 
 def _columns(path: str, names: tuple[str, ...]) -> Iterator[list[list[Any]]]:
-    from bertcli.files.parquet import opened
-
-    with opened(path, path) as table:
-        for name in names:
-            if name not in table.names:
-                available = ", ".join(table.names)
-                raise InputError(f"{path}: column {name!r} not found", f"available: {available}")
+    with _table(path, *names) as table:
         for _, columns in table.columns(list(names), LARGEST_RECORD, lambda row: None):
             yield [list(columns[name]) for name in names]
 

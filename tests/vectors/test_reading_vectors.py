@@ -69,9 +69,7 @@ def test_every_format_gives_the_same_blocks(tmp_path, form, rows):
 def test_blocks_are_even_whatever_the_parts_are(sizes):
     vectors = vectors_of(sum(sizes), 2)
     parts = np.split(vectors, np.cumsum(sizes))[:-1] if sizes else []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ROWS", 4)
-        found = list(module._even("v", iter(parts)))
+    found = list(module._even("v", iter(parts), 4))
     assert all(len(block) == 4 for block in found[:-1])
     if len(vectors):
         np.testing.assert_array_equal(np.concatenate(found), vectors)
