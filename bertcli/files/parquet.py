@@ -121,14 +121,6 @@ class Table:
                         yield number + start, values
                     number += len(batch)
 
-    def group(self, number: int) -> dict[str, Array]:
-        """Return the columns of a row group, numbers or lists of one length, as arrays [n, D...].
-
-        Raises ValueError for a column that is none.
-        """
-        table = self.file.read_row_group(number)
-        return {name: arrow.array(table[name].combine_chunks(), name) for name in self.names}
-
     def arrays(self, name: str, most: int) -> Iterator[Array]:
         """Yield a column of numbers, or of lists of one length, as arrays [<= most, D...].
 
@@ -419,10 +411,3 @@ def vectors_writer(
 
     with arrow.ParquetWriter(file, schema, use_dictionary=list(types)) as writer:
         yield write
-
-
-def write_arrays(file: IO[bytes], arrays: Mapping[str, Array], rows: int) -> None:
-    """Write arrays [n, D...] as columns, lists of fixed size, in groups of so many rows."""
-    table = arrow.pyarrow.table({name: arrow.column_of(array) for name, array in arrays.items()})
-    with arrow.ParquetWriter(file, table.schema) as writer:
-        writer.write_table(table, row_group_size=rows)

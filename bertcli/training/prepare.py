@@ -99,7 +99,6 @@ class PrepareRun:
     folder: Path
     overwrite: bool = False
     shard_size: int = 32768
-    format: str = "safetensors"
     extra: Mapping[str, str] = field(default_factory=dict)
     statistics: Statistics = field(init=False)
     sizes: dict[str, int] = field(init=False)  # of the extra embeddings
@@ -133,9 +132,9 @@ class PrepareRun:
                 self.sizes = {name: 1 + id for name, id in largest}
             shards = []
             for number, rows in enumerate(resized(iter(shuffle), self.shard_size)):
-                path = folder / SHARD.format(number=number, format=self.format)
+                path = folder / SHARD.format(number=number)
                 with path.open("xb") as file:
-                    write_rows(file, rows, self.format)
+                    write_rows(file, rows)
                 shards.append({"file": path.name, "rows": len(rows), "sha256": sha256(path)})
             shutil.rmtree(spool)
             self._write_index(folder, shards, counts | self.statistics.summary())
@@ -173,7 +172,7 @@ class PrepareRun:
             "vocab_size": len(tokens.tokenizer),
             "pad_token_id": tokens.pad,
             "shards": shards,
-            "options": asdict(options) | {"shard_size": self.shard_size, "format": self.format},
+            "options": asdict(options) | {"shard_size": self.shard_size, "format": "safetensors"},
             "statistics": statistics,
             "tokenizer_sha256": {name: sha256(folder / name) for name in files},
         }

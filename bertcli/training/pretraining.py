@@ -189,10 +189,6 @@ class PretrainingTask(TrainedTask):
                     f"from the field {field}",
                     f"--extra {name}={field}, or prepare the instances again",
                 )
-        if any(shard["file"].endswith(".parquet") for shard in data.index["shards"]):
-            notes.append(
-                "random access to instances in Parquet is slow; safetensors is fast (prepare -f)"
-            )
         other = None
         if job.eval_dir is not None:
             other = _open(job.eval_dir, ranks, data.extra_embeddings)

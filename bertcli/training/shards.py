@@ -1,7 +1,7 @@
 """Instances on disk: a folder with an index, the tokenizer's files and shards.
 
 instances.json               the index: lengths, counts, options, files with their sha256
-instances-00000.safetensors  an array a column; or .parquet, a list a cell
+instances-00000.safetensors  an array a column
 
 stored = Instances.open(Path("instances"))
 batch = stored.rows([3, 17, 4])["input_ids"]  # int32 [3, L]
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-GROUP = 4096  # rows of a Parquet file that are unpacked together
 AGAIN = "run bertcli pretrain prepare again"
 
 
@@ -63,15 +62,9 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
     )
 
 
-def write_rows(file: IO[bytes], rows: Array, form: str) -> None:
-    """Write rows of ``row_type``: an array a column, or lists of fixed size in Parquet."""
-    columns = {name: rows[name] for name in rows.dtype.names or ()}
-    if form == "parquet":
-        from bertcli.files import parquet
-
-        parquet.write_arrays(file, columns, GROUP)
-    else:
-        write_arrays(file, columns)
+def write_rows(file: IO[bytes], rows: Array) -> None:
+    """Write rows of ``row_type``: an array a column."""
+    write_arrays(file, {name: rows[name] for name in rows.dtype.names or ()})
 
 
 class SafetensorsRows:
@@ -95,45 +88,6 @@ class SafetensorsRows:
             rows[name][selected] = column[numbers]
 
 
-class ParquetRows:
-    """A Parquet file; the last group of rows read is cached."""
-
-    def __init__(self, path: Path, rows: int, kind: np.dtype[Any]) -> None:
-        from bertcli.files.parquet import opened
-
-        self.path, self.kind = path, kind
-        self.group: tuple[int, Array] | None = None
-        with opened(str(path), str(path), AGAIN) as table:
-            count, names = table.count, table.names
-        if count != rows or names != list(kind.names or ()):
-            raise InputError(f"{path}: {count} rows of {', '.join(names)}, not {rows}", AGAIN)
-
-    def fill(self, rows: Array, selected: Array, numbers: Array) -> None:
-        """Copy rows to those that the mask ``selected`` selects."""
-        import numpy as np
-
-        places = np.flatnonzero(selected)
-        for group in np.unique(numbers // GROUP).tolist():
-            inside = numbers // GROUP == group
-            rows[places[inside]] = self._group(group)[numbers[inside] - group * GROUP]
-
-    def _group(self, number: int) -> Array:
-        import numpy as np
-
-        from bertcli.files.parquet import opened
-
-        if self.group is None or self.group[0] != number:
-            with opened(str(self.path), str(self.path), AGAIN) as table:
-                columns = table.group(number)
-            rows = np.zeros(len(next(iter(columns.values()))), self.kind)
-            for name, shape, _ in _parts(len(rows), self.kind):
-                if columns[name].shape != shape:
-                    raise _unlike(self.path, name, shape, rows[name].dtype)
-                rows[name] = columns[name]
-            self.group = number, rows
-        return self.group[1]
-
-
 def _parts(rows: int, kind: np.dtype[Any]) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
     """Return name, shape and type of every column."""
     fields: Mapping[str, Any] = kind.fields or {}
@@ -146,7 +100,7 @@ def _unlike(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any])
 
 INDEX, FORMAT = "instances.json", "bertcli-pretrain"
 VERSION, WITH_EXTRA = 1, 2  # who reads the first alone knows no extra embeddings
-SHARD = "instances-{number:05d}.{format}"
+SHARD = "instances-{number:05d}.safetensors"
 
 
 class Instances:
@@ -170,13 +124,14 @@ class Instances:
         self.kind = row_type(self.max_length, self.max_predictions, sizes)
         left_out = {EXTRA + name for name in sizes if name not in chosen}
         self.names = [name for name in self.kind.names or () if name not in left_out]
-        self.files: list[SafetensorsRows | ParquetRows] = []
+        self.files: list[SafetensorsRows] = []
         for shard in index["shards"]:
             path = folder / shard["file"]
             if not path.is_file():
                 raise InputError(f"{path}: not found, but listed in the index", AGAIN)
-            opened = ParquetRows if path.suffix == ".parquet" else SafetensorsRows
-            self.files.append(opened(path, shard["rows"], self.kind))
+            if path.suffix != ".safetensors":
+                raise InputError(f"{path}: not safetensors, in which instances are kept", AGAIN)
+            self.files.append(SafetensorsRows(path, shard["rows"], self.kind))
         self.starts: list[int] = [0, *accumulate(shard["rows"] for shard in index["shards"])]
 
     @classmethod

@@ -226,34 +226,20 @@ def test_stdin_and_several_files(place, tmp_path):
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b") == files_of(place / "made")
 
 
-def test_shards_and_parquet_hold_the_same_rows(place, tmp_path):
+def test_shards_hold_the_same_rows(place, tmp_path):
     prepare(place, "corpus.txt", "-o", tmp_path / "a", "--shard-size", 100)
-    prepare(place, "corpus.txt", "-o", tmp_path / "b", "--shard-size", 100, "-f", "parquet")
     whole = Instances.open(place / "made")
     numbers = [*range(len(whole))]
     numbers = numbers[::-7] + numbers[3::5] + [0, 0]
-    for name in ("a", "b"):
-        stored = Instances.open(tmp_path / name)
-        assert [shard["rows"] for shard in stored.index["shards"][:-1]] == [100] * (
-            len(whole) // 100
-        )
-        assert len(stored) == len(whole)
-        for column, found in stored.rows(numbers).items():
-            expected = whole.rows(numbers)[column]
-            assert found.dtype == expected.dtype and (found == expected).all()
+    stored = Instances.open(tmp_path / "a")
+    assert [shard["rows"] for shard in stored.index["shards"][:-1]] == [100] * (len(whole) // 100)
+    assert len(stored) == len(whole)
+    for name, column in stored.rows(numbers).items():
+        expected = whole.rows(numbers)[name]
+        assert column.dtype == expected.dtype and (column == expected).all()
     assert len(whole.rows([])["lengths"]) == 0
     with pytest.raises(IndexError):
         whole.rows([len(whole)])
-
-
-def test_parquet_is_for_everyone(place, tmp_path):
-    from pyarrow.parquet import read_table
-
-    prepare(place, "corpus.txt", "-o", tmp_path / "a", "-f", "parquet")
-    rows = read_table(tmp_path / "a" / "instances-00000.parquet").to_pylist()
-    expected, _ = rows_of(place / "made")
-    assert rows[5]["input_ids"] == expected[5]["input_ids"].tolist()
-    assert rows[5]["lengths"] == expected[5]["lengths"]
 
 
 def test_options_change_what_they_say(place, tmp_path):

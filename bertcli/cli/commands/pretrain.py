@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from bertcli.cli.commands.train import train_task
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions, allowed_form
+from bertcli.cli.options.common import ConsoleOptions, ModelOptions
 from bertcli.cli.options.groups import (
     INPUT,
     MODEL,
@@ -194,9 +194,6 @@ class ShardOptions(OptionGroup):
     PANEL: ClassVar = OUTPUT
 
     shard_size: Annotated[int, number("Instances per file.")] = 32768
-    format: Annotated[
-        Literal["safetensors", "parquet"], option("Format of the files.", None, "--format", "-f")
-    ] = "safetensors"
 
 
 def pretrain_prepare(
@@ -218,7 +215,6 @@ def pretrain_prepare(
     from bertcli.training.prepare import InstanceTokenizer, PrepareRun
 
     console = messages.console()
-    allowed_form(shards.format, (shards.format,))
     extra, settings = extra_fields(options.extra), record(PrepareOptions, options)
     reader = corpus.reader(console, extra.values())
     tokenizer = model.tokenizer(console, parse_special=False)
@@ -230,7 +226,6 @@ def pretrain_prepare(
         folder.output,
         folder.overwrite,
         shards.shard_size,
-        shards.format,
         extra,
     )
     console.watch(run)
