@@ -250,7 +250,6 @@ def embed(
         make = partial(_job, options, vector, compute, output)
         on_ray(make, source, model, output, engine, console)
         return
-    engine.refuse_ray_options()
     form = output.form()
     _check(source, output, form, file, vector.precision, options)
     if length.overlap and options.on_truncate != "chunk":

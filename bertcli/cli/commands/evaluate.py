@@ -83,9 +83,19 @@ def evaluate(
     reading += [judged.qrels] if judged.qrels else []
     with nullcontext() if form == "table" else output.open(form, reading, *models) as write:
         if judged.file:
-            report = _of_examples(examples, readers[0], judges, console)
+            from bertcli.records.examples import read_examples
+
+            extra = sorted({field for judge in judges for field in judge.extra_fields})
+            rows = read_examples(readers[0], examples.task, extra, examples.fields)
+            report = _report([judge.judge(rows) for judge in judges], len(rows), console)
         else:
-            report = _of_search(judged, readers, judges, console)
+            from bertcli.evaluation.retrieval import SearchTest
+
+            queries, corpus = readers
+            search = SearchTest.read(queries, corpus, judged.qrels or "")
+            console.note(search.note)
+            results = [search.judge(judge) for judge in judges]
+            report = _report(results, len(search.queries), console)
         if write:
             write([report])
         else:
@@ -114,29 +124,6 @@ def _opened(
     folder = model.folder(MODEL_FILES)
     options = record(EmbedOptions, judged, length, compute)
     return Judge(folder, record(Settings, length, compute), options, console)
-
-
-def _of_examples(
-    options: ExampleOptions, reader: Reader, judges: "list[Judge]", console: Console
-) -> dict[str, object]:
-    """Return the report of one model, or of two."""
-    from bertcli.records.examples import read_examples
-
-    fields = {field for judge in judges for field in judge.extra_fields}
-    examples = read_examples(reader, options.task, sorted(fields), options.fields)
-    return _report([judge.judge(examples) for judge in judges], len(examples), console)
-
-
-def _of_search(
-    judged: JudgedOptions, readers: list[Reader], judges: "list[Judge]", console: Console
-) -> dict[str, object]:
-    """Return the report of a search by one model, or by two."""
-    from bertcli.evaluation.retrieval import SearchTest
-
-    queries, corpus = readers
-    search = SearchTest.read(queries, corpus, judged.qrels or "")
-    console.note(search.note)
-    return _report([search.judge(judge) for judge in judges], len(search.queries), console)
 
 
 def _report(results: "list[Judged]", count: int, console: Console) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -321,9 +321,14 @@ def models(output: RowOutput, messages: ConsoleOptions) -> None:
     $ bertcli models
     """
     from bertcli.files.tables import TableHeader
-    from bertcli.inspection.folder import ModelFacts
+    from bertcli.hub.finding import stored_models
+    from bertcli.inspection.folder import ModelFacts, facts_of
 
-    form, rows = output.form(), list(_rows())
+    form, rows = output.form(), []
+    for model in stored_models():
+        facts = facts_of(model.folder) if model.folder else ModelFacts(problem="no files")
+        row = {"model": model.name, "state": model.state, "bytes": model.size}
+        rows.append(row | {"path": str(model.path)} | asdict(facts))
     if form == "table":
         from bertcli.cli.display.tables import show_models
 
@@ -332,16 +337,6 @@ def models(output: RowOutput, messages: ConsoleOptions) -> None:
     names = ("model", "state", "bytes", "path", *asdict(ModelFacts()))
     with output.open(form) as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
-
-
-def _rows() -> Iterator[dict[str, Any]]:
-    from bertcli.hub.finding import stored_models
-    from bertcli.inspection.folder import ModelFacts, facts_of
-
-    for model in stored_models():
-        facts = facts_of(model.folder) if model.folder else ModelFacts(problem="no files")
-        row = {"model": model.name, "state": model.state, "bytes": model.size}
-        yield row | {"path": str(model.path)} | asdict(facts)
 
 
 class GraphOptions(OptionGroup):

@@ -50,14 +50,6 @@ class EngineOptions(OptionGroup):
         """Return the workers requested."""
         raise NotImplementedError
 
-    def refuse_ray_options(self) -> None:
-        """Raise UsageError for options that require --engine ray."""
-        for name, value in vars(self).items():
-            if name not in ("engine", *self.LOCAL) and value is not None:
-                raise UsageError(f"--{name.replace('_', '-')} requires --engine ray")
-
-    LOCAL: ClassVar[tuple[str, ...]] = ()  # options that the local engine has as well
-
 
 class EmbedEngineOptions(EngineOptions):
     """The engine of commands with a model."""
@@ -65,6 +57,10 @@ class EmbedEngineOptions(EngineOptions):
     gpus_per_worker: Annotated[
         float | None, number("GPUs per Ray worker (default: 1 if the cluster has any).", low=0)
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.engine == "local":
+            raise UsageError("--workers requires --engine ray")
 
     def pool(self) -> "Pool":
         """Return the workers requested."""
@@ -84,8 +80,6 @@ class TokenizeEngineOptions(EngineOptions):
             envvar="BERTCLI_WORKERS",
         ),
     ] = None
-
-    LOCAL: ClassVar[tuple[str, ...]] = ("workers",)
 
     def pool(self) -> "Pool":
         """Return the workers requested: one CPU each, as tokenizing uses only one."""

@@ -311,7 +311,10 @@ def similar(
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader(console)
     corpus.check(("-",) if typed else queries.source.paths)
-    _check_mining(query, corpus, score, form)
+    if query.mine and (corpus.corpus is None or form == "table"):
+        raise UsageError("--mine requires --corpus, and writes no table")
+    if query.mine and (score.sparse or score.token_vectors):
+        raise UsageError("--mine needs one vector per text")
     texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
@@ -326,11 +329,15 @@ def similar(
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
     if typed:
-        _prompt(search, console)
+        from bertcli.cli.display.vector_tables import USAGE, search_at_prompt
+
+        with stored_vectors(search, console) as stored:
+            console.note(USAGE)
+            search_at_prompt(stored)
         return
     answers = _answers(search, queries, console)
     if form == "table":
-        from bertcli.cli.display.search_tables import show_answers
+        from bertcli.cli.display.vector_tables import show_answers
 
         show_answers(answers, reading)
     else:
@@ -339,28 +346,10 @@ def similar(
                 _mine(search, queries, query.margin, write, console)
                 return
             _write(answers, form, write, with_text=texts is not None)
-    _report(search, queries, console)
-
-
-def _check_mining(
-    query: QueryOptions, corpus: CorpusOptions, score: ScoreOptions, form: str
-) -> None:
-    """Raise UsageError for what hard negatives cannot be found in, or written as."""
-    if not query.mine:
-        return
-    if corpus.corpus is None or form == "table":
-        raise UsageError("--mine requires --corpus, and writes no table")
-    if score.sparse or score.token_vectors:
-        raise UsageError("--mine needs one vector per text")
-
-
-def _prompt(search: "Search", console: Console) -> None:
-    """Answer queries as they are typed."""
-    from bertcli.cli.display.search_tables import USAGE, search_at_prompt
-
-    with stored_vectors(search, console) as stored:
-        console.note(USAGE)
-        search_at_prompt(stored)
+    console.warn(truncated(search.asked, search.embedder.max_length, what="queries"))
+    console.close(search.asked.records, queries)
+    if search.reader is not None:
+        console.close(search.reader.records, search.reader, numbered=True)
 
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
@@ -378,14 +367,6 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
     negatives = counted(mining.negatives, "negative")
     console.note(f"{negatives} for {counted(mining.pairs, 'pair')}")
     console.close(mining.pairs, pairs)
-
-
-def _report(search: "Search", queries: Reader, console: Console) -> None:
-    """Report warnings and counts of the queries and of the corpus."""
-    console.warn(truncated(search.asked, search.embedder.max_length, what="queries"))
-    console.close(search.asked.records, queries)
-    if search.reader is not None:
-        console.close(search.reader.records, search.reader, numbered=True)
 
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
@@ -500,7 +481,7 @@ def duplicates(
         if write:
             _write_groups(run, form, write)
         else:
-            from bertcli.cli.display.search_tables import show_duplicates
+            from bertcli.cli.display.vector_tables import show_duplicates
 
             show_duplicates(run)
     if search.by_dot:

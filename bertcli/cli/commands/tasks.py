@@ -398,7 +398,7 @@ def rerank(
             rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
             write(rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
         else:
-            from bertcli.cli.display.search_tables import show_ranking
+            from bertcli.cli.display.vector_tables import show_ranking
 
             show_ranking(ranking.best())
     report(stream, console, numbered=form not in ("table", "jsonl"))

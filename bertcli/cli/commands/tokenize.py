@@ -198,16 +198,20 @@ def tokenize(
         make = partial(_job, layout, fields, output)
         on_ray(make, source, model, output, engine, console)
         return
-    engine.refuse_ray_options()
     form = _form(source, mode, output, fields)
     tokenizer = model.tokenizer(console, parse_special=layout.parse_special)
     if mode.from_tokens:
         _ids_of_tokens(source, fields, output, form, model, tokenizer, console)
         return
-    shape = _layout(layout, fields, mode, _columns(mode, fields, form))
+    columns = _columns(mode, fields, form)
+    if mode.stats:  # without truncation: --max-length only sets the limit that is reported
+        shape = Layout(columns, special_tokens=layout.special_tokens)
+    else:
+        shape = layout.layout(fields, columns)
     _check(shape, tokenizer, console, ragged=fields.ragged)
     task = Task(shape, fields.extra(), form, mode.count, fields.ragged)
-    reader = source.reader(console, **_carried(task, mode))
+    taken = frozenset() if mode.stats or form == "table" else task.fields
+    reader = source.reader(console, taken=taken, placed=False if form == "txt" else None)
     run = task.run(reader, tokenizer, layout.window)
     encoded = TokenOutput(run, task)
     windows: Any = console.track(
@@ -226,12 +230,6 @@ def tokenize(
         with output.open(encoded.form, reader.source.inputs, model) as put:
             encoded.write(windows, put)
     _report(run, console)
-
-
-def _carried(task: Task, mode: ModeOptions) -> dict[str, Any]:
-    """Return which fields of records are not carried, or cannot be: any, where none is written."""
-    taken = frozenset() if mode.stats or task.form == "table" else task.fields
-    return {"taken": taken, "placed": False if task.form == "txt" else None}
 
 
 def _check(shape: Layout, tokenizer: Tokenizer, console: Console, *, ragged: bool) -> None:
@@ -273,14 +271,6 @@ def _job(
         layout=task.layout,
         extra=task.extra,
     )
-
-
-def _layout(
-    layout: LayoutOptions, fields: FieldOptions, mode: ModeOptions, columns: tuple[str, ...]
-) -> Layout:
-    if mode.stats:  # without truncation: --max-length only sets the limit that is reported
-        return Layout(columns, special_tokens=layout.special_tokens)
-    return layout.layout(fields, columns)
 
 
 def _form(
@@ -371,7 +361,12 @@ def _ids_of_tokens(
     reader = source.reader(console, pre_split=True, taken=names)
     records_read = (Record(list(source.texts), line=1),) if source.texts else reader
     inputs = reader.source.inputs
-    with _screen() if form == "table" else output.open(form, inputs, model) as write:
+    screen: Any = None
+    if form == "table":
+        from bertcli.cli.display.screen import drawing
+
+        screen = drawing()
+    with screen or output.open(form, inputs, model) as write:
         for record in records_read:
             ids, unknown = tokenizer.ids_of(record.text)
             records += 1
@@ -388,12 +383,6 @@ def _ids_of_tokens(
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])
     console.close(records, reader)
-
-
-def _screen() -> Any:
-    from bertcli.cli.display.screen import drawing
-
-    return drawing()
 
 
 def _report(run: TokenizeRun, console: Console) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -41,10 +41,7 @@ from bertcli.training.options import FEW, FineTuningJob, RunFolder, TrainingOpti
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.training.checkpoints import Checkpoints
-    from bertcli.training.labelled_texts import LabelledTexts
     from bertcli.training.loop import Ranks, TrainedTask
-    from bertcli.training.run import TrainingRun
 
 
 def train_task(
@@ -61,6 +58,7 @@ def train_task(
 
     use_threads(where.threads)
     with joined(where.device) as ranks, _speaking(ranks):
+        from bertcli.cli.display.training import watching
         from bertcli.training.checkpoints import Checkpoints
         from bertcli.training.run import TrainingRun
 
@@ -71,7 +69,13 @@ def train_task(
         run = TrainingRun(opened(ranks, console), checkpoints, ranks)
         for note in run.notes:
             console.note(note)
-        _train(run, checkpoints, console)
+        with watching(run, console) as show:
+            try:
+                for event in run.events():
+                    show(event)
+            except KeyboardInterrupt:
+                console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
+                raise
 
 
 @contextmanager
@@ -83,18 +87,6 @@ def _speaking(ranks: "Ranks") -> Iterator[None]:
         if ranks.silent and type(error) is not BertcliError:
             raise typer.Exit(error.exit_code) from None
         raise
-
-
-def _train(run: "TrainingRun", checkpoints: "Checkpoints", console: Console) -> None:
-    from bertcli.cli.display.training import watching
-
-    with watching(run, console) as show:
-        try:
-            for event in run.events():
-                show(event)
-        except KeyboardInterrupt:
-            console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
-            raise
 
 
 class TrainJobOptions(OptionGroup):
@@ -241,61 +233,44 @@ def train(
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+        from bertcli.training.fine_tuning import HeadTask
+        from bertcli.training.frozen import FrozenTask, read_vectors
         from bertcli.training.labelled_texts import LabelledTexts
+        from bertcli.training.pairs import PairTask
 
         texts = LabelledTexts.read(training, reader, options.seed)
         compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-        return _task_opened(training, options, texts, model, place, compute, console)
+        for note in texts.notes:
+            console.note(note)
+        folder = model.folder(MODEL_FILES)
+        based = replace(training, base=folder.name)
+        place.refuse_inputs(training.file, training.eval, folder.path)
+        if texts.task == "embed":
+            pairs = PairTask.open(based, options, texts, folder.path)
+            _tell(pairs.tally, pairs.parts.max_length, console)
+            return pairs
+        frozen = training.frozen
+        if frozen is None and not training.extra and texts.task not in ("tag", "answer"):
+            frozen = len(texts.train) <= FEW
+            if not frozen:
+                faster = "--frozen trains a head alone, in far less time"
+                console.note(f"all weights are trained; {faster}")
+        if not frozen:
+            task = HeadTask.open(based, options, texts, folder.path)
+            _tell(task.tally, task.max_length, console)
+            return task
+        head = FrozenTask.open(folder, based, texts, compute)
+        if place.resume and read_vectors(place.output, head):
+            texts_before = f"{len(head.vectors):,} texts"
+            console.detail(f"the vectors of {texts_before} are those of the run before")
+        else:
+            console.watch(head)
+            _tell(head.tally, head.embedder.max_length, console)
+        return FrozenTask.of(based, options, texts, head)
 
     train_task(opened, place, saving.keep, where, console)
     for reader_of_file in readers.values():
         console.close(reader_of_file.records, reader_of_file)
-
-
-def _task_opened(
-    training: FineTuningJob,
-    options: TrainingOptions,
-    texts: "LabelledTexts",
-    model: ModelOptions,
-    place: RunFolder,
-    compute: dict[str, Any],
-    console: Console,
-) -> "TrainedTask":
-    """Open the model that learns from examples."""
-    from bertcli.training.fine_tuning import HeadTask
-    from bertcli.training.frozen import FrozenTask, read_vectors
-    from bertcli.training.pairs import PairTask
-
-    for note in texts.notes:
-        console.note(note)
-    folder = model.folder(MODEL_FILES)
-    training = replace(training, base=folder.name)
-    place.refuse_inputs(training.file, training.eval, folder.path)
-    if texts.task == "embed":
-        pairs = PairTask.open(training, options, texts, folder.path)
-        _tell(pairs.tally, pairs.parts.max_length, console)
-        return pairs
-    if not _frozen(training, texts, console):
-        task = HeadTask.open(training, options, texts, folder.path)
-        _tell(task.tally, task.max_length, console)
-        return task
-    head = FrozenTask.open(folder, training, texts, compute)
-    if place.resume and read_vectors(place.output, head):
-        console.detail(f"the vectors of {len(head.vectors):,} texts are those of the run before")
-    else:
-        console.watch(head)
-        _tell(head.tally, head.embedder.max_length, console)
-    return FrozenTask.of(training, options, texts, head)
-
-
-def _frozen(training: FineTuningJob, texts: "LabelledTexts", console: Console) -> bool:
-    """Return whether a head alone is trained: as asked, else for few examples."""
-    frozen = training.frozen
-    if frozen is None and not training.extra and texts.task not in ("tag", "answer"):
-        frozen = len(texts.train) <= FEW
-        if not frozen:
-            console.note("all weights are trained; --frozen trains a head alone, in far less time")
-    return bool(frozen)
 
 
 def _tell(tally: "TokenCounts", max_length: int, console: Console) -> None:

@@ -53,6 +53,9 @@ RULES = {
     "--ragged cannot be combined with --count or --stats": "",
     "--engine ray cannot be combined with --from-tokens, --count or --stats": "",
     "--from-tokens cannot be combined with --pair or --pairs": "",
+    "--ray-address requires --engine ray": "",
+    "--cpus-per-worker requires --engine ray": "",
+    "--gpus-per-worker requires --engine ray": "",
     "--update cannot be combined with --engine ray": "",
     "--sparse cannot be combined with --engine ray": "",
     "--no-manifest cannot be combined with --engine ray": (
