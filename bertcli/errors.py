@@ -95,6 +95,7 @@ NO_ROOM = (  # in messages of libraries, of Python's threads and of the system's
     "Failed to allocate",
     "failed to map segment",
     "can't start new thread",
+    "ThreadPoolBuildError",
 )
 
 
@@ -104,7 +105,7 @@ def out_of_memory(failed: BaseException | None) -> bool:
         return False
     if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
         return True
-    of_libraries = isinstance(failed, (RuntimeError, ImportError, OSError))
+    of_libraries = isinstance(failed, (RuntimeError, ImportError, OSError)) or panicked(failed)
     if of_libraries and any(phrase in str(failed) for phrase in NO_ROOM):
         return True
     return out_of_memory(failed.__cause__ or failed.__context__)

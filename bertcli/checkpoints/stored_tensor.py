@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertcli.checkpoints.names import transposed
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, out_of_memory
 from bertcli.files.safetensors import NUMPY_OF, float32_of
 from bertcli.files.typed_json import AGAIN
 
@@ -80,4 +80,6 @@ def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
     try:
         return np.ndarray(stored.shape, kind, files[stored.file], stored.start, steps)
     except (OSError, ValueError, TypeError) as failed:  # TypeError: the file is too small
+        if out_of_memory(failed):
+            raise
         raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None

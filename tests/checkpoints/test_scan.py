@@ -1,6 +1,8 @@
 """Which files of a folder are used: one rule for every command, and that of transformers."""
 
+import errno
 import json
+import os
 import shutil
 
 import pytest
@@ -145,3 +147,12 @@ def test_inspect_finds_the_bert_inside_a_sentence_model(inside):
     assert load(folder)[0].state_dict().keys() == load(TINY)[0].state_dict().keys()
     assert good("inspect", folder, "--attention", "one", "--json").rows
     assert "WRONG" not in good("inspect", folder, "--verify").out
+
+
+def test_no_room_to_map_weights_is_no_damage(monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("bertcli.checkpoints.stored_tensor.mmap.mmap", full)
+    done = call("embed", "-q", "-m", TINY, "a b")
+    assert (done.code, done.error) == (1, "out of memory")
