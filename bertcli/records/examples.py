@@ -74,7 +74,7 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
         known = [form for form in known if form.text == text]
     if task is None and names.label is not None:
         known = _by_value(known, record, there.get(names.label))
-    fitting = [form for form in known if _fits(names.of(form), there)]
+    fitting = [form for form in known if {names.of(form).text, names.of(form).target} <= {*there}]
     if len(fitting) > 1 and CONTRAST.target not in there:  # it fits by the name of the pair alone
         fitting = [form for form in fitting if form != CONTRAST]
     if SIMILARITY in fitting:  # a score is there: not only pairs that belong together
@@ -82,10 +82,6 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
     if len(fitting) != 1:
         raise _no_form(record, task, names, fitting)
     return fitting[0]
-
-
-def _fits(form: Form, there: Mapping[str, Any]) -> bool:
-    return form.text in there and form.target in there
 
 
 def _by_value(known: list[Form], record: Record, label: Any) -> list[Form]:

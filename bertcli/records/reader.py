@@ -59,13 +59,14 @@ class Reader(ReadProgress):
         from bertcli.records import formats  # arguments alone do not need it
 
         if self.source.texts:
-            yield self.collect(enumerate(self.source.texts, 1), self._argument)
+            yield self.collect(
+                enumerate(self.source.texts, 1),
+                lambda number, text: checked(
+                    Record(text, self.source.pair, line=number), self.source
+                ),
+            )
         for path in self.source.paths:
             yield from formats.read(path, self)
-
-    def _argument(self, number: int, text: str) -> Record:
-        record = Record(text, self.source.pair, line=number)
-        return checked(record, self.source)
 
 
 def _carrying(block: Sequence[Record], source: Source) -> Sequence[Record]:

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock, carried
+from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.source import Source
 from bertcli.tokenizing.boundaries import (
     FIRST_MARK,
@@ -413,7 +413,8 @@ class ChunkPlan:
             if places:
                 break
         if not self.chunker.counter.is_exact:  # without the blank before it, a word may have more
-            while places and self._repeats(places[0], end) > self.settings.overlap:
+            counts, overlap = self.chunker.counter.counts, self.settings.overlap
+            while places and counts([self.text[places[0] : end]])[0] > overlap:
                 places.pop(0)
         places.append(end)
         start = places[0]
@@ -421,9 +422,6 @@ class ChunkPlan:
             fits = self._takes_unit if self._takes_unit(end, end) else self._takes_more
             start = places[bisect_left(places, True, key=lambda place: fits(place, end))]
         return start if self._takes_more(start, end) else end
-
-    def _repeats(self, start: int, end: int) -> int:
-        return self.chunker.counter.counts([self.text[start:end]])[0]
 
     def _takes_unit(self, start: int, low: int) -> bool:
         """Whether a piece from ``start`` can end behind ``low`` at a boundary of the level."""
@@ -540,21 +538,22 @@ WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may 
 
 def chunk_row(chunk: Chunk, source: Source) -> dict[str, Any]:
     """Return what is written of a piece. A record without an id has its number."""
-    record = _with_line(chunk, source)
-    row = {
-        "id": chunk.sample if record.id is None else record.id,
-        "chunk": chunk.number,
-        "start": chunk.start,
-        "end": chunk.end,
-        "text": chunk.text,
-        "n_tokens": chunk.n_tokens,
-    }
-    return row | carried(row, record)
+    columns = {"text": chunk.text, "n_tokens": chunk.n_tokens}
+    return row_of(_named(chunk, source), _place(chunk) | columns)
 
 
-def _with_line(chunk: Chunk, source: Source) -> Record:
-    """Return the record of a piece; in a file that is one text, with the line of the piece."""
+def _place(chunk: Chunk) -> dict[str, int]:
+    return dict(zip(PLACE, (chunk.number, chunk.start, chunk.end), strict=True))
+
+
+def _named(chunk: Chunk, source: Source) -> Record:
+    """Return the record of a piece, with its number where it has no id.
+
+    In a file that is one text it has the line of the piece.
+    """
     record = chunk.record
+    if record.id is None:
+        record = record._replace(id=chunk.sample)
     if not source.placed or source.format_of(record.file) != "whole":
         return record
     line = record.line + str(record.text).count("\n", 0, chunk.start)
@@ -647,10 +646,8 @@ class ChunkReader(Reader):
 
 
 def _record_of(chunk: Chunk, source: Source) -> Record:
-    record = _with_line(chunk, source)
-    place = dict(zip(PLACE, (chunk.number, chunk.start, chunk.end), strict=True))
-    key = chunk.sample if record.id is None else record.id
-    extra = place | (record.extra or {})
+    record = _named(chunk, source)
+    extra = _place(chunk) | (record.extra or {})
     if source.kept_text:
         extra[source.kept_text] = chunk.text
-    return record._replace(text=chunk.text, id=key, extra=extra)
+    return record._replace(text=chunk.text, extra=extra)

@@ -484,10 +484,11 @@ class SpecialTextCounter:
     def __init__(self, core: Core) -> None:
         added = core.get_added_tokens_decoder().values()
         names = [token.content for token in added if token.special]
+        longest = sorted(names, key=len, reverse=True)
         used = {character for name in names for character in name}
         self.between = next(chr(code) for code in count(10) if chr(code) not in used)
         self.patterns = [
-            (first, _any_of(name for name in names if name[0] == first))
+            (first, re.compile("|".join(re.escape(name) for name in longest if name[0] == first)))
             for first in dict.fromkeys(name[0] for name in names)
         ]
 
@@ -497,10 +498,6 @@ class SpecialTextCounter:
         return sum(
             len(pattern.findall(whole)) for first, pattern in self.patterns if first in whole
         )
-
-
-def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
 
 
 def as_lists(ids: Any) -> Any:

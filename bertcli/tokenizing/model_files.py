@@ -431,6 +431,8 @@ def _add_tokens(
     more = [*_more_special(settings), *unused]
     special = {*roles.values(), *more}
     described = _described(settings)
+    listed = read_object(folder / "added_tokens.json")
+    listed.check_keys(is_text, "tokens as keys")
     options = (
         {roles["mask_token"]: JsonObject({"lstrip": kind.wide_mask}, "")}
         | {
@@ -440,7 +442,8 @@ def _add_tokens(
         }
         | {entry["content"]: entry for entry in described.values()}
     )
-    later = _added_by_id(folder) | {index: one["content"] for index, one in described.items()}
+    later = {listed.needed(token, *whole_number()): token for token in listed}
+    later |= {index: one["content"] for index, one in described.items()}
     present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
     whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))
 
@@ -471,13 +474,6 @@ def _described(settings: JsonObject) -> dict[int, JsonObject]:
     for entry in found.values():
         entry.needed("content", *TEXT)
     return found
-
-
-def _added_by_id(folder: Path) -> dict[int, str]:
-    """Return id -> token of added_tokens.json."""
-    tokens = read_object(folder / "added_tokens.json")
-    tokens.check_keys(is_text, "tokens as keys")
-    return {tokens.needed(token, *whole_number()): token for token in tokens}
 
 
 def _added(token: str, known: JsonObject, *, special: bool) -> AddedToken:

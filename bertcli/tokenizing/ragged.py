@@ -106,7 +106,14 @@ class RaggedMaker:
         which = pairs.astype(np.intp)
         parts = np.zeros((len(block), self.types.shape[1]), np.int64)
         parts[:, 1:6:2], parts[:, 2:5:2] = self.special[which], left
-        padding = self._padding(parts) if layout.padding != "do_not_pad" else 0
+        padding = 0  # the most that a row gets
+        if layout.padding != "do_not_pad":
+            whole = parts.sum(axis=1)
+            length = self.tokenizer.padded_length(layout, int(whole.max(initial=0)))
+            missing = np.maximum(length - whole, 0)
+            side = layout.padding_side or self.tokenizer.padding_side
+            parts[:, 0 if side == "left" else 6] = missing
+            padding = int(missing.max(initial=0))
         around = [index for frame in self.frames for part in frame[:3] for index in part]
         pads = [self.tokenizer.padding_id] * padding if padding else []
         pool = np.concatenate([ids, pair_ids, np.array(around + pads, np.uint32)])
@@ -181,15 +188,6 @@ class RaggedMaker:
                 skip(cannot_cut(block[row], self.limit, error))
                 failed.add(row)
         return left, [row for row in rows if row not in failed] if failed else rows
-
-    def _padding(self, parts: Counts) -> int:
-        """Add what the layout pads with, and return the most that a row gets."""
-        lengths = parts.sum(axis=1)
-        length = self.tokenizer.padded_length(self.layout, int(lengths.max(initial=0)))
-        missing = np.maximum(length - lengths, 0)
-        side = self.layout.padding_side or self.tokenizer.padding_side
-        parts[:, 0 if side == "left" else 6] = missing
-        return int(missing.max(initial=0))
 
 
 class RaggedLines:
