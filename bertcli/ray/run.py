@@ -38,7 +38,7 @@ class RayProgress:
 
     shards: int
     done: list[Done] = field(default_factory=list)
-    under_way: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    under_way: dict[str, TokenCounts] = field(default_factory=dict)  # by the shard's output
 
     @property
     def new(self) -> list[Done]:
@@ -50,22 +50,12 @@ class RayProgress:
         """Whether a worker has started."""
         return bool(self.done or self.under_way)
 
-    @property
-    def records(self) -> int:
-        """The records so far, of this run."""
-        return self._sum("records", 1)
-
-    @property
-    def tokens(self) -> int:
-        """The tokens so far, of this run."""
-        return self._sum("tokens", 2)
-
-    def _sum(self, name: str, place: int) -> int:
+    def count(self, name: str) -> int:
+        """Return the records or tokens so far, of this run."""
         finished = {done.shard.output for done in self.done}
-        unfinished = (seen for output, seen in self.under_way.items() if output not in finished)
-        return sum(done.counts[name] for done in self.new) + sum(
-            int(seen[place]) for seen in unfinished
-        )
+        tallies = [tally for out, tally in self.under_way.items() if out not in finished]
+        made = sum(done.counts[name] for done in self.new)
+        return made + sum(int(getattr(tally, name)) for tally in tallies)
 
 
 Watch = Callable[[RayProgress], None]
@@ -75,13 +65,13 @@ class Meter:
     """Progress of the workers: an actor of its own, so that workers never wait."""
 
     def __init__(self) -> None:
-        self.shards: dict[str, tuple[str, int, int]] = {}
+        self.shards: dict[str, TokenCounts] = {}
 
-    def seen(self, output: str, worker: str, records: int, tokens: int) -> None:
+    def seen(self, output: str, tally: TokenCounts) -> None:
         """Store the progress of a shard."""
-        self.shards[output] = worker, records, tokens
+        self.shards[output] = tally
 
-    def all(self) -> dict[str, tuple[str, int, int]]:
+    def all(self) -> dict[str, TokenCounts]:
         """Return the progress of every shard that was started."""
         return self.shards
 
@@ -97,15 +87,12 @@ class RayWorker:
         node = ray.get_runtime_context().get_node_id()[:8]
         name = f"{os.getpid()} on {ray.util.get_node_ip_address()} ({node})"
 
-        def seen(shard: Shard, worker: str, tally: TokenCounts) -> None:
-            meter.seen.remote(shard.output, worker, tally.records, tally.tokens)
-
-        self.worker = ShardWorker(job, name, seen)
+        self.worker = ShardWorker(job, name, lambda *seen: meter.seen.remote(*seen))
 
     def __call__(self, batch: Batch) -> dict[str, list[bytes]]:
         """Make the one shard of a batch."""
         shard = Shard(str(batch["source"][0]), str(batch["output"][0]))
-        self.worker.seen(shard, self.worker.name, TokenCounts())
+        self.worker.seen(shard.output, TokenCounts())
         try:
             result: Done | BertcliError = self.worker.make(shard)
         except BertcliError as error:

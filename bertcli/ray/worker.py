@@ -60,11 +60,11 @@ class DeadLetters:
 
 @dataclass
 class ShardWorker:
-    """Makes shards by a job. ``seen`` gets the counts so far."""
+    """Makes shards by a job. ``seen`` gets the counts so far, and the output they are of."""
 
     job: ShardJob
     name: str
-    seen: Callable[[Shard, str, TokenCounts], None]
+    seen: Callable[[str, TokenCounts], None]
 
     @cached_property
     def loaded(self) -> Any:
@@ -106,7 +106,7 @@ class ShardWorker:
         path = str(locations.fetch(shard.source, scratch))
         letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
         reader = Reader(replace(job.source, paths=(path,)), letters)
-        about, seen = {"shard": now}, partial(self.seen, shard, self.name)
+        about, seen = {"shard": now}, partial(self.seen, shard.output)
         try:
             job.make(self.loaded, reader, output, about, seen)
         except BertcliError as error:

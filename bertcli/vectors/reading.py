@@ -89,8 +89,8 @@ def put_aside(blocks: Iterable[Array], file: IO[bytes]) -> Array | None:
     return np.memmap(file, np.float32, "r", shape=(count, *shape)) if count else None
 
 
-def manifest_of(path: str) -> dict[str, Any] | None:
-    """Return the manifest beside a file of vectors; None when there is none.
+def manifest_of(path: str) -> dict[str, Any]:
+    """Return the manifest beside a file of vectors; an empty one when there is none.
 
     Raises InputError for a broken one.
     """
@@ -98,7 +98,7 @@ def manifest_of(path: str) -> dict[str, Any] | None:
     manifest = None if path == "-" else read_value(place, InputError, MAKE_AGAIN)
     if manifest is not None and not isinstance(manifest, dict):
         raise InputError(f"{place}: not a manifest, but {kind_of(manifest)}", MAKE_AGAIN)
-    return manifest
+    return manifest or {}
 
 
 def precision_of(path: str) -> str | None:
@@ -112,7 +112,7 @@ def precision_of(path: str) -> str | None:
 
 def _manifest(path: str) -> JsonObject:
     place = manifest_beside(Path(path))
-    return JsonObject(manifest_of(path) or {}, str(place), InputError, MAKE_AGAIN)
+    return JsonObject(manifest_of(path), str(place), InputError, MAKE_AGAIN)
 
 
 def form_of(path: str) -> str:

@@ -386,12 +386,12 @@ KEPT = 32 << 20  # bytes of files whose texts are kept between queries
 
 def is_known(path: str) -> bool:
     """Whether a manifest next to a file of vectors says which model made it."""
-    return isinstance((manifest_of(path) or {}).get("fingerprint"), dict)
+    return isinstance(manifest_of(path).get("fingerprint"), dict)
 
 
 def check_whole(path: str) -> None:
     """Raise InputError when a file is not the one that its manifest describes."""
-    digest = (manifest_of(path) or {}).get("sha256")
+    digest = manifest_of(path).get("sha256")
     if isinstance(digest, str) and sha256(Path(path)) != digest:
         raise InputError(
             f"{path}: was changed after it was made: its sha256 differs from the manifest's",
@@ -412,7 +412,7 @@ def check_maker(
     Raises InputError when it names other files, or its vectors are not those ``wanted``: of texts,
     tokens or terms.
     """
-    made = _object(manifest_of(path) or {}, "fingerprint")
+    made = _object(manifest_of(path), "fingerprint")
     for kind, mine in digests.items():
         theirs = _object(made, kind)
         if set(map(str, theirs.values())) != set(mine.values()):
@@ -464,20 +464,6 @@ def _check_config(path: str, theirs: object, mine: Mapping[str, Any]) -> None:
             )
 
 
-def check_texts(path: str, digest: str) -> None:
-    """Raise InputError when the manifest says that a file was made from texts with another sha256.
-
-    ``digest`` is that of the texts of the corpus; an older manifest does not name it.
-    """
-    made = (manifest_of(path) or {}).get("texts_sha256")
-    if made is not None and made != digest:
-        raise InputError(
-            f"{path}: was made from other texts: their sha256 is {str(made)[:12]}, and that of the "
-            f"corpus is {digest[:12]}",
-            "leave out --vectors, or make it again",
-        )
-
-
 def _shown(digests: Mapping[str, str]) -> str:
     return ", ".join(str(digest)[:12] for digest in digests.values()) or "none"
 
@@ -511,23 +497,26 @@ class CorpusTexts:
 
         Raises InputError when they are other texts than those that the vectors were made of.
         """
-        refuse_other_count(self.path, count, self.digest.records)
-        check_texts(self.path, self.digest.texts.hexdigest())
+        if count != self.digest.records:
+            texts = counted(self.digest.records, "text")
+            raise InputError(
+                f"{self.path}: has {counted(count, 'row')}, and the corpus has {texts}",
+                "it was made from other texts; leave out --vectors, or make it again",
+            )
+        made = manifest_of(self.path).get("texts_sha256")  # which older manifests do not name
+        own = self.digest.texts.hexdigest()
+        if made not in (None, own):
+            raise InputError(
+                f"{self.path}: was made from other texts: their sha256 is {str(made)[:12]}, and "
+                f"that of the corpus is {own[:12]}",
+                "leave out --vectors, or make it again",
+            )
         return self.kept if self.keeps else self.reader.again().blocks()
 
 
 def empty_rows(records: Iterable[Record], first: int) -> list[int]:
     """Return the rows of texts without a character, where the first record is row ``first``."""
     return [row for row, record in enumerate(records, first) if is_empty(record)]
-
-
-def refuse_other_count(path: str, rows: int, texts: int) -> None:
-    """Raise InputError unless a corpus has as many texts as a file of vectors has rows."""
-    if texts != rows:
-        raise InputError(
-            f"{path}: has {counted(rows, 'row')}, and the corpus has {counted(texts, 'text')}",
-            "it was made from other texts; leave out --vectors, or make it again",
-        )
 
 
 def refuse_other_width(path: str, shape: tuple[int, ...]) -> None:

@@ -140,7 +140,7 @@ def worker(pooling, texts):
     said = []
     source = Source(paths=(str(texts),), on_error="skip")
     job = EmbedJob(Model(TINY), source, on_torch(pooling=pooling), "npy")
-    return ShardWorker(job, "me", lambda shard, name, tally: said.append(tally.records)), said
+    return ShardWorker(job, "me", lambda output, tally: said.append(tally.records)), said
 
 
 def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):

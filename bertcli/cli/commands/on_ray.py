@@ -154,8 +154,9 @@ def _shown(console: Console) -> "Iterator[Callable[[RayProgress], None]]":
         if not now.begun:
             bar.update("waiting for workers", None, seconds)
             return
-        rates = f"{now.records / seconds:,.0f} texts/s  {now.tokens / seconds:,.0f} tokens/s"
-        counts = f"{len(now.done)} of {now.shards} shards  {now.records:,} texts  {rates}"
+        records, tokens = now.count("records"), now.count("tokens")
+        rates = f"{records / seconds:,.0f} texts/s  {tokens / seconds:,.0f} tokens/s"
+        counts = f"{len(now.done)} of {now.shards} shards  {records:,} texts  {rates}"
         bar.update(counts, len(now.done) / now.shards, seconds)
 
     with closing(ProgressBar()) as bar:
