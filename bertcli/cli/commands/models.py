@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +18,8 @@ from bertcli.cli.options.training import FolderOptions
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
-from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
+from bertcli.inspection.folder import StaticReport, inspect_static
+from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model, verify_static
 from bertcli.plots.picture import DRAWN, PICTURES
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
@@ -198,52 +200,39 @@ def inspect(
     if path:
         sound = _file(inspect_file(path), views)
     elif is_static((folder := target.folder(model)).path):
-        sound = _static(folder, views, attention)
+        if attention.attention is not None or views.tree:
+            read_config(folder.path)  # says that there is no encoder
+        table = inspect_static(folder)
+        content = partial(table.to_json, with_tensors=views.tensors)
+        sound = _model(table, content, verify_static(table), views)
     else:
         report = inspect_folder(folder)
         if attention.attention is not None:
             _attention(report, attention, views, console)
             return
-        sound = _model(report, views)
+        content = partial(report.to_json, with_tree=views.tree, with_tensors=views.tensors)
+        sound = _model(report, content, verify_model(report), views)
     if not sound:
         raise typer.Exit(1)
 
 
-def _model(report: FolderReport, views: ViewOptions) -> bool:
-    """Show a model, and return whether it is sound as far as that was to be verified."""
-    if views.json:
-        content = report.to_json(with_tree=views.tree, with_tensors=views.tensors)
-        return _print_report(content, verify_model(report), views)
-    from bertcli.cli.display.inspection import show_model
-
-    return show_model(report, views.chosen)
-
-
-def _static(folder: ModelFolder, views: ViewOptions, attention: AttentionOptions) -> bool:
-    """Show a table of token vectors, and return whether it is sound."""
-    from bertcli.inspection.folder import inspect_static
-    from bertcli.inspection.verify import verify_static
-
-    if attention.attention is not None or views.tree:
-        read_config(folder.path)  # says that there is no encoder
-    report = inspect_static(folder)
-    if not views.json:
-        from bertcli.cli.display.inspection import show_static
-
-        return show_static(report, views.chosen)
-    content = report.to_json(with_tensors=views.tensors)
-    return _print_report(content, verify_static(report), views)
-
-
-def _print_report(
-    content: dict[str, Any], checks: Iterable[VerifyCheck], views: ViewOptions
+def _model(
+    report: FolderReport | StaticReport,
+    content: Callable[[], dict[str, Any]],
+    checks: Iterable[VerifyCheck],
+    views: ViewOptions,
 ) -> bool:
-    """Print a report as JSON, with its checks where they are asked for; return whether all passed.
+    """Show a model, and return whether it is sound as far as that was to be verified.
 
     Nothing is checked otherwise.
     """
+    if not views.json:
+        from bertcli.cli.display.inspection import show_model
+
+        return show_model(report, views.chosen, checks)
     done = [*checks] if views.verify else []
-    _print_json(content | ({"verify": [asdict(check) for check in done]} if views.verify else {}))
+    verified = {"verify": [asdict(check) for check in done]} if views.verify else {}
+    _print_json(content() | verified)
     return all(check.ok is not False for check in done)
 
 

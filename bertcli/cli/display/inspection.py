@@ -19,14 +19,13 @@ from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
 from bertcli.inspection.folder import StaticReport
-from bertcli.inspection.verify import VerifyCheck, verify_model, verify_static
+from bertcli.inspection.verify import VerifyCheck
 from bertcli.plots.attention_maps import AttentionMaps
 from bertcli.plots.drawing import colour, hexadecimal, readable_on
 from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
     from bertcli.embedding.sentence_config import Sentence
-    from bertcli.hub import ModelFolder
     from bertcli.inspection.folder import Node
     from bertcli.inspection.tokenizer_report import TokenizerInfo
     from bertcli.models.config import BertConfig
@@ -56,23 +55,26 @@ NAMES = 12  # characters, at least, of the names beside facts
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
 
-def show_model(report: FolderReport, views: Collection[str]) -> bool:
-    """Show these views of a model, and return whether all requested checks passed."""
+def show_model(
+    report: FolderReport | StaticReport, views: Collection[str], verified: Iterable[VerifyCheck]
+) -> bool:
+    """Show these views of a model or a table, and return whether all requested checks passed."""
     with screen_of_stdout() as screen:
         if not views:
             summary(screen, report)
         if "config" in views:
             config(screen, report)
         if "tokenizer" in views:
-            tokenizer(screen, tokenizer_details(report.bert))
+            place = report.bert if isinstance(report, FolderReport) else report.folder.path
+            tokenizer(screen, tokenizer_details(place))
         if "tensors" in views:
             tensors(screen, report.tensor_rows)
-        if "tree" in views:
+        if "tree" in views and isinstance(report, FolderReport):
             tree(screen, report.tree())
     if "verify" not in views:
         return True
     with screen_of_stdout() as screen:
-        return checks(screen, verify_model(report))
+        return checks(screen, verified)
 
 
 def size(nbytes: int) -> str:
@@ -85,20 +87,19 @@ def size(nbytes: int) -> str:
     return f"{nbytes:,} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
 
 
-def summary(screen: Console, report: FolderReport) -> None:
-    """Show a model on one screen."""
-    heading(screen, report.folder)
-    bare = not screen.color_system or screen.no_color
-    wide = min(BAR, screen.width - NAMES - 4)
-    screen.print(pairs(_facts(report, plain=bare, wide=wide), width=NAMES))
-    warnings(screen, report.warnings)
-
-
-def heading(screen: Console, folder: ModelFolder) -> None:
-    """Show which model it is, and where."""
+def summary(screen: Console, report: FolderReport | StaticReport) -> None:
+    """Show a model on one screen: which it is, where, and the facts."""
+    folder = report.folder
     screen.print(plain(folder.name, "bold"))
     screen.print(plain(f"{folder.path} ({folder.source})", "dim"), soft_wrap=True)
     screen.print()
+    if isinstance(report, StaticReport):
+        facts = _static_facts(report)
+    else:
+        bare = not screen.color_system or screen.no_color
+        facts = _facts(report, plain=bare, wide=min(BAR, screen.width - NAMES - 4))
+    screen.print(pairs(facts, width=NAMES))
+    warnings(screen, report.warnings)
 
 
 def warnings(screen: Console, messages: Iterable[str]) -> None:
@@ -232,10 +233,11 @@ def sentence_facts(sentence: Sentence, option: str = "") -> Iterator[tuple[str, 
         yield "", f"prompts: {', '.join(sentence.prompts)}"
 
 
-def config(screen: Console, report: FolderReport) -> None:
+def config(screen: Console, report: FolderReport | StaticReport) -> None:
     """Show the config as JSON."""
-    text = report.config.to_json()
-    if len(text) > COLOURED:
+    if isinstance(report, StaticReport):
+        screen.print(JSON.from_data(report.config), soft_wrap=True)
+    elif len(text := report.config.to_json()) > COLOURED:
         screen.file.write(text)  # all of it is ASCII
     else:
         screen.print(JSON(text), soft_wrap=True)
@@ -315,22 +317,6 @@ def check(screen: Console, done: VerifyCheck) -> None:
 def by(shape: Iterable[Any]) -> str:
     """Return a shape as 2 x 3."""
     return " x ".join(map(str, shape)) or "scalar"
-
-
-def show_static(report: StaticReport, views: Collection[str]) -> bool:
-    """Show these views of a table, and return whether all requested checks passed."""
-    with screen_of_stdout() as screen:
-        if not views:
-            heading(screen, report.folder)
-            screen.print(pairs(_static_facts(report), width=NAMES))
-            warnings(screen, report.warnings)
-        if "config" in views:
-            screen.print(JSON.from_data(report.config), soft_wrap=True)
-        if "tokenizer" in views:
-            tokenizer(screen, tokenizer_details(report.folder.path))
-        if "tensors" in views:
-            tensors(screen, report.tensor_rows)
-        return checks(screen, verify_static(report)) if "verify" in views else True
 
 
 def _static_facts(report: StaticReport) -> Iterator[tuple[str, Any]]:
