@@ -111,14 +111,6 @@ def unfit_ids(records: int) -> str:
     return f"{ids} neither text nor a number, and ignored; --id-field chooses another field"
 
 
-def numbered_rows(records: int) -> str:
-    """Return how many records without an id there are among others that have one."""
-    return (
-        f"{counted(records, 'record has', 'records have')} no id; the row number is used, "
-        "which may equal the id of another record"
-    )
-
-
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
 REFRESH_SECONDS = 0.1  # time between two pictures of a bar
 
@@ -404,7 +396,9 @@ class Console:
         if reader.unfit_ids:
             self.note(unfit_ids(reader.unfit_ids))
         if numbered and reader.with_id and reader.without_id:
-            self.warn(numbered_rows(reader.without_id))
+            records_without = counted(reader.without_id, "record has", "records have")
+            other = "which may equal the id of another record"
+            self.warn(f"{records_without} no id; the row number is used, {other}")
         if reader.replaced:
             characters = counted(reader.replaced, "character")
             self.warn(f"{characters} could not be decoded and were replaced by U+FFFD")

@@ -109,9 +109,11 @@ class _Page:
         return styled(f"{text}:", sys.stdout, bold=True)
 
     def _usage(self) -> Iterable[str]:
-        taken = (param for param in self.params if param.param_type_name == "argument")
-        arguments = list(map(_in_usage, taken))
-        more = ["COMMAND"] if self._commands() else arguments
+        more = ["COMMAND"] if self._commands() else []
+        for param in self.params:
+            if param.param_type_name == "argument":
+                name = param.metavar or param.name.upper()
+                more.append(name if param.required or name.startswith("[") else f"[{name}]")
         line = " ".join([f"Usage: {self.ctx.command_path} [OPTIONS]", *more])
         return wrap(line, self.width, subsequent_indent="  ", break_on_hyphens=False)
 
@@ -126,19 +128,18 @@ class _Page:
             panels.setdefault("Commands", []).append((f"  {name}", about))
         for param in self.params:
             is_argument = param.param_type_name == "argument"
+            is_rare = (self.ctx.command.name, param.name) in RARE
+            is_common = param.required or (param.name in COMMON and not is_rare)
             if self.everything:
                 panel = "Arguments" if is_argument else param.rich_help_panel or "Options"
                 panels.setdefault(panel, []).append((_names(param), _described(param)))
-            elif self._commands() or is_argument or param.required or self._is_common(param.name):
+            elif self._commands() or is_argument or is_common:
                 about = first_sentence(param.help or "")
                 about = " ".join(filter(None, (about, _listed(param), _default(param))))
                 about = about.removesuffix(f" {AUTO}")
                 title = "Options" if self._commands() else "Common options"
                 panels.setdefault(title, []).append((_names(param), about))
         return panels
-
-    def _is_common(self, name: str) -> bool:
-        return name in COMMON and (self.ctx.command.name, name) not in RARE
 
     def _row(self, names: str, about: str) -> Iterator[str]:
         indent = " " * self.left
@@ -192,11 +193,6 @@ def first_sentence(text: str) -> str:
     """Return the first sentence of a text, with its full stop."""
     end = SENTENCE.search(text)
     return text[: end.end()] if end else text
-
-
-def _in_usage(argument: Any) -> str:
-    name = argument.metavar or argument.name.upper()
-    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _names(param: Any) -> str:

@@ -132,8 +132,10 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
         yield "heads", ", ".join(fit.heads)
     elif report.tensors:
         yield "heads", "none"
-    yield "parameters", _parameters(report)
-    yield "", _bar(report.parameters["parts"], plain=plain, width=wide)
+    counts = report.parameters
+    without = f"  BERT without pooler: {counts['without_pooler']:,}"
+    yield "parameters", Text.assemble((f"{counts['total']:,}", "bold"), without)
+    yield "", _bar(counts["parts"], plain=plain, width=wide)
     yield "weights", _weights(report)
     yield from tokenizer_facts(report.tokenizer)
     yield from sentence_facts(report.sentence, report.option)
@@ -159,13 +161,6 @@ def _types(report: FolderReport) -> str:
     extra = "".join(f", {n} {name}" for name, n in report.config.extra_embeddings.items())
     types = report.config.type_vocab_size if report.config.structure.token_types else "no"
     return f"{types} token types{extra}"
-
-
-def _parameters(report: FolderReport) -> Text:
-    counts = report.parameters
-    return Text.assemble(
-        (f"{counts['total']:,}", "bold"), f"  BERT without pooler: {counts['without_pooler']:,}"
-    )
 
 
 def _bar(parts: Mapping[str, int], *, plain: bool, width: int) -> Group:
@@ -405,14 +400,15 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "weights", ", ".join(f"{name} {str(item)[:12]}" for name, item in weights.items())
     for name, value in manifest.items():
         if name == "inputs" and isinstance(value, list):
-            value = ", ".join(_input(item) for item in value if isinstance(item, dict))
+            files = []
+            for item in value:
+                if isinstance(item, dict):
+                    digest = item.get("sha256")
+                    read = str(digest)[:12] if digest else "(read once)"
+                    files.append(f"{item.get('name')} {read}")
+            value = ", ".join(files)
         if name != "fingerprint" or not isinstance(value, dict):
             yield name, value
-
-
-def _input(described: Mapping[str, Any]) -> str:
-    digest = described.get("sha256")
-    return f"{described.get('name')} {str(digest)[:12] if digest else '(read once)'}"
 
 
 def _brief(value: Any) -> str:

@@ -206,12 +206,13 @@ def results_table(results: Sequence[Result]) -> Table:
     from bertcli.tasks.results import flat_rows
 
     rows = [list(flat_rows(result)) for result in results]
-    names = dict.fromkeys(name for lines in rows for line in lines for name in line)
+    every_line = [line for lines in rows for line in lines]
+    names = dict.fromkeys(name for line in every_line for name in line)
     columns = [name for name in names if name not in HIDDEN]
-    numbers = {name for lines in rows for line in lines for name in line if _is_number(line[name])}
+    numbers = {name for line in every_line for name in line if isinstance(line[name], int | float)}
     drawn = table("text", *columns, figures=numbers)
     for name, column in zip(columns, drawn.columns[1:], strict=True):
-        cells = (len(str(line.get(name, ""))) for lines in rows for line in lines)
+        cells = (len(str(line.get(name, ""))) for line in every_line)
         column.no_wrap |= max([len(name), *cells]) <= SHORT_CELL
     for result, lines in zip(results, rows, strict=True):
         text = shown(result)
@@ -219,10 +220,6 @@ def results_table(results: Sequence[Result]) -> Table:
             drawn.add_row(text, *(cell(line.get(name)) for name in columns))
             text = Text()
     return drawn
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def cell(value: Any) -> Text:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import typer
 
@@ -57,20 +57,17 @@ def complete_field(ctx: typer.Context, incomplete: str) -> list[str]:
 
     before, comma, last = incomplete.rpartition(",")
     names: dict[str, None] = {}
+    files: list[str] = []
+    for name in INPUTS:
+        value = ctx.params.get(name) or ()
+        files += [value] if isinstance(value, str) else value
     try:
         source = Source(format=ctx.params.get("input_format") or "auto")
-        for path in input_files(_given(ctx.params), source)[:1]:
+        for path in input_files((path for path in files if path != "-"), source)[:1]:
             names.update(dict.fromkeys(field_names(path, source)))
     except BertcliError:
         return []
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
-
-
-def _given(params: dict[str, Any]) -> Iterator[str]:
-    """Yield the files that were named before."""
-    for name in INPUTS:
-        value = params.get(name) or ()
-        yield from (path for path in ([value] if isinstance(value, str) else value) if path != "-")
 
 
 # Options that several groups have.

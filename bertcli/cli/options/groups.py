@@ -12,7 +12,7 @@ of them. Annotations of groups stay real objects, since Typer reads them at each
 
 import gc
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
@@ -184,7 +184,11 @@ def command(
             }
         )
 
-    parameters = [parameter for hint in hints.values() for parameter in _parameters(hint)]
+    parameters = [
+        _parameter(field.name, _in_panel(field.type, group.PANEL), field.default)
+        for group in hints.values()
+        for field in fields(group)
+    ]
     defaults = {parameter.name: parameter.default for parameter in parameters}
     parameters += [
         _parameter(name, Annotated[bool, option], False) for name, option in help_options.items()
@@ -198,11 +202,6 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if default is MISSING else default
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
-    for field in fields(group):
-        yield _parameter(field.name, _in_panel(field.type, group.PANEL), field.default)
 
 
 def _in_panel(annotation: Any, panel: str | None) -> Any:

@@ -132,23 +132,20 @@ def format_of(options: Any) -> str:
     return "whole" if whole else str(options.input_format)
 
 
-def note_files(texts: Sequence[str], console: Console) -> None:
-    """Say which texts are also files: perhaps they were to be read."""
-    files = [text for text in texts if os.path.isfile(text) or _is_folder(text)]
+def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Reader:
+    """Return the reader of a source, and say which of these texts are also files.
+
+    Perhaps they were to be read.
+    """
+    files = []
+    for text in texts:
+        is_path = os.path.basename(text) != text  # not by chance a folder, as a single word may be
+        if os.path.isfile(text) or (is_path and os.path.isdir(text)):
+            files.append(text)
     if files:
         are = "is also a file" if len(files) == 1 else f"and {len(files) - 1} more are also files"
         console.note(f"`{files[0]}` {are}; -i reads {'it' if len(files) == 1 else 'them'}")
-
-
-def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Reader:
-    """Return the reader of a source, and say which of these texts are also files."""
-    note_files(texts, console)
     return Reader(source, console.warn, console.note)
-
-
-def _is_folder(text: str) -> bool:
-    """Return whether a text names a folder, not by chance as a single word may."""
-    return os.path.basename(text) != text and os.path.isdir(text)
 
 
 def fields_asked(options: Any, *names: str) -> tuple[str, ...]:
