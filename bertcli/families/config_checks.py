@@ -52,7 +52,9 @@ def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[
     """Return what tells whether a value is an object of such keys and values."""
 
     def holds(value: Any) -> bool:
-        return isinstance(value, Mapping) and all(of(key) and to(it) for key, it in value.items())
+        return isinstance(value, Mapping) and all(
+            of(key) and to(entry) for key, entry in value.items()
+        )
 
     return holds
 

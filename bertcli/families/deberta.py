@@ -65,8 +65,10 @@ def _convolution(values: JsonObject) -> Convolution | None:
 
 
 def _disentangled(values: JsonObject) -> Disentangled:
-    said = values.get("pos_att_type") or []
-    kinds = said.lower().split("|") if isinstance(said, str) else values.texts("pos_att_type") or []
+    terms = values.get("pos_att_type") or []
+    kinds = (
+        terms.lower().split("|") if isinstance(terms, str) else values.texts("pos_att_type") or []
+    )
     met = {kind.strip() for kind in kinds}
     longest = values.whole("max_relative_positions", -1) or -1
     longest = longest if longest > 0 else values["max_position_embeddings"]
@@ -79,7 +81,7 @@ def _disentangled(values: JsonObject) -> Disentangled:
         word_to_distance="c2p" in met,
         distance_to_word="p2c" in met,
         shared=bool(values.switch("share_att_key")),
-        norm="layer_norm" in {one.strip() for one in norms},
+        norm="layer_norm" in {norm.strip() for norm in norms},
     )
 
 

@@ -123,11 +123,11 @@ class Family(NamedTuple):
         """
         body = name.removeprefix(f"{self.base}.").removeprefix(BASE)
         for theirs, parts in (*self.fused.items(), *self.once_fused.items()):
-            found = tuple(_replaced(theirs, part, body) for part in parts)
-            if found[0] is not None:
-                return tuple(_with_base(one) for one in found if one is not None)
-        one = _with_base(_first(self._pairs(kind), body))
-        return (BASE + body if one == body != name else one,)
+            names = tuple(_replaced(theirs, part, body) for part in parts)
+            if names[0] is not None:
+                return tuple(_with_base(part) for part in names if part is not None)
+        our_name = _with_base(_first(self._pairs(kind), body))
+        return (BASE + body if our_name == body != name else our_name,)
 
     def theirs(self, name: str, kind: str = "") -> str:
         """Return the name under which transformers saves our tensor, in the file of this class.
@@ -137,9 +137,9 @@ class Family(NamedTuple):
         body = name.removeprefix(BASE)
         fused = ((ours, theirs) for theirs, parts in self.fused.items() for ours in parts)
         turned = ((ours, theirs) for theirs, ours in self._pairs(kind, others=False))
-        found = _first((*fused, *turned), body)
+        body_of_theirs = _first((*fused, *turned), body)
         headed = name.startswith(BASE) and kind != "BertModel"
-        return f"{self.base}.{found}" if headed else found
+        return f"{self.base}.{body_of_theirs}" if headed else body_of_theirs
 
     def _pairs(self, kind: str, *, others: bool = True) -> Iterator[tuple[str, str]]:
         yield from self.heads.get(kind, ())
@@ -156,8 +156,8 @@ def _with_base(name: str) -> str:
 
 def _first(pairs: Iterator[tuple[str, str]] | Names, name: str) -> str:
     for old, new in pairs:
-        if (found := _replaced(old, new, name)) is not None:
-            return found
+        if (replaced := _replaced(old, new, name)) is not None:
+            return replaced
     return name
 
 

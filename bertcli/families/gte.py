@@ -37,12 +37,12 @@ def new_structure(values: JsonObject) -> Structure:
     ):
         if values.get(key, allowed[0]) not in allowed:
             raise values.bad(key, f"{allowed[0]}, as nothing else is supported")
-    said = values.object("rope_scaling")
-    if said.get("type") != "ntk":
+    scaling = values.object("rope_scaling")
+    if scaling.get("type") != "ntk":
         return structure(values)
-    if said.get("mixed_b") is not None:
+    if scaling.get("mixed_b") is not None:
         raise ModelError(f"{values.source}: rope_scaling with mixed_b is not supported")
-    factor = said.needed("factor", *POSITIVE)
+    factor = scaling.needed("factor", *POSITIVE)
     theta = values.checked("rope_theta", *POSITIVE) or 10_000.0
     head_size = values["hidden_size"] // values["num_attention_heads"]
     turned = Rotary(theta * factor, factor ** (2 / head_size))

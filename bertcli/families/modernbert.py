@@ -62,12 +62,12 @@ def _kinds(values: JsonObject) -> list[str]:
 
 
 def _rotary(values: JsonObject) -> dict[str, Rotary]:
-    said, scaling = values.object("rope_parameters"), values.object("rope_scaling")
-    found = {}
+    parameters, scaling = values.object("rope_parameters"), values.object("rope_scaling")
+    bases = {}
     for kind, (key, theta) in KINDS.items():
         base = values.checked(key, *POSITIVE) or theta
-        found[kind] = scaled(scaling.over(said.object(kind)), base)
-    return found
+        bases[kind] = scaled(scaling.over(parameters.object(kind)), base)
+    return bases
 
 
 HEAD = (("head.dense", "classifier_head.dense"), ("head.norm", "classifier_head.LayerNorm"))

@@ -48,14 +48,14 @@ def renewed(values: JsonObject) -> dict[str, Any]:
     for key, allowed in SAME.items():
         if key in values and values[key] not in allowed:
             raise values.bad(key, f"{allowed[0]}, as nothing else is supported")
-    found = {key: value for key, value in values.items() if key not in SAME}
+    renamed = {key: value for key, value in values.items() if key not in SAME}
     for key, name in OLDER.items():
-        if key in found:
-            found.setdefault(name, found.pop(key))
-    if gate := found.pop("activation_function", None):
+        if key in renamed:
+            renamed.setdefault(name, renamed.pop(key))
+    if gate := renamed.pop("activation_function", None):
         values.choice("activation_function", tuple(GATES))
-        found["hidden_act"] = GATES[gate]
-    return found
+        renamed["hidden_act"] = GATES[gate]
+    return renamed
 
 
 def structure(values: JsonObject) -> Structure:

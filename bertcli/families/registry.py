@@ -52,12 +52,12 @@ def family_of(raw: Mapping[str, Any], source: str) -> Family:
         kind = page.model_type if page else "bert" if named.startswith("Bert") else named
     if kind in FAMILIES:
         return FAMILIES[kind]
-    known = ", ".join(page.title for page in FAMILIES.values())
+    families = ", ".join(page.title for page in FAMILIES.values())
     hint = f"choose a folder whose config.json has a model_type of {', '.join(FAMILIES)}"
     if raw.get("auto_map"):
         raise ModelError(
             f"{source}: this is a {kind} model, whose code comes with it (auto_map); bertcli runs "
-            f"no such code, and has its own for {known}",
+            f"no such code, and has its own for {families}",
             hint=hint,
         )
-    raise ModelError(f"{source}: this is a {kind} model; bertcli supports {known}", hint=hint)
+    raise ModelError(f"{source}: this is a {kind} model; bertcli supports {families}", hint=hint)

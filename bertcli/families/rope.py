@@ -29,8 +29,8 @@ def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
     """
     refuse_odd_heads(values)
     older = values.checked("rope_theta", *POSITIVE) or theta
-    said = values.object("rope_scaling") or values.object("rope_parameters")
-    return (scaled(said, older),) * layers
+    scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
+    return (scaled(scaling_settings, older),) * layers
 
 
 def refuse_odd_heads(values: JsonObject) -> None:
@@ -40,14 +40,14 @@ def refuse_odd_heads(values: JsonObject) -> None:
         raise values.bad("head_dim", "the hidden size divided by the heads")
 
 
-def scaled(said: JsonObject, theta: float) -> Rotary:
+def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
     """Return the rotary positions of one object. ModelError for a kind that is unknown."""
-    kind = said.text("rope_type") or said.text("type") or "default"
+    kind = scaling_settings.text("rope_type") or scaling_settings.text("type") or "default"
     if kind not in KNOWN:
-        key = "rope_type" if said.text("rope_type") else "type"
-        raise unsupported(said, key, " and ".join(KNOWN))
-    if said.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise unsupported(said, "partial_rotary_factor", "1")
-    base: float = said.checked("rope_theta", *POSITIVE) or theta
-    scaling: float = said.needed("factor", *POSITIVE) if kind == "linear" else 1.0
+        key = "rope_type" if scaling_settings.text("rope_type") else "type"
+        raise unsupported(scaling_settings, key, " and ".join(KNOWN))
+    if scaling_settings.get("partial_rotary_factor") not in (None, 1, 1.0):
+        raise unsupported(scaling_settings, "partial_rotary_factor", "1")
+    base: float = scaling_settings.checked("rope_theta", *POSITIVE) or theta
+    scaling: float = scaling_settings.needed("factor", *POSITIVE) if kind == "linear" else 1.0
     return Rotary(base, scaling)

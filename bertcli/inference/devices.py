@@ -54,7 +54,7 @@ def devices(names: str) -> list[torch.device]:
     places: list[torch.device] = []
     for name in names.split(","):
         kind, _, number = name.partition(":")
-        if number == "all" and (every := [one for one in here if one.partition(":")[0] == kind]):
+        if number == "all" and (every := [name for name in here if name.partition(":")[0] == kind]):
             places += map(torch.device, every)
             continue
         whole = name if name in here else f"{name}:0"
@@ -137,7 +137,7 @@ class Wire:
             return lambda: arrays
         if isinstance(vectors, Tensor):
             return self._fetched(vectors)
-        ends = np.cumsum([len(one) for one in vectors])[:-1]
+        ends = np.cumsum([len(vector) for vector in vectors])[:-1]
         arriving = self._fetched(torch.cat(list(vectors)))
         # copied: a view would hold the pinned memory of the whole batch
         return lambda: [part.copy() for part in np.split(np.asarray(arriving()), ends)]

@@ -191,14 +191,16 @@ def _later() -> Iterator[None]:
         return
     heard: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {one: signal.signal(one, lambda one, _: heard.append(one)) for one in numbers}
+    before = {
+        number: signal.signal(number, lambda number, _: heard.append(number)) for number in numbers
+    }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for one in heard:
-            signal.raise_signal(one)
+        for again in heard:
+            signal.raise_signal(again)
 
 
 # --- in a process ---

@@ -43,7 +43,7 @@ class Tokens:
         if isinstance(batch, RaggedBatch):
             return cls(batch.ids, batch.column("token_type_ids").astype(np.uint8), batch.offsets)
         columns = [item.columns for item in batch]
-        found = cls.listed(
+        tokens = cls.listed(
             [row["input_ids"] for row in columns], [row["token_type_ids"] for row in columns]
         )
         names = [name for name in columns[0] if name.startswith(EXTRA)] if columns else []
@@ -51,7 +51,7 @@ class Tokens:
             name.removeprefix(EXTRA): np.array([n for row in columns for n in row[name]], np.int64)
             for name in names
         }
-        return replace(found, extra=extra)
+        return replace(tokens, extra=extra)
 
     @classmethod
     def listed(

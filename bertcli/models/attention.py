@@ -100,12 +100,12 @@ def _bias(q: Tensor, k: Tensor, keep: Tensor | None, near: Tensor | None) -> Ten
 
 def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Give a mask the axes of the scores, [..., H, Lq, Lk]."""
-    wanted = (*q.shape[:-3], 1, q.shape[-2], k.shape[-2])
+    axes = (*q.shape[:-3], 1, q.shape[-2], k.shape[-2])
     rows = torch.atleast_1d(keep)
     spread = rows[..., None, :, :] if _from_to(keep, q) else rows[..., None, None, :]
-    sizes = zip(reversed(spread.shape), reversed(wanted), strict=False)
-    fits = all(size in (1, other) for size, other in sizes) and spread.ndim <= len(wanted)
-    if not fits or spread.shape[-1] != wanted[-1]:
+    sizes = zip(reversed(spread.shape), reversed(axes), strict=False)
+    fits = all(size in (1, other) for size, other in sizes) and spread.ndim <= len(axes)
+    if not fits or spread.shape[-1] != axes[-1]:
         keys, queries = ([*q.shape[:-3], *more, k.shape[-2]] for more in ((), (q.shape[-2],)))
         raise ValueError(f"an attention mask is {keys} or {queries}, not {[*keep.shape]}")
     return spread
@@ -232,7 +232,7 @@ def head_masked(kernel: Attend, weights: Tensor) -> Attend:
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         before = len(maps)
         mixed = kernel(q, k, v, distance, drop) * weights[..., None]
-        maps[before:] = [one * of_maps for one in maps[before:]]
+        maps[before:] = [attention * of_maps for attention in maps[before:]]
         return mixed
 
     return attend

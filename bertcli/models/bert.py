@@ -48,7 +48,7 @@ def directly(part: Call, *inputs: object) -> Tensor:
 
 def chunked(size: int, part: Call, x: Tensor) -> Tensor:
     """Call a part on `size` tokens at a time: less memory, the same result."""
-    return torch.cat([part(some) for some in x.split(size, dim=-2)], dim=-2)
+    return torch.cat([part(stretch) for stretch in x.split(size, dim=-2)], dim=-2)
 
 
 def recomputing(part: Call, *inputs: object) -> Tensor:
@@ -315,9 +315,9 @@ class BertLayer(nn.Module):
 class NoConvolution(nn.Module):
     """Most models have nothing beside their first layer."""
 
-    def forward(self, made: Tensor, *inputs: object) -> Tensor:
+    def forward(self, output: Tensor, *inputs: object) -> Tensor:
         """Return what the layer made."""
-        return made
+        return output
 
 
 class ConvolutionBeside(nn.Module):
@@ -334,7 +334,7 @@ class ConvolutionBeside(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.activation = activation(kind.activation)
 
-    def forward(self, made: Tensor, x: Tensor, at: Tensor | None, keep: Tensor | None) -> Tensor:
+    def forward(self, output: Tensor, x: Tensor, at: Tensor | None, keep: Tensor | None) -> Tensor:
         """Add the neighbours in x [..., hidden], the embeddings, to what the layer `made` of it.
 
         `at` and `keep` are as in `BertModel.states`: neighbours are of the same text.
@@ -350,9 +350,9 @@ class ConvolutionBeside(nn.Module):
         near = torch.stack(windows, -1)  # [..., hidden, size]
         mixed = self.conv(near.flatten(0, -3)).view(x.shape)
         if keep is None:
-            return self.LayerNorm(made + self.activation(self.dropout(mixed)))
+            return self.LayerNorm(output + self.activation(self.dropout(mixed)))
         real = keep[..., None].to(x.dtype)
-        return self.LayerNorm(made + self.activation(self.dropout(mixed * real))) * real
+        return self.LayerNorm(output + self.activation(self.dropout(mixed * real))) * real
 
 
 class BertEncoder(nn.Module):
@@ -377,8 +377,8 @@ class BertEncoder(nn.Module):
 
     def at(self, place: int) -> BertLayer:
         """Return the layer that a token passes as the one of this number, counted from 0."""
-        found: BertLayer = self.layer[self.order[place]]
-        return found
+        layer: BertLayer = self.layer[self.order[place]]
+        return layer
 
     def some(self, place: int, x: Tensor, attend: Attend, whole: Tensor) -> Tensor:
         """Run one layer for some tokens x of its whole input, [..., hidden]; both may be one.
@@ -386,8 +386,8 @@ class BertEncoder(nn.Module):
         `place` is counted as in `at`.
         """
         layer = self.at(place)
-        made: Tensor = layer(x, attend, kv=layer.attention.kv(whole))
-        return self._ended(place, made)
+        output: Tensor = layer(x, attend, kv=layer.attention.kv(whole))
+        return self._ended(place, output)
 
     def _ended(self, place: int, x: Tensor) -> Tensor:
         return self.LayerNorm(x) if place == len(self.order) - 1 else x
@@ -404,11 +404,11 @@ class BertEncoder(nn.Module):
 
         `at` and `keep` are as in `BertModel.states`, for what is beside the first layer.
         """
-        each = [kernels] * len(self.order) if callable(kernels) else kernels
+        attends = [kernels] * len(self.order) if callable(kernels) else kernels
         memories = [None] * len(self.order) if memories is None else memories
         yield x
         embedded = x
-        steps = zip(self.order, each, memories, strict=True)
+        steps = zip(self.order, attends, memories, strict=True)
         for place, (index, attend, memory) in enumerate(steps):
             x = self.call(self.layer[index], x, attend, memory)
             if not place:

@@ -75,15 +75,15 @@ class BertConfig:
             JsonObject(raw, source).checked(key, *CHECKS[key])
         family = family_of(raw, source)
         raw = family.renewed(JsonObject(raw, source))
-        said = family.filled(JsonObject(raw, source))
-        structure = family.structure(said)
+        settings = family.filled(JsonObject(raw, source))
+        structure = family.structure(settings)
         if structure.token_types:
-            said.checked("type_vocab_size", *SIZE)
-        own, there = _own_keys(family), dict(said)
-        tables = {name: there.pop(key) for key, name in EXTRA_SIZES.items() if key in there}
+            settings.checked("type_vocab_size", *SIZE)
+        own, remaining = _own_keys(family), dict(settings)
+        tables = {name: remaining.pop(key) for key, name in EXTRA_SIZES.items() if key in remaining}
         if tables:
-            there["extra_embeddings"] = {**tables, **there.get("extra_embeddings", {})}
-        values = {name: there[key] for name, key in own.items() if key in there}
+            remaining["extra_embeddings"] = {**tables, **remaining.get("extra_embeddings", {})}
+        values = {name: remaining[key] for name, key in own.items() if key in remaining}
         values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
         values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
         used = {*own.values(), *EXTRA_SIZES}
@@ -112,21 +112,21 @@ class BertConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return config.json's content: all keys but defaults, unknown ones included."""
         unset = BertConfig()
-        said = {name: getattr(self, name) for name in _own_keys(self.family)}
-        said["architectures"] = tuple(map(self.family.their_class, self.architectures))
-        kept = {
+        values = {name: getattr(self, name) for name in _own_keys(self.family)}
+        values["architectures"] = tuple(map(self.family.their_class, self.architectures))
+        written = {
             self.family.key(name): value
-            for name, value in said.items()
+            for name, value in values.items()
             if value != getattr(unset, name) or value not in (None, (), {})
         }
-        return {"model_type": self.family.model_type, **kept, **self.other}
+        return {"model_type": self.family.model_type, **written, **self.other}
 
     def to_json(self) -> str:
         """Return config.json's text. ModelError for a ``hidden_act`` that is a function."""
         if not isinstance(self.hidden_act, str):
-            known = ", ".join(HIDDEN_ACTS)
+            names = ", ".join(HIDDEN_ACTS)
             raise ModelError(
-                "config.json cannot hold a function as hidden_act", f"name it: {known}"
+                "config.json cannot hold a function as hidden_act", f"name it: {names}"
             )
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
@@ -152,8 +152,8 @@ class BertConfig:
         if kind == "BertForQuestionAnswering" and self.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {self.num_labels} labels")
         if isinstance(self.hidden_act, str) and self.hidden_act not in HIDDEN_ACTS:
-            known = ", ".join(HIDDEN_ACTS)
-            raise ModelError(f"hidden_act {self.hidden_act!r} is unknown", f"known: {known}")
+            names = ", ".join(HIDDEN_ACTS)
+            raise ModelError(f"hidden_act {self.hidden_act!r} is unknown", f"known: {names}")
 
     @property
     def fields_of_extra(self) -> dict[str, str]:
@@ -168,8 +168,8 @@ class BertConfig:
     @property
     def head_size(self) -> int:
         """Width of one attention head; ModelError when the heads do not divide the hidden size."""
-        size, rest = divmod(self.hidden_size, self.num_attention_heads)
-        if rest:
+        size, remainder = divmod(self.hidden_size, self.num_attention_heads)
+        if remainder:
             raise ModelError(
                 f"hidden_size {self.hidden_size} is not a multiple of "
                 f"num_attention_heads {self.num_attention_heads}"
@@ -220,4 +220,8 @@ _READERS: Mapping[str, Any] = {
 def _own_keys(family: Family) -> dict[str, str]:
     """Return field -> key of config.json, of all fields that are keys there."""
     skipped = {*MADE, *family.lacks}
-    return {one.name: family.key(one.name) for one in fields(BertConfig) if one.name not in skipped}
+    return {
+        entry.name: family.key(entry.name)
+        for entry in fields(BertConfig)
+        if entry.name not in skipped
+    }

@@ -26,8 +26,8 @@ def distance_buckets(buckets: int = 32) -> np.ndarray:
     away, half, near = np.abs(apart), buckets // 2, buckets // 4
     far = _log(np.maximum(away, near) / near) / np.float32(math.log(EXACT / near)) * (half - near)
     far = np.minimum(near + far.astype(np.int64), half - 1)
-    found: np.ndarray = np.where(away < near, away, far) + half * (apart < 0)
-    return found
+    table: np.ndarray = np.where(away < near, away, far) + half * (apart < 0)
+    return table
 
 
 def distance_rows(disentangled: Disentangled) -> np.ndarray:

@@ -65,14 +65,14 @@ def attention_maps(
     maps: list[torch.Tensor] = []
     kernel = model.direction(Recording(maps))
     also = {name: torch.tensor([column]) for name, column in (extra or {}).items()}
-    given = torch.tensor([ids]), torch.tensor([types])
-    states = model.states(given[0], types=given[1], extra=also, kernels=kernel)
+    tokens = torch.tensor([ids]), torch.tensor([types])
+    states = model.states(tokens[0], types=tokens[1], extra=also, kernels=kernel)
     for _ in range(layers + 1):  # the first state is the embeddings
         next(states)
-    for layer, one in enumerate(maps):
-        if not one.isfinite().all():
+    for layer, attention in enumerate(maps):
+        if not attention.isfinite().all():
             raise ModelError(
                 f"attention of layer {layer} is not finite: the weights contain NaN or infinity",
                 hint="bertcli inspect --verify",
             )
-    return [one[0].float().numpy() for one in maps]
+    return [attention[0].float().numpy() for attention in maps]

@@ -52,8 +52,8 @@ class BertWithHead(Network):
 
     def packed_logits(self, states: Tensor) -> Tensor:
         """Turn packed states [n, hidden], of the tokens that are judged, into logits [n, ...]."""
-        found = self.logits(states)
-        return found if isinstance(found, Tensor) else torch.stack(found, -1)
+        logits = self.logits(states)
+        return logits if isinstance(logits, Tensor) else torch.stack(logits, -1)
 
 
 class BertWithTextHead(BertWithHead):
@@ -217,8 +217,8 @@ class OwnLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., hidden]."""
-        made: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
-        return made
+        transformed: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
+        return transformed
 
 
 class OwnTextLayer(OwnLayer):
@@ -299,8 +299,8 @@ class ReplacedTokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [...]."""
-        found: Tensor = self.dense_prediction(self.activation(self.dense(x)))
-        return found.squeeze(-1)
+        scores: Tensor = self.dense_prediction(self.activation(self.dense(x)))
+        return scores.squeeze(-1)
 
 
 class BertForReplacedTokens(BertWithHead):
@@ -332,8 +332,8 @@ class BertForQuestionAnswering(BertWithHead):
 
 
 ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {
-    made.__name__: made
-    for made in (
+    architecture.__name__: architecture
+    for architecture in (
         BertModel,
         BertForMaskedLM,
         BertLMHeadModel,

@@ -182,22 +182,22 @@ class DisentangledDistance(NoDistance):
     Source: DeBERTa, section 3.1, equation 4; its buckets are those of make_log_bucket_position.
     """
 
-    def __init__(self, config: BertConfig, said: Disentangled, vectors: nn.Module) -> None:
+    def __init__(self, config: BertConfig, terms: Disentangled, vectors: nn.Module) -> None:
         super().__init__()
-        self.said, self.shared, self.head_size = said, (vectors,), config.head_size
-        self.parts = 1 + said.word_to_distance + said.distance_to_word
+        self.terms, self.shared, self.head_size = terms, (vectors,), config.head_size
+        self.parts = 1 + terms.word_to_distance + terms.distance_to_word
         sizes = config.hidden_size, config.num_attention_heads * config.head_size
-        if said.word_to_distance and not said.shared:
+        if terms.word_to_distance and not terms.shared:
             self.key = nn.Linear(*sizes)
-        if said.distance_to_word and not said.shared:
+        if terms.distance_to_word and not terms.shared:
             self.query = nn.Linear(*sizes)
         self.makers: tuple[nn.Linear, ...] = ()
         self.made: tuple[Tensor, Tensor] | None = None
-        self.rows = distance_rows(said).tolist()  # a list, as it may be made on `meta`
+        self.rows = distance_rows(terms).tolist()  # a list, as it may be made on `meta`
 
     def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
         """Take the projections of the layer where it has none of its own."""
-        if self.said.shared:
+        if self.terms.shared:
             self.makers = (query, key)
         return self
 
@@ -214,15 +214,15 @@ class DisentangledDistance(NoDistance):
         """Add the scores of queries and keys with the distance between them, [..., H, Lq, Lk]."""
         if self.parts == 1:
             return None
-        longest = self.said.longest
+        longest = self.terms.longest
         apart = _apart(q, k, at).clamp(-2 * longest, 2 * longest) + 2 * longest
         rows = torch.tensor(self.rows, device=q.device)[apart]  # [Lq, Lk]
         query, key = self._vectors() if self.made is None else self.made
         total = q.new_zeros(())
-        if self.said.word_to_distance:
+        if self.terms.word_to_distance:
             met = q @ key.transpose(-1, -2)  # [..., H, Lq, 2 span]
             total = total + met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
-        if self.said.distance_to_word:
+        if self.terms.distance_to_word:
             met = k @ query.transpose(-1, -2)  # [..., H, Lk, 2 span]
             turned = rows.T.expand(*met.shape[:-2], *rows.T.shape)
             total = total + met.gather(-1, turned).transpose(-1, -2)
@@ -235,10 +235,10 @@ class DisentangledDistance(NoDistance):
         none = vectors.new_zeros(0)
         return self._heads(query, vectors, none), self._heads(key, vectors, none)
 
-    def _heads(self, made: nn.Linear | None, vectors: Tensor, none: Tensor) -> Tensor:
-        if made is None:
+    def _heads(self, projection: nn.Linear | None, vectors: Tensor, none: Tensor) -> Tensor:
+        if projection is None:
             return none
-        return made(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
+        return projection(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
 
 
 class SlidingWindow(NoDistance):
@@ -361,5 +361,5 @@ def _distances(config: BertConfig) -> NoDistance:
 
 
 def _unknown(scheme: str) -> ModelError:
-    known = "absolute, relative_key, relative_key_query, sinusoidal"
-    return ModelError(f"position_embedding_type {scheme!r} is unknown", hint=f"known: {known}")
+    schemes = "absolute, relative_key, relative_key_query, sinusoidal"
+    return ModelError(f"position_embedding_type {scheme!r} is unknown", hint=f"known: {schemes}")

@@ -79,7 +79,7 @@ def pooled(net: OpenvinoNetwork, batch: PaddedBatch, x: Node, mode: str) -> Node
     def total(rows: Node) -> Node:
         return net("ReduceSum", rows, [1], keep_dims=False)
 
-    kept = net("Select", real, x, 0.0)
+    attended = net("Select", real, x, 0.0)
     counts = net("Unsqueeze", net("Convert", batch.lengths, destination_type="f32"), [1])
     match mode:
         case "cls":
@@ -87,13 +87,13 @@ def pooled(net: OpenvinoNetwork, batch: PaddedBatch, x: Node, mode: str) -> Node
         case "max":
             return net("ReduceMax", net("Select", real, x, -np.inf), [1], keep_dims=False)
         case "mean":
-            return net("Divide", total(kept), counts)
+            return net("Divide", total(attended), counts)
         case "mean_sqrt_len":
-            return net("Divide", total(kept), net("Sqrt", counts))
+            return net("Divide", total(attended), net("Sqrt", counts))
         case "weightedmean":
             places = net("Convert", net("Add", batch.row, 1), destination_type="f32")
             weights = net("Select", real, net("Unsqueeze", places, [0, 2]), 0.0)
-            return net("Divide", total(net("Multiply", kept, weights)), total(weights))
+            return net("Divide", total(net("Multiply", attended, weights)), total(weights))
         case "lasttoken":
             last = net("Subtract", net("Add", batch.read, batch.lengths), 1)
             width = x.get_partial_shape()[2].get_length()
@@ -128,8 +128,8 @@ def sentence_outputs(
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
     options, depth = embedder.options, net.config.depth
     layers = next((m for m in embedder.of_tokens if isinstance(m, WeightedLayers)), None)
-    wanted = layers.layers if layers else (depth,)
-    every = states(net, batch, wanted, first=False)
+    numbers = layers.layers if layers else (depth,)
+    every = states(net, batch, numbers, first=False)
     x, last = every[-1], batch.in_rows(every[-1])
     if layers:
         shares = layers.weights / layers.weights.sum()
@@ -177,7 +177,7 @@ class ExportOptions:
 
 
 def export(
-    found: ModelFolder,
+    source: ModelFolder,
     output: Path,
     options: ExportOptions,
     *,
@@ -190,7 +190,7 @@ def export(
     format, OutputError where the folder cannot be written.
     """
     library = nncf() if options.dtype == "int8" else None  # before anything is computed
-    model = _opened(found, tell)
+    model = _opened(source, tell)
     spec, config = model.runtime.spec, model.runtime.config
     if config.extra_embeddings:
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
@@ -216,14 +216,14 @@ def export(
     manifest = {
         "bertcli": __version__,
         "versions": versions("openvino", "tokenizers", "numpy"),
-        "model": found.name,
+        "model": source.name,
         "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
         "to": options.to,
         "dtype": options.dtype,
         "outputs": list(outputs),
     }
-    with whole_folder(output, OURS, overwrite=overwrite, inputs=model_files(found.path)) as folder:
-        _copy(found.path, folder)
+    with whole_folder(output, OURS, overwrite=overwrite, inputs=model_files(source.path)) as folder:
+        _copy(source.path, folder)
         path = folder / options.file
         path.parent.mkdir()
         if options.to == "onnx":
@@ -249,12 +249,12 @@ def export(
     return manifest
 
 
-def _opened(found: ModelFolder, tell: Tell) -> Embedder | Head:
+def _opened(folder: ModelFolder, tell: Tell) -> Embedder | Head:
     """Open what the folder is for: a head that config.json names, or sentence vectors."""
-    command = "" if (found.path / MODULES).exists() else command_of(found)
+    command = "" if (folder.path / MODULES).exists() else command_of(folder)
     if command:
-        return Head.open(found, COMMANDS[command], Settings("openvino"), tell)
-    return Embedder.open(found, EmbedOptions("openvino"), tell)
+        return Head.open(folder, COMMANDS[command], Settings("openvino"), tell)
+    return Embedder.open(folder, EmbedOptions("openvino"), tell)
 
 
 def _copy(source: Path, folder: Path) -> None:
@@ -313,8 +313,8 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
     compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
     cosines, largest = [], 0.0
     for start in range(0, len(texts), BATCH):
-        some = texts[start : start + BATCH]
-        for text, right, row in zip(some, *both(model, compiled, some), strict=True):
+        window = texts[start : start + BATCH]
+        for text, right, row in zip(window, *both(model, compiled, window), strict=True):
             if row.shape != right.shape:  # of tokens: those that are read
                 token = model.runtime.spec.reading.token
                 row = (

@@ -56,8 +56,8 @@ class TaskModel:
     ) -> Self:
         """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`."""
         settings, tell = options_from(Settings, options), InLog(LOG)
-        found = find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline)
-        return cls.open(found, settings, tell)
+        folder = find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline)
+        return cls.open(folder, settings, tell)
 
     @classmethod
     def open(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> Self:

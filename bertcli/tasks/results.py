@@ -95,5 +95,5 @@ def tabular(
 
 def fields_written(blank: Mapping[str, Any], *, flat: bool) -> frozenset[str]:
     """Return the names that no carried field may have, of results with fields like these."""
-    one = Result(Record(""), 0, blank, cut=1)
-    return frozenset({"id"}.union(*(flat_rows(one) if flat else [row(one)])))
+    result = Result(Record(""), 0, blank, cut=1)
+    return frozenset({"id"}.union(*(flat_rows(result) if flat else [row(result)])))

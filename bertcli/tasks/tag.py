@@ -208,8 +208,8 @@ class TagTask:
 
     def __post_init__(self) -> None:
         if self.aggregation not in AGGREGATIONS:
-            known = ", ".join(AGGREGATIONS)
-            raise UsageError(f"unknown --aggregation {self.aggregation!r}", f"one of {known}")
+            names = ", ".join(AGGREGATIONS)
+            raise UsageError(f"unknown --aggregation {self.aggregation!r}", f"one of {names}")
         if self.head.settings.stride is not None and self.aggregation == "none":
             raise UsageError(
                 "--stride cannot be combined with --aggregation none",
