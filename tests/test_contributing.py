@@ -1,0 +1,96 @@
+"""What the README tells contributors: its command and its family work as they are written there."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from front import DEADLINE, environment
+from transformers import ErnieConfig, ErnieModel
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+TINY = ROOT / "samples" / "tiny-bert"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Add what the README adds to a copy of the package; return what runs a command of it."""
+    package = tmp_path / "bertcli"
+    shutil.copytree(ROOT / "bertcli", package, ignore=shutil.ignore_patterns("__pycache__"))
+    contributing = README.partition("## Contributing")[2]
+    for path, code in re.findall(
+        r"here `(bertcli/[a-z_/]+\.py)`,\n\n```python\n(.*?)```", contributing, re.DOTALL
+    ):
+        (tmp_path / path).write_text(code)
+    insert(package / "cli" / "app.py", "COMMANDS = {\n", '    "count": "count",\n')
+    registry = package / "families" / "registry.py"
+    insert(registry, "    for family in (\n", "        ERNIE,\n")
+    insert(
+        registry,
+        "from bertcli.families.family import Family\n",
+        "from bertcli.families.ernie import ERNIE\n",
+    )
+
+    def command(*argv, code=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "bertcli", *map(str, argv)],
+            cwd=tmp_path,
+            env=environment({"PYTHONPATH": str(tmp_path)}),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    return command
+
+
+def insert(file, after, line):
+    code = file.read_text("utf-8")
+    assert after in code
+    file.write_text(code.replace(after, after + line, 1), "utf-8")
+
+
+def test_the_command_of_the_readme(run, tmp_path):
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"id": "a", "text": "I love NLP!"}\n{"id": "b", "text": ""}\n{"bad": 1}\n')
+    found = run("count", "-m", TINY, "-i", texts, "--on-error", "skip", code=1).splitlines()
+    counts = [json.loads(line) for line in found]
+    assert [(row["id"], row["n_tokens"] > 2) for row in counts] == [("a", True), ("b", False)]
+    assert "Count the tokens of texts." in run("count", "--help")
+    assert "count" in run("--help")
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_the_family_of_the_readme(run, tmp_path, backend):
+    torch.manual_seed(0)
+    vocabulary = len((TINY / "vocab.txt").read_text("utf-8").splitlines())
+    theirs = ErnieModel(
+        ErnieConfig(
+            vocab_size=vocabulary,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            initializer_range=0.2,
+        )
+    ).eval()
+    folder = tmp_path / "ernie"
+    theirs.save_pretrained(folder)
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        if (TINY / name).exists():
+            shutil.copy(TINY / name, folder)
+    shown = json.loads(
+        run("embed", "-q", "-m", folder, "--pooling", "cls", "--backend", backend, "i love nlp")
+    )
+    ids = json.loads(run("tokenize", "-m", folder, "i love nlp"))["input_ids"]
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([ids])).last_hidden_state[0, 0].numpy()
+    assert np.abs(np.array(shown["embedding"]) - expected).max() < 1e-5
