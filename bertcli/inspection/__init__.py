@@ -4,13 +4,13 @@
     report.parameters["without_pooler"]   # 108891648
 
 A missing part of a folder is a warning in the report, a broken one is an error. `folder` reports a
-folder, one without an encoder too, or any in one line, with `tokenizer_report`; `vector_file` a
-file, with `array_sources`. Two things load the model: `verify`, which checks that all is sound, and
-`attention`, which looks at a text. Begin with `folder`.
+folder, one without an encoder too, or any in one line; `vector_file` a file. Two things load the
+model: `verify`, which checks that all is sound, and `attention`, which looks at texts:
+`attention_picture` has their maps as numbers, as a page and as figures. `drawing` readies
+matplotlib, also for the curves of a training, and has the colours of weights. Begin with `folder`.
 """
 
-from bertcli.inspection.folder import FolderReport, inspect_folder
-from bertcli.inspection.tokenizer_report import tokenizer_details
+from bertcli.inspection.folder import FolderReport, inspect_folder, tokenizer_details
 from bertcli.inspection.vector_file import FILE_SUFFIXES, FileReport, inspect_file
 
 __all__ = [

@@ -15,11 +15,16 @@ from bertcli.errors import InputError, ModelError, OutputError, UsageError
 from bertcli.files.same_file import refuse_inputs
 from bertcli.files.versions import require_torch
 from bertcli.files.writers import open_output
+from bertcli.inspection.attention_picture import (
+    DRAWN,
+    MEAN,
+    AttentionMaps,
+    picture,
+    unsupported_characters,
+)
+from bertcli.inspection.drawing import require_matplotlib
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
-from bertcli.plots.attention_maps import MEAN, AttentionMaps
-from bertcli.plots.drawing import require_matplotlib
-from bertcli.plots.picture import DRAWN, picture, unsupported_characters
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
@@ -46,13 +51,13 @@ class AttentionChoice:
             raise ModelError("this model has no layers, so no attention")
         layers = _resolved(self.layers, count, "layer")
         heads = _resolved(self.heads, config.num_attention_heads, "head")
-        found = {}
+        heads_of = {}
         for layer in layers:
             gone = config.pruned_heads.get(layer, ())
             if lost := sorted({*gone} & {*(self.heads or ())}):
                 raise UsageError(f"head {lost[0]} of layer {layer} was pruned (--heads)")
-            found[layer] = [head for head in heads if head not in gone]
-        return found
+            heads_of[layer] = [head for head in heads if head not in gone]
+        return heads_of
 
 
 class AttentionFile(NamedTuple):
@@ -73,11 +78,11 @@ class AttentionFile(NamedTuple):
         if self.form in DRAWN:
             require_matplotlib(f"{self.path}: drawing .{self.form}")
 
-    def write(self, found: Sequence[AttentionMaps], report: FolderReport) -> str:
+    def write(self, texts: Sequence[AttentionMaps], report: FolderReport) -> str:
         """Write the maps, and return a warning about what the format cannot show, or ""."""
         refuse_inputs(model_files(report.folder.path), [self.path])
-        warning = unsupported_characters(found, self.form)
-        content = picture(found, self.form)
+        warning = unsupported_characters(texts, self.form)
+        content = picture(texts, self.form)
         with open_output(self.path, overwrite=self.overwrite) as output:
             output.write(content)
         return warning
@@ -102,7 +107,7 @@ def look(
 
     ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
     """
-    wanted = choice.of(report.config)
+    heads_of = choice.of(report.config)
     require_torch("--attention")
 
     from bertcli.inference.options import Compute
@@ -112,16 +117,27 @@ def look(
     spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, extra=True)
     tokenizer = open_tokenizer(spec)
     model = TorchRuntime.open(spec, tokenizer).encoder.bert
-    found = []
+    frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
+    quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
+    results = []
     for record in records:
         encoded = _encoded(report, tokenizer, record)
-        maps = _maps(model, encoded, wanted, mean=choice.mean)
-        found.append((_labelled(report, tokenizer, encoded, maps, choice), encoded.cut))
-    return found
+        ids, types = encoded.columns["input_ids"], encoded.columns["token_type_ids"]
+        maps = AttentionMaps(
+            model=report.folder.name,
+            tokens=encoded.columns["tokens"],
+            sentences=types,
+            special=[index in quiet for index in ids],
+            maps=_maps(model, encoded, heads_of, mean=choice.mean),
+            layers=report.config.depth,
+            averaged={n: report.config.heads(n) for n in heads_of} if choice.mean else {},
+        )
+        results.append((maps, encoded.cut))
+    return results
 
 
 def _maps(
-    model: BertModel, encoded: Encoded, wanted: Mapping[int, Sequence[int]], *, mean: bool
+    model: BertModel, encoded: Encoded, heads_of: Mapping[int, Sequence[int]], *, mean: bool
 ) -> dict[int, dict[int | str, Any]]:
     """Return layer -> head -> map [L, L], or layer -> MEAN -> that of its heads."""
     from bertcli.models.forward_passes import attention_maps
@@ -129,36 +145,15 @@ def _maps(
     columns, config = encoded.columns, model.config
     ids, types = columns["input_ids"], columns["token_type_ids"]
     extra = {name: columns[EXTRA + name] for name in config.extra_embeddings}
-    recorded = attention_maps(model, ids, types, max(wanted) + 1, extra)
+    recorded = attention_maps(model, ids, types, max(heads_of) + 1, extra)
     if mean:
-        return {layer: {MEAN: recorded[layer].mean(axis=0)} for layer in wanted}
+        return {layer: {MEAN: recorded[layer].mean(axis=0)} for layer in heads_of}
     maps: dict[int, dict[int | str, Any]] = {}
-    for layer, heads in wanted.items():
+    for layer, heads in heads_of.items():
         gone = config.pruned_heads.get(layer, ())
         left = [h for h in range(config.num_attention_heads) if h not in gone]
         maps[layer] = {head: recorded[layer][left.index(head)] for head in heads}
     return maps
-
-
-def _labelled(
-    report: FolderReport,
-    tokenizer: Tokenizer,
-    encoded: Encoded,
-    maps: Mapping[int, Mapping[int | str, Any]],
-    choice: AttentionChoice,
-) -> AttentionMaps:
-    frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
-    quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
-    columns, config = encoded.columns, report.config
-    return AttentionMaps(
-        model=report.folder.name,
-        tokens=columns["tokens"],
-        sentences=columns["token_type_ids"],
-        special=[index in quiet for index in columns["input_ids"]],
-        maps=maps,
-        layers=config.depth,
-        averaged={layer: config.heads(layer) for layer in maps} if choice.mean else {},
-    )
 
 
 def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Encoded:

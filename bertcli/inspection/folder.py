@@ -32,19 +32,85 @@ from bertcli.checkpoints.scan import (
     is_static,
     read_config,
     require_weights,
+    tokenizer_files,
 )
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.families.config_checks import HIDDEN_ACTS
+from bertcli.files.digests import sha256
 from bertcli.files.typed_json import read_object
 from bertcli.hub import ModelFolder
-from bertcli.inspection.tokenizer_report import TokenizerInfo, read_tokenizer, tokenizer_details
 from bertcli.models.config import BertConfig
+from bertcli.tokenizing.model_files import read_settings
+from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.tokenizer_classes import goes_on
 
 LICENCES = ("license", "licence", "copying")  # how names of such files begin, in any case
 PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
+
+
+@dataclass(frozen=True)
+class TokenizerInfo:
+    """A tokenizer, in summary."""
+
+    file: str
+    vocabulary_size: int
+    largest_id: int
+    lower_case: bool | None  # None where its normalizer has no such setting
+    special_tokens: dict[str, int]
+    limit: int | None
+    types_of_pairs: int  # the highest token type that a pair has
+
+
+def read_tokenizer(folder: Path) -> tuple[TokenizerInfo | None, list[str]]:
+    """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
+    try:
+        tokenizer = Tokenizer.load(folder)
+        lower = getattr(tokenizer.core.normalizer, "lowercase", None)
+        if lower is None:
+            lower = read_settings(folder).switch("do_lower_case")
+    except ModelError as failed:
+        return None, [str(failed)]
+    info = TokenizerInfo(
+        file=tokenizer_files(bert_folder(folder))[0].name,
+        vocabulary_size=len(tokenizer),
+        largest_id=max(tokenizer.core.get_vocab().values(), default=-1),
+        lower_case=lower,
+        special_tokens=tokenizer.special_ids(),
+        limit=tokenizer.limit,
+        types_of_pairs=max(tokenizer.core.encode("a", "b").type_ids, default=0),
+    )
+    return info, [*tokenizer.warnings]
+
+
+def tokenizer_details(folder: Path) -> dict[str, Any]:
+    """Return the details of a tokenizer; ModelError when it is missing or broken."""
+    tokenizer = Tokenizer.load(folder)
+    core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
+    file, continues = tokenizer_files(bert_folder(folder))[0], goes_on(core)
+    added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
+    marked = type(core.model).__name__ == "WordPiece"
+    continuations = sum(continues(token) and (marked or token not in added) for token in vocabulary)
+    return {
+        "file": file.name,
+        "sha256": sha256(file),
+        "model": type(core.model).__name__,
+        "normalizer": type(core.normalizer).__name__ if core.normalizer else None,
+        "vocabulary_size": len(vocabulary),
+        "words": len(vocabulary) - continuations,
+        "continuations": continuations,
+        "unused": sum(token.startswith("[unused") for token in vocabulary),
+        "added_tokens": added,
+        "roles": tokenizer.roles,
+        "special_tokens": tokenizer.special_ids(),
+        "lower_case": getattr(core.normalizer, "lowercase", None),
+        "strip_accents": getattr(core.normalizer, "strip_accents", None),
+        "limit": tokenizer.limit,
+        "truncation_side": tokenizer.truncation_side,
+        "padding_side": tokenizer.padding_side,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +173,7 @@ class ModelReport(ABC):
             **behind,
             "tokenizer": self.tokenizer and asdict(self.tokenizer) | tokenizer_details(tokenizer),
             "sentence": asdict(sentence)
-            | {name: [one._asdict() for one in some] for name, some in modules.items()},
+            | {key: [module._asdict() for module in kind] for key, kind in modules.items()},
             "warnings": self.warnings,
         }
 
@@ -179,11 +245,10 @@ class FolderReport(ModelReport):
             "architecture": {"name": self.architecture, "declared": self.declared},
             "parameters": self.parameters | {"in_file": fit.pop("in_file") or None},
         }
-        there = self.weights.files or with_tensors
         return {
             **self._json(first, fit.pop("dtypes"), self.bert, fit=fit),
             "config": self.config.to_dict(),
-            "tensors": self.tensor_rows if there else None,
+            "tensors": self.tensor_rows if self.weights.files or with_tensors else None,
             **({"tree": asdict(self.tree())} if with_tree else {}),
         }
 
@@ -217,59 +282,47 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     place = bert_folder(folder.path)
     config_path = find_config(place)
     if config_path is None:
-        there = ", ".join(sorted(os.listdir(place))[:8]) or "nothing"
-        raise ModelError(f"{place}: no config.json in this folder", f"in this folder: {there}")
+        names = ", ".join(sorted(os.listdir(place))[:8]) or "nothing"
+        raise ModelError(f"{place}: no config.json in this folder", f"in this folder: {names}")
     config = BertConfig.from_file(config_path)
     architecture = config.architectures[0] if config.architectures else "BertModel"
-    known = architecture if architecture in CLASSES else "BertModel"
+    if architecture not in CLASSES:
+        architecture = "BertModel"
     weights = find_weights(place)
     listed = weights.format not in ("none", "openvino")  # tensors by their names
     tensors = read_tensors(weights) if listed else []
     sentence = read_sentence(folder.path, pooling="none")
     try:
-        compared = fit(config, known, tensors) if listed else Fit()
-        known, compared = _without_head(config, known, compared, tensors, sentence)
-        pooler = known != "BertModel" or not listed or "pooler" in compared.heads
-        counts = _count(config, known, pooler)
+        compared = fit(config, architecture, tensors) if listed else Fit()
+        if compared.missing and sentence.modules:
+            # Some sentence models name the class they were trained from, whose head they lack.
+            headless = fit(config, "BertModel", tensors)
+            if not headless.missing:
+                architecture, compared = "BertModel", headless
+        pooler = architecture != "BertModel" or not listed or "pooler" in compared.heads
+        counts = {
+            "total": shapes.count(config, architecture, pooler),
+            "without_pooler": shapes.count(config, pooler=False),
+            "parts": parts(config, architecture, pooler),
+        }
     except ModelError as bad:
         raise ModelError(f"{config_path}: {bad}", bad.hint) from None
-    tokenizer, said = read_tokenizer(place)
+    tokenizer, tokenizer_warnings = read_tokenizer(place)
     return FolderReport(
         folder=folder,
         bert=place,
         config_file=config_path.name,
         config=config,
-        architecture=known,
+        architecture=architecture,
         fit=compared,
         weights=weights,
         tensors=tensors,
         tokenizer=tokenizer,
-        tokenizer_warnings=said,
+        tokenizer_warnings=tokenizer_warnings,
         sentence=sentence,
         parameters=counts,
         pooler=pooler,
     )
-
-
-def _without_head(
-    config: BertConfig, name: str, found: Fit, tensors: Sequence[StoredTensor], sentence: Sentence
-) -> tuple[str, Fit]:
-    """Return the class that a model is compared with, and how it fits.
-
-    Some sentence models name the class of the one they were trained from, whose head they lack.
-    """
-    if not found.missing or not sentence.modules:
-        return name, found
-    bare = fit(config, "BertModel", tensors)
-    return (name, found) if bare.missing else ("BertModel", bare)
-
-
-def _count(config: BertConfig, name: str, pooler: bool) -> dict[str, Any]:
-    return {
-        "total": shapes.count(config, name, pooler),
-        "without_pooler": shapes.count(config, pooler=False),
-        "parts": parts(config, name, pooler),
-    }
 
 
 def _about_architecture(report: FolderReport) -> Iterator[str]:
@@ -311,9 +364,9 @@ def _about_weights(report: FolderReport) -> Iterator[str]:
     own = PROJECTION if COLBERT in report.config.architectures else ""
     if unused := [name for name in fit.unused if name != own]:
         yield f"in the file, but no part of {named}: {grouped(unused)}"
-    for name, (found, needed) in list(fit.misshapen.items())[:1]:
+    for name, (stored, needed) in list(fit.misshapen.items())[:1]:
         more = f", and {len(fit.misshapen) - 1} more do not fit" if len(fit.misshapen) > 1 else ""
-        yield f"{name} is {_by(found)}, {report.config_file} requires {_by(needed)}{more}"
+        yield f"{name} is {_by(stored)}, {report.config_file} requires {_by(needed)}{more}"
     if odd := sorted(dtype for dtype in fit.dtypes if not dtype.startswith(("F", "BF"))):
         yield f"weights are stored as {', '.join(odd)}: these are not floating-point numbers"
     if fit.twice:

@@ -2,25 +2,206 @@
 
     inspect_file(Path("out.npy")).arrays[0]["norm"]   # {"min": 1.0, "mean": 1.0, "max": 1.0}
 
-A file is read once, in blocks, so one of any size needs the memory of a block.
+A file (NPY, NPZ, safetensors, JSON lines, CSV, Parquet) is read once, in blocks, so one of any size
+needs the memory of a block: a numpy array [rows, width] of at most a few megabytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
+from bertcli.files.delimited import DelimitedRows, refuse_other_columns
+from bertcli.files.jsonl import objects_of
+from bertcli.files.npy import BLOCK
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.side_files import manifest_beside
-from bertcli.files.streams import PACKED
-from bertcli.files.typed_json import read_object
+from bertcli.files.stored_arrays import StoredArray, open_arrays
+from bertcli.files.streams import LARGEST_RECORD, PACKED, LineDecoder, open_bytes
+from bertcli.files.typed_json import BadJsonError, parse, read_object
 from bertcli.files.zips import UNREADABLE
-from bertcli.inspection.array_sources import ArrayPart, FileFields, arrays, csv, jsonl, parquet
+
+ROWS = 256  # vectors of JSON that are measured together
+LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
+SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
+
+
+class ArrayPart(NamedTuple):
+    """An array, or a piece of one, in a file: `shape` is None where only reading it tells."""
+
+    name: str
+    dtype: str
+    shape: list[Any] | None
+    blocks: Iterable[Any]
+    rows: bool = True  # whether the blocks' rows are vectors
+
+
+@dataclass
+class FileFields:
+    """What a file of records has beside arrays; filled while it is read."""
+
+    records: int | None = None
+    kinds: dict[str, str] = field(default_factory=dict)  # field -> its type
+    warnings: list[str] = field(default_factory=list)
+
+
+def arrays(path: Path, fields: FileFields, form: str) -> Iterator[ArrayPart]:
+    """Yield the arrays of an NPY, NPZ or safetensors file."""
+    with open_arrays(str(path), str(path), form) as opened:
+        for name, open_array in opened.items():
+            array = open_array()
+            if getattr(array.dtype, "hasobject", False):
+                where = f"{path}: {name}" if name else str(path)
+                why = "holds Python objects, which are not read: they may run code"
+                raise InputError(f"{where}: {why}")
+            numeric = array.label == "BF16" or getattr(array.dtype, "kind", "") in (*"fiub",)
+            blocks = _rows(array, path, form) if numeric else ()
+            vectors = len(array.shape) > 1 and not array.by_columns
+            yield ArrayPart(name, array.label, list(array.shape), blocks, vectors)
+            if array.behind and form == "npy":
+                fields.warnings.append("extra bytes after the end of the array")
+
+
+def jsonl(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
+    yield from _of_records(chain.from_iterable(objects_of(str(path))), fields)
+
+
+def csv(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the lists of numbers in the cells of CSV, which are JSON there."""
+    yield from _of_records(_csv_rows(path), fields)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place of each row of CSV, and its cells by the names in the header."""
+
+    def refuse(error: InputError) -> None:
+        raise error
+
+    with open_bytes(str(path)) as stream:
+        decode = LineDecoder(str(path), "utf-8", "strict")
+        rows = DelimitedRows(stream, decode, LARGEST_RECORD, refuse, tabs=False)
+        _, columns = next(rows, (1, []))
+        if not columns:
+            raise InputError(f"{path}: the file has no header", AGAIN)
+        if len({*columns}) < len(columns):
+            raise InputError(f"{path}: two columns have the same name")
+        for number, row in rows:
+            where = f"{path}:{number}"
+            refuse_other_columns(where, row, columns)
+            yield where, {name: _cell(text) for name, text in zip(columns, row, strict=True)}
+
+
+def _cell(text: Any) -> Any:
+    """Return the number, list or object that a cell holds; a text that is none of them, as it is.
+
+    An empty cell is None.
+    """
+    try:
+        return parse(text) if text and text[0] in "[{-0123456789" else text or None
+    except BadJsonError:
+        return text
+
+
+def _of_records(
+    records: Iterable[tuple[str, dict[str, Any]]], fields: FileFields
+) -> Iterator[ArrayPart]:
+    waiting: dict[str, list[list[float]]] = {}
+    fields.records = 0
+    for where, record in records:
+        fields.records += 1
+        for name, value in record.items():
+            vectors = [] if name in SPANS else _vectors(value)
+            if any(map(_overflows, vectors)):
+                raise InputError(f"{where}: field {name!r} holds too large numbers")
+            _note_kind(fields, name, value, numeric=bool(vectors))
+            if vectors:
+                yield from _together(waiting, name, vectors)
+    for name, rows in waiting.items():
+        if rows:
+            yield _measured(name, rows)
+
+
+def parquet(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+    """Yield the columns of lists of numbers in a Parquet file."""
+    from bertcli.files.parquet import opened
+
+    with opened(str(path), str(path), AGAIN) as table:
+        fields.records = table.count
+        fields.kinds = table.kinds
+        lists = [name for name in table.vector_columns if name not in SPANS]
+        for name, kind, vectors in table.vectors(lists, ROWS):
+            yield ArrayPart(name, kind, None, _stacked(vectors))
+
+
+def _rows(array: StoredArray, path: Path, form: str) -> Iterator[Any]:
+    """Yield an array's numbers, [rows, width]: a row is the last axis, or one number of a list."""
+    width = array.shape[-1] if len(array.shape) > 1 else 1
+    rows = prod(array.shape) // width if width else 0
+    try:
+        yield from array.read(rows, width, max(1, BLOCK // max(1, width)))
+    except (ValueError, EOFError) as broken:
+        raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
+
+
+def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
+    """Return the vectors in a value: a list of numbers, or lists of them, so deep; else none."""
+    if not (deep > 1 and isinstance(value, list) and value and isinstance(value[0], list)):
+        return [value] if _is_numbers(value) else []
+    inner = [_vectors(row, deep - 1) for row in value]
+    return [vector for vectors in inner for vector in vectors] if all(inner) else []
+
+
+def _overflows(row: list[float]) -> bool:
+    return any(type(number) is int and abs(number) > LARGEST for number in row)
+
+
+def _is_numbers(row: Any) -> bool:
+    """Allow null, which stands for NaN: JSON has none."""
+    return isinstance(row, list) and bool(row) and {*map(type, row)} <= {int, float, type(None)}
+
+
+def _note_kind(fields: FileFields, name: str, value: Any, *, numeric: bool) -> None:
+    kind = "numbers" if numeric else type(value).__name__.replace("NoneType", "null")
+    before = fields.kinds.get(name, kind)
+    fields.kinds[name] = kind if before in (kind, "null") or kind == "null" else "mixed"
+
+
+def _together(
+    waiting: dict[str, list[list[float]]], name: str, vectors: list[list[float]]
+) -> Iterator[ArrayPart]:
+    """Collect vectors of one length, and yield them when they are many or another length comes."""
+    rows = waiting.setdefault(name, [])
+    for vector in vectors:
+        if rows and (len(rows) == ROWS or len(vector) != len(rows[0])):
+            yield _measured(name, rows.copy())
+            rows.clear()
+        rows.append(vector)
+
+
+def _measured(name: str, rows: list[list[float]]) -> ArrayPart:
+    import numpy
+
+    return ArrayPart(name, "JSON", None, [numpy.array(rows, dtype=numpy.float64)])
+
+
+def _stacked(rows: list[Any]) -> Iterator[Any]:
+    """Yield rows as one block, or as one block each when they differ in length."""
+    import numpy
+
+    if len({len(row) for row in rows}) == 1:
+        yield numpy.stack(rows)
+    else:
+        yield from (row[None] for row in rows)
+
+
+# --- the report ---
 
 SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
     ".npy": partial(arrays, form="npy"),
@@ -37,7 +218,6 @@ NUMPY_NAMES = {  # what safetensors and Arrow call a type -> what numpy does, an
     "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-UNTYPED = ("JSON",)  # numbers in text have no type
 LINES = (".jsonl", ".ndjson", ".csv")  # which may be packed
 FILE_SUFFIXES = (*SOURCES, *(name + end for name in LINES for end in PACKED))
 
@@ -183,8 +363,16 @@ def inspect_file(path: Path) -> FileReport:
         raise InputError(f"{path}: {failed.strerror or failed}") from None
     except UNREADABLE as broken:
         raise InputError(f"{path}: broken or truncated: {broken}", AGAIN) from None
-    described = [_described(part, tally) for part, tally in tallies.values()]
-    warnings = [text for found in described for text in _concerns(found)] + fields.warnings
+    described = [
+        {
+            "name": part.name,
+            "dtype": part.dtype,
+            "shape": tally.shape() if part.shape is None else part.shape,
+            **tally.summary(),
+        }
+        for part, tally in tallies.values()
+    ]
+    warnings = [text for array in described for text in _concerns(array)] + fields.warnings
     manifest = _manifest(path, warnings)
     if manifest is not None:
         warnings += _contradictions(manifest, described, flat=fields.records is not None)
@@ -199,51 +387,39 @@ def suffix_of(path: Path) -> str:
     return suffix if not packed or SOURCES.get(suffix) in (jsonl, csv) else packed
 
 
-def _described(part: ArrayPart, tally: NumberStatistics) -> dict[str, Any]:
-    shape = part.shape if part.shape is not None else tally.shape()
-    return {"name": part.name, "dtype": part.dtype, "shape": shape} | tally.summary()
-
-
-def _concerns(found: Mapping[str, Any]) -> Iterator[str]:
-    name = f"{found['name']}: " if found["name"] else ""
+def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
+    name = f"{array['name']}: " if array["name"] else ""
     for kind, label in (("nan", "NaN"), ("inf", "infinite")):
-        if found[kind]:
-            yield f"{name}{found[kind]:,} of {found['numbers']:,} numbers are {label}"
-    if found["norm"] and found["norm"]["min"] == 0:
+        if array[kind]:
+            yield f"{name}{array[kind]:,} of {array['numbers']:,} numbers are {label}"
+    if array["norm"] and array["norm"]["min"] == 0:
         yield f"{name}some vectors have length 0"
 
 
 def _manifest(path: Path, warnings: list[str]) -> dict[str, Any] | None:
     """Read the manifest beside a file; a broken one is a warning."""
-    place = manifest_beside(path)
     try:
-        found = read_object(place, InputError)
+        return dict(read_object(manifest_beside(path), InputError)) or None
     except InputError as broken:
         warnings.append(str(broken))
         return None
-    return dict(found) or None
 
 
 def _contradictions(
-    manifest: Mapping[str, Any], arrays: list[dict[str, Any]], *, flat: bool
+    manifest: Mapping[str, Any], described: list[dict[str, Any]], *, flat: bool
 ) -> Iterator[str]:
     """Compare with the manifest; in ``flat`` arrays the vectors of a record are rows."""
     from bertcli.vectors.reading import ARRAY
 
-    vectors = [one for one in arrays if len(arrays) == 1 or one["name"] == ARRAY]
+    vectors = [array for array in described if len(described) == 1 or array["name"] == ARRAY]
     if len(vectors) != 1:
         return
-    arrays = vectors
-    said, found = manifest.get("shape"), arrays[0]["shape"]
-    if said is not None and found not in (said, _rows(said) if flat else said):
-        yield f"the manifest says shape {said}, the file has {found}"
-    said, found = manifest.get("dtype"), arrays[0]["dtype"]
-    if said is not None and found not in UNTYPED and said != NUMPY_NAMES.get(found, found):
-        yield f"the manifest says dtype {said}, the file has {found}"
-
-
-def _rows(shape: Any) -> Any:
-    """Return the shape of the same vectors, one a row: [n, layers, D] -> [n * layers, D]."""
-    if not isinstance(shape, list) or len(shape) < 3:
-        return shape
-    return [prod(shape[:-1]), shape[-1]]
+    shape, dtype = vectors[0]["shape"], vectors[0]["dtype"]
+    declared = in_rows = manifest.get("shape")
+    if flat and isinstance(declared, list) and len(declared) > 2:
+        in_rows = [prod(declared[:-1]), declared[-1]]  # [n, layers, D] -> [n * layers, D]
+    if declared is not None and shape not in (declared, in_rows):
+        yield f"the manifest says shape {declared}, the file has {shape}"
+    declared = manifest.get("dtype")
+    if declared is not None and dtype != "JSON" and declared != NUMPY_NAMES.get(dtype, dtype):
+        yield f"the manifest says dtype {declared}, the file has {dtype}"

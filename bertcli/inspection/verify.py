@@ -40,25 +40,25 @@ class VerifyCheck:
     detail: str = ""
 
 
-def verify_model(report: FolderReport) -> Iterator[VerifyCheck]:
+def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     """Yield one check after the other, as each is done."""
     if report.weights.format != "openvino":  # an exported graph has hashes alone
-        yield _loads(report)
+        if isinstance(report, FolderReport):
+            yield _loads(report)
         yield _finite("every number is finite", partial(_stored, report.tensors))
     yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
-    what = "the tokenizer fits the word embeddings"
-    yield _tokenizer(report, what, report.config.vocab_size, "embeddings")
-
-
-def verify_static(report: StaticReport) -> Iterator[VerifyCheck]:
-    """Yield one check of a table of token vectors after the other."""
-    yield _finite("every number is finite", partial(_stored, report.tensors))
-    yield from _modules(report)
-    for path in report.weights.files:
-        yield _hash(report.folder, path)
-    yield _tokenizer(report, "every token has a vector", report.tokens, "vectors")
+    if isinstance(report, FolderReport):
+        what, unit = "the tokenizer fits the word embeddings", "embeddings"
+        rows = report.config.vocab_size
+    else:
+        what, rows, unit = "every token has a vector", report.tokens, "vectors"
+    if report.tokenizer is None:
+        yield VerifyCheck(what, False, report.tokenizer_warnings[0])
+    else:
+        tokens, fits = report.tokenizer.vocabulary_size, report.tokenizer.largest_id < rows
+        yield VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} {unit}")
 
 
 def _loads(report: FolderReport) -> VerifyCheck:
@@ -143,40 +143,33 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     what = f"sha256 of {path.name}"
     if not path.is_file():
         return VerifyCheck(what, False, f"{path}: not a regular file")
-    found = sha256(path)
-    if found == DEFAULT_WEIGHTS_SHA256:
-        return VerifyCheck(what, True, f"{found}: {DEFAULT_MODEL}")
-    wanted = None
+    digest = sha256(path)
+    if digest == DEFAULT_WEIGHTS_SHA256:
+        return VerifyCheck(what, True, f"{digest}: {DEFAULT_MODEL}")
+    published = None
     if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
-        wanted = DEFAULT_WEIGHTS_SHA256
+        published = DEFAULT_WEIGHTS_SHA256
     manifest = read_object(folder.path / "manifest.json")
     if isinstance(hashes := manifest.get("sha256"), dict):  # of `export`
-        wanted = hashes.get(path.relative_to(folder.path).as_posix())
+        published = hashes.get(path.relative_to(folder.path).as_posix())
     blob = Path(os.path.realpath(path)).name  # the hub's cache calls a large file by its hash
     if re.fullmatch("[0-9a-f]{64}", blob):
-        wanted = wanted or blob
-    if wanted is None:
-        return VerifyCheck(what, None, f"{found} (no published hash to compare with)")
-    return VerifyCheck(
-        what, found == wanted, found if found == wanted else f"{found}, not {wanted}"
-    )
-
-
-def _tokenizer(report: ModelReport, what: str, rows: int, unit: str) -> VerifyCheck:
-    if report.tokenizer is None:
-        return VerifyCheck(what, False, report.tokenizer_warnings[0])
-    tokens, fits = report.tokenizer.vocabulary_size, report.tokenizer.largest_id < rows
-    return VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} {unit}")
+        published = published or blob
+    if published is None:
+        return VerifyCheck(what, None, f"{digest} (no published hash to compare with)")
+    if digest == published:
+        return VerifyCheck(what, True, digest)
+    return VerifyCheck(what, False, f"{digest}, not {published}")
 
 
 def verify_file(report: FileReport) -> VerifyCheck:
     """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
-    wanted = (report.manifest or {}).get("sha256")
+    recorded = (report.manifest or {}).get("sha256")
     try:
-        found = sha256(report.path)
+        digest = sha256(report.path)
     except OSError as failed:
         raise BertcliError(f"{report.path}: {failed.strerror}") from None
-    if not isinstance(wanted, str):
-        return VerifyCheck(f"sha256 {found} (no manifest to compare with)", None)
-    what = f"sha256 {found}" + ("" if found == wanted else f", not {wanted}")
-    return VerifyCheck(what, found == wanted)
+    if not isinstance(recorded, str):
+        return VerifyCheck(f"sha256 {digest} (no manifest to compare with)", None)
+    what = f"sha256 {digest}" + ("" if digest == recorded else f", not {recorded}")
+    return VerifyCheck(what, digest == recorded)

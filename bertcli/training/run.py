@@ -34,7 +34,7 @@ from bertcli.files.typed_json import (
     parse,
     strict,
 )
-from bertcli.plots.drawing import FAINT, INK, SENTENCES, drawing, encode, require_matplotlib
+from bertcli.inspection.drawing import FAINT, INK, SENTENCES, drawing, encode, require_matplotlib
 from bertcli.training.checkpoints import (
     LOG,
     OPTIMIZER,

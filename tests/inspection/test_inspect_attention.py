@@ -22,15 +22,15 @@ from front import bad, process
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from bertcli import plots
+from bertcli import inspection
 from bertcli.cli.app import main
 from bertcli.files.versions import install_command
 from bertcli.hub import find_model
+from bertcli.inspection import drawing as colours
+from bertcli.inspection.attention_picture import AttentionMaps
+from bertcli.inspection.attention_picture import picture as contents
+from bertcli.inspection.drawing import without_glyph
 from bertcli.models import forward_passes
-from bertcli.plots import drawing as colours
-from bertcli.plots.attention_maps import AttentionMaps
-from bertcli.plots.drawing import without_glyph
-from bertcli.plots.picture import picture as contents
 
 TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -495,7 +495,7 @@ def test_tokens_are_drawn_as_they_are():
 
 
 def test_a_png_that_no_viewer_would_open(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bertcli.plots.drawing.LARGEST", 1000)
+    monkeypatch.setattr("bertcli.inspection.drawing.LARGEST", 1000)
     code, _, err = run(capsys, TINY, "--attention", "hello", "-o", tmp_path / "x.png")
     assert code == 2 and "too large" in err and "--layers" in err
     assert not list(tmp_path.iterdir())
@@ -569,7 +569,7 @@ def test_page_holds_the_numbers_and_asks_for_nothing(reference, picture):
 
 
 def test_page_that_no_browser_would_open(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bertcli.plots.picture.LARGEST", 100)
+    monkeypatch.setattr("bertcli.inspection.attention_picture.LARGEST", 100)
     argv = ("--attention", "hello world", "-o", tmp_path / "x.html")
     code, _, err = run(capsys, TINY, *argv)
     assert code == 2 and "--layers" in err and not (tmp_path / "x.html").exists()
@@ -690,6 +690,6 @@ def test_page_is_not_blank(picture, browse, tmp_path):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 def test_script_parses(tmp_path):
-    script = files(plots) / "page.js"
+    script = files(inspection) / "page.js"
     (tmp_path / "x.js").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     assert subprocess.run(["node", "--check", tmp_path / "x.js"]).returncode == 0

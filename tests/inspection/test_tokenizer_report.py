@@ -3,7 +3,7 @@
 import pytest
 from tokenizers_made import MADE
 
-from bertcli.inspection.tokenizer_report import tokenizer_details
+from bertcli.inspection.folder import tokenizer_details
 
 KINDS = {"roberta": "BPE", "metaspace": "BPE", "xlm_roberta": "Unigram", "mpnet": "WordPiece"}
 

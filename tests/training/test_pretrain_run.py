@@ -23,7 +23,7 @@ from bertcli.cli.display import training as pretrain_view
 from bertcli.errors import OutputError
 from bertcli.files.lock import locked
 from bertcli.files.versions import install_command
-from bertcli.plots.drawing import FAINT, SENTENCES
+from bertcli.inspection.drawing import FAINT, SENTENCES
 from bertcli.training import checkpoints
 from bertcli.training.pretraining import SIZES
 from bertcli.training.run import plot

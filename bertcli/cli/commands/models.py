@@ -18,9 +18,9 @@ from bertcli.cli.options.training import FolderOptions
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
+from bertcli.inspection.attention_picture import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, inspect_static
-from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model, verify_static
-from bertcli.plots.picture import DRAWN, PICTURES
+from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
@@ -204,7 +204,7 @@ def inspect(
             read_config(folder.path)  # says that there is no encoder
         table = inspect_static(folder)
         content = partial(table.to_json, with_tensors=views.tensors)
-        sound = _model(table, content, verify_static(table), views)
+        sound = _model(table, content, verify_model(table), views)
     else:
         report = inspect_folder(folder)
         if attention.attention is not None:
@@ -254,7 +254,7 @@ def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
     from bertcli.inspection.attention import AttentionChoice, AttentionFile, look, numbers
-    from bertcli.plots.attention_maps import MEAN
+    from bertcli.inspection.attention_picture import MEAN
     from bertcli.records.records import Record
 
     layers = asked.layers

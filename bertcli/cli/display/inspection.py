@@ -18,16 +18,15 @@ from bertcli.errors import counted
 from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
+from bertcli.inspection.attention_picture import AttentionMaps
+from bertcli.inspection.drawing import colour, hexadecimal, readable_on
 from bertcli.inspection.folder import StaticReport
 from bertcli.inspection.verify import VerifyCheck
-from bertcli.plots.attention_maps import AttentionMaps
-from bertcli.plots.drawing import colour, hexadecimal, readable_on
 from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
     from bertcli.embedding.sentence_config import Sentence
-    from bertcli.inspection.folder import Node
-    from bertcli.inspection.tokenizer_report import TokenizerInfo
+    from bertcli.inspection.folder import Node, TokenizerInfo
     from bertcli.models.config import BertConfig
 
 
