@@ -57,7 +57,7 @@ TORCH += ("tokenizing/call",)  # where a caller asks for tensors
 # What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
-checkpoints/scan checkpoints/stored_tensor checkpoints/tensors checkpoints/tensorflow
+checkpoints/scan checkpoints/stored_tensor checkpoints/tensors
 checkpoints/comparison checkpoints/load_report checkpoints/weights
 embedding/__init__ embedding/sentence_folder embedding/record_vectors
 inference/static_engine embedding/character_limit

@@ -5,19 +5,28 @@
 
 Only headers, indexes and the descriptions in pickles are read, and nothing in a pickle is run;
 `stored_tensor` maps the numbers. A file that is truncated, or contradicts itself, is a ModelError.
+
+TensorFlow's (`bert_model.ckpt.index` and `.data-*`) are read without TensorFlow. The index is a
+sorted table in LevelDB's format: blocks of keys and values, found by an index block, found by a
+footer. Its keys are the names of variables, its values protocol buffers that say in which data
+file, at which byte, with which shape and type the numbers lie, bare and little-endian. Sources:
+tensorflow/core/util/tensor_bundle/tensor_bundle.h, tensor_bundle.proto, and doc/table_format.md of
+LevelDB.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
 from bertcli.checkpoints.names import NESTED
 from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
 from bertcli.checkpoints.stored_tensor import StoredTensor
-from bertcli.checkpoints.tensorflow import read_index
 from bertcli.errors import ModelError
-from bertcli.files.safetensors import read_header
+from bertcli.files.protobuf import Fields, fields, messages, number, varint
+from bertcli.files.safetensors import BITS, read_header
 from bertcli.files.torch_save import read_torch
 from bertcli.files.typed_json import AGAIN, is_regular
 
@@ -61,3 +70,99 @@ def _read_file(path: Path) -> list[StoredTensor]:
         StoredTensor(info.name, info.dtype, info.shape, info.nbytes, path, info.start, info.strides)
         for info in (read_torch(path, NESTED) if pickled else read_header(path))
     ]
+
+
+FOOTER = 48  # bytes: two handles, padding, MAGIC
+MAGIC = bytes.fromhex("57fb808b247547db")
+DTYPES = {1: "F32", 2: "F64", 14: "BF16", 19: "F16"}  # types.proto -> safetensors
+CONVERT = """download it again, or convert it where TensorFlow and "transformers<5" are installed:
+    transformers-cli convert --model_type bert --tf_checkpoint bert_model.ckpt
+    --config bert_config.json --pytorch_dump_output pytorch_model.bin"""
+
+
+def read_index(index: Path) -> list[StoredTensor]:
+    """Return the variables of a checkpoint by its .index file. ModelError when it is broken."""
+    try:
+        entries = dict(_entries(index.read_bytes()))
+        header = fields(entries.pop(b"", b""))
+        shards = number(header, 1)
+        if number(header, 2):
+            raise ModelError(f"{index}: big-endian numbers are not supported")
+        variables = [
+            _variable(index, shards, name.decode(), fields(entry))
+            for name, entry in entries.items()
+        ]
+    except OSError as error:
+        raise ModelError(f"{index}: {error.strerror}") from error
+    except Compressed as error:
+        raise ModelError(f"{index}: compression is not supported", CONVERT) from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ModelError(
+            f"{index}: not a complete index of a TensorFlow checkpoint", CONVERT
+        ) from error
+    _refuse_short_files(variables)
+    return variables
+
+
+class Compressed(Exception):
+    """A block of the table is compressed."""
+
+
+def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTensor:
+    sizes = [fields(size) for shape in messages(entry, 2) for size in messages(fields(shape), 2)]
+    shape = tuple(number(size, 1) for size in sizes)
+    shard, offset, nbytes = (number(entry, key) for key in (3, 4, 5))
+    file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shards:05}")
+    kind = number(entry, 1)
+    dtype = DTYPES.get(kind)
+    if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
+        return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
+    if math.prod(shape) * BITS[dtype] // 8 != nbytes:
+        raise ValueError("the size is not that of the shape")
+    return StoredTensor(name, dtype, shape, nbytes, file, offset)
+
+
+def _refuse_short_files(variables: list[StoredTensor]) -> None:
+    ends: dict[Path, int] = {}
+    for variable in variables:
+        ends[variable.file] = max(ends.get(variable.file, 0), variable.start + variable.nbytes)
+    for file, end in ends.items():
+        refuse_placeholder(file)
+        if (size := file.stat().st_size) < end:
+            raise ModelError(f"{file}: {size:,} bytes, expected at least {end:,}", AGAIN)
+
+
+# --- the table ---
+
+
+def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if len(table) < FOOTER or table[-8:] != MAGIC:
+        raise ValueError("no footer")
+    _, _, at = _handle(table, len(table) - FOOTER)  # of a block that nothing uses
+    start, size, _ = _handle(table, at)
+    for _, handle in _block(table, start, size):
+        start, size, _ = _handle(handle, 0)
+        yield from _block(table, start, size)
+
+
+def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a block; each key says how much it shares with the one before."""
+    if table[start + size]:
+        raise Compressed
+    restarts = int.from_bytes(table[start + size - 4 : start + size], "little")
+    at, end, key = start, start + size - 4 - 4 * restarts, b""
+    while at < end:
+        shared, at = varint(table, at)
+        own, at = varint(table, at)
+        length, at = varint(table, at)
+        key = key[:shared] + table[at : at + own]
+        at += own
+        yield key, table[at : at + length]
+        at += length
+
+
+def _handle(data: bytes, at: int) -> tuple[int, int, int]:
+    """Read where a block starts and its size; then comes the place after the handle."""
+    start, at = varint(data, at)
+    size, at = varint(data, at)
+    return start, size, at

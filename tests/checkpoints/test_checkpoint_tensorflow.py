@@ -19,7 +19,7 @@ from tensorflow_files import convert, write_checkpoint
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.stored_tensor import MappedFiles, bits
-from bertcli.checkpoints.tensorflow import read_index
+from bertcli.checkpoints.tensors import read_index
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import (
