@@ -16,9 +16,8 @@ LevelDB.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from math import inf
+from math import inf, prod
 from pathlib import Path
 
 from bertcli.checkpoints.names import NESTED
@@ -117,7 +116,7 @@ def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTenso
     dtype = DTYPES.get(kind)
     if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
         return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
-    if math.prod(shape) * BITS[dtype] // 8 != nbytes:
+    if prod(shape) * BITS[dtype] // 8 != nbytes:
         raise ValueError("the size is not that of the shape")
     return StoredTensor(name, dtype, shape, nbytes, file, offset)
 
