@@ -54,8 +54,8 @@ class RayProgress:
         """Return the records or tokens so far, of this run."""
         finished = {done.shard.output for done in self.done}
         tallies = [tally for out, tally in self.under_way.items() if out not in finished]
-        made = sum(done.counts[name] for done in self.new)
-        return made + sum(int(getattr(tally, name)) for tally in tallies)
+        completed = sum(done.counts[name] for done in self.new)
+        return completed + sum(int(getattr(tally, name)) for tally in tallies)
 
 
 Watch = Callable[[RayProgress], None]

@@ -24,7 +24,7 @@ from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.journal import MOST, Files, manifest_in, not_resumable, refuse_changes
 
 MANIFEST = ".manifest.json"
-COUNTS = (*(one.name for one in fields(TokenCounts)), "skipped")
+COUNTS = (*(field.name for field in fields(TokenCounts)), "skipped")
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,12 @@ class Agreement:
 
     def fields(self) -> dict[str, Any]:
         """Return what is written."""
-        found = {**asdict(self), "worst": [row._asdict() for row in self.worst]}
-        widths, similarity = found.pop("widths"), self.similarity
-        del found["similarity"]
-        return found if similarity is None else {**found, "widths": widths, **similarity._asdict()}
+        written = {**asdict(self), "worst": [row._asdict() for row in self.worst]}
+        widths, similarity = written.pop("widths"), self.similarity
+        del written["similarity"]
+        return (
+            written if similarity is None else {**written, "widths": widths, **similarity._asdict()}
+        )
 
     def check(self, tolerance: float) -> None:
         """Raise BertcliError when a difference is greater than this, or cannot be measured."""
@@ -91,7 +93,7 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     with np.errstate(all="ignore"):  # of numbers from files, NaN and infinity are counted
         sides = [_peeked(_readable(path)) for path in (a, b)]
         widths = [() if first is None or not len(first) else first.shape[1:] for first, _ in sides]
-        blocks = [rest for _, rest in sides]
+        blocks = [whole for _, whole in sides]
         if all(len(width) == 1 for width in widths) and widths[0] != widths[1]:
             return _compare_widths(Agreement(a, b), *blocks)
         return _compare(Agreement(a, b), blocks, worst)
@@ -103,38 +105,38 @@ def _peeked(blocks: Iterator[Array]) -> tuple[Array | None, Iterator[Array]]:
     return first, blocks if first is None else chain([first], blocks)
 
 
-def _compare_widths(found: Agreement, x: Iterator[Array], y: Iterator[Array]) -> Agreement:
+def _compare_widths(agreement: Agreement, x: Iterator[Array], y: Iterator[Array]) -> Agreement:
     a, b = RowSample(x), RowSample(y)
     if a.count != b.count:
-        raise _differing(found, [a.count, b.count], [(), ()])
-    found.shape, found.widths, found.identical = [a.count], [a.width, b.width], False
-    found.dtype = [precision_of(found.a) or a.dtype, precision_of(found.b) or b.dtype]
-    found.similarity, found.not_finite = agreement_of(a, b)
-    return found
+        raise _differing(agreement, [a.count, b.count], [(), ()])
+    agreement.shape, agreement.widths, agreement.identical = [a.count], [a.width, b.width], False
+    agreement.dtype = [precision_of(agreement.a) or a.dtype, precision_of(agreement.b) or b.dtype]
+    agreement.similarity, agreement.not_finite = agreement_of(a, b)
+    return agreement
 
 
-def _compare(found: Agreement, blocks: Sequence[Iterator[Array]], worst: int) -> Agreement:
+def _compare(agreement: Agreement, blocks: Sequence[Iterator[Array]], worst: int) -> Agreement:
     total = np.zeros(2)  # of absolute differences, of cosines
     measured = 0
-    for start, x, y in _pairs(found, blocks):
+    for start, x, y in _pairs(agreement, blocks):
         same = (x == y) | (np.isnan(x) & np.isnan(y))
-        found.identical = found.identical and bool(same.all())
+        agreement.identical = agreement.identical and bool(same.all())
         finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-        found.not_finite += int((~finite).sum())
+        agreement.not_finite += int((~finite).sum())
         rows, x, y = start + np.flatnonzero(finite), x[finite], y[finite]
         if not x.size:
             continue
         apart, cosines = np.abs(x - y), _cosines(x, y)
         total += apart.mean(axis=1).sum(), cosines.sum()
         measured += len(rows)
-        _keep_worst(found, rows, apart.max(axis=1), cosines, worst)
+        _keep_worst(agreement, rows, apart.max(axis=1), cosines, worst)
     if measured:
-        found.mean_abs, found.cosine_mean = (total / measured).tolist()
-    return found
+        agreement.mean_abs, agreement.cosine_mean = (total / measured).tolist()
+    return agreement
 
 
 def _pairs(
-    found: Agreement, blocks: Sequence[Iterator[Array]]
+    agreement: Agreement, blocks: Sequence[Iterator[Array]]
 ) -> Iterator[tuple[int, Array, Array]]:
     """Yield the number of the first row, and the same rows of both files, [n, D] in float64."""
     counts = [0, 0]
@@ -146,7 +148,7 @@ def _pairs(
                 shapes[side] = block.shape[1:]
         x, y = pair
         if x is not None and y is not None and x.shape == y.shape:
-            found.dtype = found.dtype or [_kind(found.a, x), _kind(found.b, y)]
+            agreement.dtype = agreement.dtype or [_kind(agreement.a, x), _kind(agreement.b, y)]
             wide = [
                 block.reshape(len(block), prod(block.shape[1:])).astype(np.float64)
                 for block in (x, y)
@@ -155,8 +157,8 @@ def _pairs(
         elif all(shapes) and shapes[0] != shapes[1]:
             break
     if counts[0] != counts[1] or (all(shapes) and shapes[0] != shapes[1]):
-        raise _differing(found, counts, shapes)
-    found.shape = [counts[0], *max(shapes, key=len)]  # of a file without lines it is not known
+        raise _differing(agreement, counts, shapes)
+    agreement.shape = [counts[0], *max(shapes, key=len)]  # of a file without lines it is not known
 
 
 def _readable(path: str) -> Iterator[Array]:
@@ -169,12 +171,14 @@ def _kind(path: str, block: Array) -> str:
     return precision_of(path) or block.dtype.name
 
 
-def _differing(found: Agreement, counts: list[int], shapes: list[tuple[int, ...]]) -> InputError:
+def _differing(
+    agreement: Agreement, counts: list[int], shapes: list[tuple[int, ...]]
+) -> InputError:
     if all(shapes) and shapes[0] != shapes[1]:
         sizes = [" x ".join(map(str, shape)) for shape in shapes]
-        what = f"{found.a} has {sizes[0]} dimensions, {found.b} has {sizes[1]}"
+        what = f"{agreement.a} has {sizes[0]} dimensions, {agreement.b} has {sizes[1]}"
     else:
-        what = f"{found.a} has {counted(counts[0], 'row')}, {found.b} has {counts[1]:,}"
+        what = f"{agreement.a} has {counted(counts[0], 'row')}, {agreement.b} has {counts[1]:,}"
     return InputError(f"nothing to compare: {what}", "both must hold the same texts, same model")
 
 
@@ -187,13 +191,17 @@ def _cosines(x: Array, y: Array) -> Array:
     return np.clip(cosines, -1, 1)
 
 
-def _keep_worst(found: Agreement, rows: Array, apart: Array, cosines: Array, most: int) -> None:
+def _keep_worst(agreement: Agreement, rows: Array, apart: Array, cosines: Array, most: int) -> None:
     top = np.lexsort((rows, -apart))[:most]
     new = map(Row, rows[top].tolist(), apart[top].tolist(), cosines[top].tolist())
-    found.worst = sorted([*found.worst, *new], key=lambda row: (-row.max_abs, row.row))[:most]
-    found.max_abs = found.worst[0].max_abs
+    agreement.worst = sorted([*agreement.worst, *new], key=lambda row: (-row.max_abs, row.row))[
+        :most
+    ]
+    agreement.max_abs = agreement.worst[0].max_abs
     least = float(cosines.min())
-    found.cosine_min = least if found.cosine_min is None else min(found.cosine_min, least)
+    agreement.cosine_min = (
+        least if agreement.cosine_min is None else min(agreement.cosine_min, least)
+    )
 
 
 Rows = NDArray[np.int64]
@@ -230,8 +238,8 @@ class RowSample:
             self.count += len(block)
             keys = np.concatenate((keys, draw.random(len(block))))
             numbers = np.concatenate((numbers, rows))
-            kept = block.astype(np.float32)
-            vectors = kept if vectors is None else np.concatenate((vectors, kept))
+            narrow = block.astype(np.float32)
+            vectors = narrow if vectors is None else np.concatenate((vectors, narrow))
             chosen = np.sort(np.argsort(keys, kind="stable")[:most])
             keys, numbers, vectors = keys[chosen], numbers[chosen], vectors[chosen]
         self.numbers = numbers
@@ -248,7 +256,7 @@ def agreement_of(a: RowSample, b: RowSample) -> tuple[SimilarityAgreement, int]:
     """Return what the samples of two files agree on, and how many rows are broken in either."""
     broken = np.union1d(a.broken, b.broken)
     whole = ~np.isin(a.numbers, broken)
-    x, y = (_unit(one.vectors[whole]) for one in (a, b))
+    x, y = (_unit(sample.vectors[whole]) for sample in (a, b))
     rows = len(x)
     nearest = max(0, min(NEIGHBOURS, rows - 1))
     seed = SEED if a.count > len(a.numbers) else None
@@ -257,12 +265,12 @@ def agreement_of(a: RowSample, b: RowSample) -> tuple[SimilarityAgreement, int]:
     shared, sums = 0, np.zeros(5)
     for start in range(0, rows, AT_ONCE):
         here = np.arange(start, min(start + AT_ONCE, rows))
-        both = [one[here] @ one.T for one in (x, y)]
+        both = [vectors[here] @ vectors.T for vectors in (x, y)]
         for cosines in both:  # a row is no neighbour of its own
             cosines[np.arange(len(here)), here] = -np.inf
         best = [np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest] for cosines in both]
         shared += sum(
-            len({*p} & {*q}) for p, q in zip(*(one.tolist() for one in best), strict=True)
+            len({*p} & {*q}) for p, q in zip(*(numbers.tolist() for numbers in best), strict=True)
         )
         p, q = (cosines[np.isfinite(cosines)].astype(np.float64) for cosines in both)
         sums += p.sum(), q.sum(), p @ p, q @ q, p @ q

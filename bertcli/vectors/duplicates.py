@@ -162,8 +162,8 @@ class Duplicates:
             keep = int(rows[int(np.argmax(lengths))])
         others = rows[rows != keep]
         scores = [
-            cosines(vectors, np.repeat(keep, len(some)), some)
-            for some in np.array_split(others, len(others) // 1024 + 1)
+            cosines(vectors, np.repeat(keep, len(part)), part)
+            for part in np.array_split(others, len(others) // 1024 + 1)
         ]
         return DuplicateGroup(keep, others, np.concatenate(scores))
 
@@ -253,18 +253,18 @@ class Components:
 
     def _roots(self, rows: Array) -> Array:
         """Return the first row of the component of each row, so far."""
-        found = self.parents[rows]
-        while ((further := self.parents[found]) != found).any():
-            found = further
-        self.parents[rows] = found
-        return found
+        roots = self.parents[rows]
+        while ((further := self.parents[roots]) != roots).any():
+            roots = further
+        self.parents[rows] = roots
+        return roots
 
 
 def cosines(vectors: Array, rows: Array, others: Array) -> Array:
     """Return the cosines of pairs of rows in float64."""
     products = np.einsum("nd,nd->n", unit(vectors[rows]), unit(vectors[others]))
-    found: Array = products.round(DIGITS)
-    return found
+    rounded: Array = products.round(DIGITS)
+    return rounded
 
 
 def _blocks(vectors: Array) -> Iterator[Array]:
@@ -287,8 +287,8 @@ def _axes(vectors: Array) -> Array | None:
         return None
     sample = vectors[:: max(1, len(vectors) // SAMPLE)].astype(np.float64)
     _, axes = np.linalg.eigh(sample.T @ sample)  # the largest come last
-    found: Array = axes[:, -AXES:].astype(np.float32)
-    return found
+    largest: Array = axes[:, -AXES:].astype(np.float32)
+    return largest
 
 
 def _bounding(vectors: Array, axes: Array | None) -> Array:
@@ -296,5 +296,5 @@ def _bounding(vectors: Array, axes: Array | None) -> Array:
     if axes is None:
         return vectors
     inside = vectors @ axes
-    rest = np.einsum("nd,nd->n", vectors, vectors) - np.einsum("nm,nm->n", inside, inside)
-    return np.column_stack([inside, np.sqrt(np.maximum(rest, 0) + ROUNDING / 10)])
+    outside = np.einsum("nd,nd->n", vectors, vectors) - np.einsum("nm,nm->n", inside, inside)
+    return np.column_stack([inside, np.sqrt(np.maximum(outside, 0) + ROUNDING / 10)])

@@ -53,30 +53,30 @@ class TextDigests:
     def of(self, records: Sequence[Record]) -> list[bytes]:
         """Return the digest of each record's text, pair, and extra fields."""
         block = TextBlock.of(records)
-        found = []
-        extras = ({} if one is None else one for one in block.extras or repeat(None))
+        digests = []
+        extras = ({} if extra is None else extra for extra in block.extras or repeat(None))
         rows = zip(block.texts, block.pairs or repeat(None), extras, strict=False)
         for text, pair, extra in rows:
-            one = self.key.copy()
+            digest = self.key.copy()
             also = (extra.get(name) for name in self.extra)
-            one.update(repr((text, pair, *also)).encode(errors="surrogatepass"))
-            found.append(one.digest()[:DIGEST_BYTES])
-        return found
+            digest.update(repr((text, pair, *also)).encode(errors="surrogatepass"))
+            digests.append(digest.digest()[:DIGEST_BYTES])
+        return digests
 
 
 @dataclass
 class InputDigest:
     """The sha256 of the records so far, so that a changed input is noticed on resuming.
 
-    ``texts`` is that of the texts and pairs alone, whatever else was read with them; ``each`` are
-    those of every text, if they are asked for.
+    ``texts`` is that of the texts and pairs alone, whatever else was read with them; ``each_text``
+    has those of every text, if they are asked for.
     """
 
     of_texts: TextDigests | None = None
 
     sha: Any = field(default_factory=hashlib.sha256)
     texts: Any = field(default_factory=hashlib.sha256)
-    each: bytearray = field(default_factory=bytearray)
+    each_text: bytearray = field(default_factory=bytearray)
     records: int = 0
 
     def add(self, records: Sequence[Record]) -> None:
@@ -84,14 +84,14 @@ class InputDigest:
         block = TextBlock.of(records)
         pairs, texts = map(repr, block.pairs or repeat(None)), [*map(repr, block.texts)]
         both = [f"{text}, {pair}" for text, pair in zip(texts, pairs, strict=False)]
-        ids, extras = (map(repr, some or repeat(None)) for some in (block.ids, block.extras))
+        ids, extras = (map(repr, column or repeat(None)) for column in (block.ids, block.extras))
         rows = zip(ids, both, extras, strict=False)
         self.sha.update(
             "".join([f"({key}, {text}, {extra})" for key, text, extra in rows]).encode()
         )
         self.texts.update("".join([f"({text})" for text in both]).encode())
         if self.of_texts:
-            self.each += b"".join(self.of_texts.of(block))
+            self.each_text += b"".join(self.of_texts.of(block))
         self.records += len(block)
 
 
@@ -119,18 +119,18 @@ def tokenizer_of(folder: Path) -> dict[str, str]:
 
 def numbers_of(config: BertConfig) -> dict[str, Any]:
     """Return what the config says that changes the numbers of the same weights."""
-    said = {name: getattr(config, name) for name in NUMBERS}
+    numbers = {name: getattr(config, name) for name in NUMBERS}
     ours, usual = _by_name(config.structure), _by_name(BERT)
     if other := {name: value for name, value in ours.items() if value != usual[name]}:
-        said["structure"] = json.dumps(other, sort_keys=True)  # a manifest has no tuples
-    return said
+        numbers["structure"] = json.dumps(other, sort_keys=True)  # a manifest has no tuples
+    return numbers
 
 
 def _by_name(part: Any) -> Any:
     """Return a part of a structure with the values of its fields, and of parts in it, by name."""
     if hasattr(part, "_asdict"):
         return {name: _by_name(value) for name, value in part._asdict().items()}
-    return [_by_name(one) for one in part] if isinstance(part, tuple) else part
+    return [_by_name(item) for item in part] if isinstance(part, tuple) else part
 
 
 T = TypeVar("T")
@@ -166,15 +166,15 @@ class Inputs:
         Raises InputError for one that is not there.
         """
         size = sum(os.stat(path).st_size for path in self.paths if can_be_reread(path))
-        found, done = [], 0
+        inputs, done = [], 0
         for path in self.paths:
-            found.append((yield from self._file(path, done, size)))
-            done += found[-1]["bytes"] or 0
+            inputs.append((yield from self._file(path, done, size)))
+            done += inputs[-1]["bytes"] or 0
         if self.texts:
             whole = repr(tuple(self.texts)).encode()
             digest = hashlib.sha256(whole).hexdigest()
-            found.append({"name": ARGUMENTS, "bytes": None, "sha256": digest})
-        return found
+            inputs.append({"name": ARGUMENTS, "bytes": None, "sha256": digest})
+        return inputs
 
     def _file(self, path: str, done: int, size: int) -> Hashing[Described]:
         if not can_be_reread(path):
@@ -193,21 +193,21 @@ class Inputs:
 
     def refuse_changing(self, output: str, was: Sequence[Mapping[str, Any]]) -> Hashing[None]:
         """Raise OutputError when a file that was hashed has changed since: while it was read."""
-        for one in was:
-            name = one["name"]
+        for earlier in was:
+            name = earlier["name"]
             if name not in self.times or _times_of(name) == self.times[name]:
                 continue
             now = yield from self._file(name, 0, os.stat(name).st_size)
-            if now["sha256"] != one["sha256"]:
+            if now["sha256"] != earlier["sha256"]:
                 raise OutputError(
                     f"{output}: input changed while it was read: {name}",
                     "once nothing writes to it, start over with --overwrite",
                 )
 
 
-def _times(found: os.stat_result) -> tuple[int, ...]:
+def _times(status: os.stat_result) -> tuple[int, ...]:
     """Return what differs where a file may have changed."""
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _times_of(path: str) -> tuple[int, ...]:
@@ -221,16 +221,16 @@ def refuse_changed(
     output: str, was: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raise OutputError, naming the file, when an input is not what it was."""
-    before = {str(one.get("name")): one for one in was}
-    for one in now:
-        earlier = before.get(one["name"], {})
-        if earlier.get("sha256") != one["sha256"]:
+    before = {str(file.get("name")): file for file in was}
+    for file in now:
+        earlier = before.get(file["name"], {})
+        if earlier.get("sha256") != file["sha256"]:
             raise OutputError(
-                f"{output}: input changed: {one['name']}: its records are not those of the run "
-                f"that is resumed (sha256 was {_shown(earlier)}, now {_shown(one)})",
+                f"{output}: input changed: {file['name']}: its records are not those of the run "
+                f"that is resumed (sha256 was {_shown(earlier)}, now {_shown(file)})",
                 "restore the input, or start over with --overwrite",
             )
 
 
-def _shown(one: Mapping[str, Any]) -> str:
-    return str(one.get("sha256") or "unknown")[:12]
+def _shown(file: Mapping[str, Any]) -> str:
+    return str(file.get("sha256") or "unknown")[:12]

@@ -271,15 +271,17 @@ def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all records as Parquet, a row group a chunk."""
     from bertcli.files.parquet import vectors_writer
 
-    made = _made_types(rows)
-    columns = {key: kind for key, kind in column_types(rows).items() if key not in made}
-    with vectors_writer(file, columns, made) as write:
+    vector_types = _made_types(rows)
+    columns = {key: kind for key, kind in column_types(rows).items() if key not in vector_types}
+    with vectors_writer(file, columns, vector_types) as write:
         for metas, vectors in rows.records():
-            found = {key: [cell(meta, key) for meta in metas] for key in columns}
+            values = {key: [cell(meta, key) for meta in metas] for key in columns}
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:
-                parts = [[one[:, at].astype(kind) for one in vectors] for at, kind in TERM_COLUMNS]
-            write(found, dict(zip(made, parts, strict=True)))
+                parts = [
+                    [terms[:, at].astype(kind) for terms in vectors] for at, kind in TERM_COLUMNS
+                ]
+            write(values, dict(zip(vector_types, parts, strict=True)))
             yield _count(vectors, rows)
 
 
@@ -303,8 +305,7 @@ def column_types(rows: Rows) -> dict[str, Any]:
     """Return the type of every column of Parquet, from all its values."""
     from bertcli.files.parquet import ColumnTypes
 
-    known = dict.fromkeys(columns_of([])) | {"n_tokens": "int64", "truncated": "int64"}
-    types = ColumnTypes(known)
+    types = ColumnTypes(dict.fromkeys(columns_of([])) | {"n_tokens": "int64", "truncated": "int64"})
     for metas in rows.metas():
         metas = [without_place(meta) for meta in metas] if rows.many else metas
         for name in columns_of(metas):

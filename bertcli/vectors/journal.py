@@ -82,11 +82,11 @@ class Files(NamedTuple):
 
     def modes(self) -> dict[str, int]:
         """Return who may read and write those of the published files that there are."""
-        found = {}
+        modes = {}
         for name in PUBLISHED:
             with suppress(OSError):
-                found[name] = stat.S_IMODE(os.stat(getattr(self, name)).st_mode)
-        return found
+                modes[name] = stat.S_IMODE(os.stat(getattr(self, name)).st_mode)
+        return modes
 
     @property
     def unfinished(self) -> list[Path]:
@@ -124,29 +124,31 @@ class Journal:
             return None
         other = OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
         try:
-            found = parse(raw)
+            value = parse(raw)
         except BadJsonError:
             raise other from None
-        if not isinstance(found, dict) or found.get("version") != VERSION:
+        if not isinstance(value, dict) or value.get("version") != VERSION:
             raise other
-        if found.pop("sha256", None) != _sha256(found):
+        if value.pop("sha256", None) != _sha256(value):
             raise OutputError(f"{path}: was changed after it was written", BEGIN_AGAIN)
-        return cls._of(JsonObject(found, str(path), OutputError, BEGIN_AGAIN))
+        return cls._of(JsonObject(value, str(path), OutputError, BEGIN_AGAIN))
 
     @classmethod
-    def _of(cls, found: JsonObject) -> Journal:
+    def _of(cls, fields: JsonObject) -> Journal:
         return cls(
-            fingerprint=dict(found.object("fingerprint")),
-            inputs=list(map(dict, found.list_of_objects("inputs"))),
-            overwrite=found.switch("overwrite") or False,
-            modes={name: found.object("modes").whole(name) or 0 for name in found.object("modes")},
-            rows=found.whole("rows", most=MOST) or 0,
-            shape=tuple(found.wholes("shape", most=MOST) or ()),
-            meta_bytes=found.whole("meta_bytes", most=MOST) or 0,
-            vectors_sha256=found.text("vectors_sha256") or "",
-            metas_sha256=found.text("metas_sha256") or "",
-            state=found.get("state"),
-            manifest=dict(found.object("manifest")) or None,
+            fingerprint=dict(fields.object("fingerprint")),
+            inputs=list(map(dict, fields.list_of_objects("inputs"))),
+            overwrite=fields.switch("overwrite") or False,
+            modes={
+                name: fields.object("modes").whole(name) or 0 for name in fields.object("modes")
+            },
+            rows=fields.whole("rows", most=MOST) or 0,
+            shape=tuple(fields.wholes("shape", most=MOST) or ()),
+            meta_bytes=fields.whole("meta_bytes", most=MOST) or 0,
+            vectors_sha256=fields.text("vectors_sha256") or "",
+            metas_sha256=fields.text("metas_sha256") or "",
+            state=fields.get("state"),
+            manifest=dict(fields.object("manifest")) or None,
         )
 
     @property

@@ -163,8 +163,8 @@ def refuse_infinite(vectors: Array, before: int) -> None:
 def _products(queries: Array, vectors: Array) -> Array:
     """Return the products of queries [q, D] and vectors [n, D], [q, n]."""
     if len(queries) > FEW:
-        found: Array = queries @ vectors.T
-        return found
+        products: Array = queries @ vectors.T
+        return products
     # As fast as memory, without the threads of BLAS, which wait for each other on a busy machine.
     return np.stack([np.einsum("d,nd->n", query, vectors) for query in queries])
 
@@ -190,7 +190,7 @@ def add_packed(nearest: Nearest, path: str, precision: str) -> None:
     width = ceil(nearest.queries.shape[1] / 8)
     asked = quantize(nearest.queries.astype(np.float32), precision).view(np.uint8)
     few = max(CANDIDATES, MORE * nearest.k)
-    found = [_Candidates(_words(bits[None])[0], few) for bits in asked]
+    per_query = [_Candidates(_words(bits[None])[0], few) for bits in asked]
     rows, kind = 0, np.dtype(np.int8 if precision == "binary" else np.uint8)
     for block in stored(path, ROWS):
         if block.dtype.kind not in "iu":
@@ -203,13 +203,13 @@ def add_packed(nearest: Nearest, path: str, precision: str) -> None:
             )
         packed = np.ascontiguousarray(block.astype(kind, copy=False)).view(np.uint8)
         words = _words(packed)
-        for one in found:
-            one.add(words, packed, rows)
+        for candidates in per_query:
+            candidates.add(words, packed, rows)
         rows += len(block)
     nearest.rows = rows
-    for number, one in enumerate(found):
-        vectors = restore(one.bits.view(kind), precision, None, nearest.queries.shape[1])
-        nearest.score(number, one.rows, vectors)
+    for number, candidates in enumerate(per_query):
+        vectors = restore(candidates.bits.view(kind), precision, None, nearest.queries.shape[1])
+        nearest.score(number, candidates.rows, vectors)
 
 
 class _Candidates:
@@ -233,9 +233,9 @@ class _Candidates:
         self.rows = np.concatenate([self.rows, fresh + first])
         self.bits = np.concatenate([self.bits, packed[fresh]])
         if len(self.rows) > self.most:
-            kept = np.sort(np.argsort(self._distances, kind="stable")[: self.most])
-            self._distances, self.rows = self._distances[kept], self.rows[kept]
-            self.bits = self.bits[kept]
+            fewest = np.sort(np.argsort(self._distances, kind="stable")[: self.most])
+            self._distances, self.rows = self._distances[fewest], self.rows[fewest]
+            self.bits = self.bits[fewest]
             self._least = int(self._distances.max())
 
 
@@ -264,9 +264,9 @@ class TermProducts(BestRows):
         """Take in the terms of the next texts, [k, 2] each."""
         flat = np.concatenate([np.zeros((0, 2)), *texts])
         at = np.searchsorted(self.ids, flat[:, 0])
-        known = np.append(self.ids, -1)[at] == flat[:, 0]
-        owners = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])[known]
-        places, weights = at[known], flat[known, 1]
+        asked = np.append(self.ids, -1)[at] == flat[:, 0]
+        owners = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])[asked]
+        places, weights = at[asked], flat[asked, 1]
         rows = self.rows + np.arange(len(texts))
         for number, mine in enumerate(self.weights):
             scores = np.bincount(owners, mine[places] * weights, len(texts))
@@ -290,8 +290,8 @@ class MaxSim(BestRows):
         """
         longest = max((len(vectors) for vectors in texts), default=1)
         left, most = iter(texts), max(1, TOKENS // max(1, longest))
-        while some := list(islice(left, most)):
-            self._add(some)
+        while part := list(islice(left, most)):
+            self._add(part)
 
     def _add(self, texts: Sequence[np.ndarray]) -> None:
         full = [at for at, vectors in enumerate(texts) if len(vectors)]

@@ -132,10 +132,10 @@ def begin(
                 _check_made(target, files, journal.manifest)
             return Sink(target, files, journal)
         if target.resume and files.output.exists():
-            made = _unchanged(target, files, now)
-            _same_inputs(target, made, (yield from inputs.described()))
+            manifest = _unchanged(target, files, now)
+            _same_inputs(target, manifest, (yield from inputs.described()))
             files.clear()  # of a run with --overwrite that was killed before its first journal
-            return Sink(target, files, Journal(now), done=made)
+            return Sink(target, files, Journal(now), done=manifest)
         _refuse_remains(target, files)
         return Sink(target, files, Journal(now, (yield from inputs.described())))
 
@@ -148,7 +148,7 @@ def _begin_update(
     Raises OutputError for an output that this program has not made, or not as it is.
     """
     described = yield from inputs.described()
-    whole = all(one.get("sha256") for one in described)  # stdin and pipes have none
+    whole = all(file.get("sha256") for file in described)  # stdin and pipes have none
     journal = Journal.read(files.journal)
     if journal and journal.manifest:
         _end(target, files, journal)
@@ -160,9 +160,9 @@ def _begin_update(
     if not files.output.exists():
         _refuse_remains(target, files)
     else:
-        made = _unchanged(target, files)
-        if whole and (made.get("fingerprint"), made.get("inputs")) == (now, described):
-            return Sink(target, files, Journal(now), done=made)
+        manifest = _unchanged(target, files)
+        if whole and (manifest.get("fingerprint"), manifest.get("inputs")) == (now, described):
+            return Sink(target, files, Journal(now), done=manifest)
     return Sink(target, files, Journal(now, described, overwrite=True))
 
 
@@ -208,27 +208,27 @@ def _unchanged(
 
     Raises OutputError else.
     """
-    made = dict(manifest_in(read_bytes(files.manifest, OutputError), str(files.manifest)))
-    was, digest = made.get("fingerprint"), made.get("sha256")
+    manifest = dict(manifest_in(read_bytes(files.manifest, OutputError), str(files.manifest)))
+    was, digest = manifest.get("fingerprint"), manifest.get("sha256")
     if isinstance(was, dict) and now is not None:
         refuse_changes(str(target.path), was, now)
     if not isinstance(was, dict) or not isinstance(digest, str):
         raise not_resumable(str(target.path))
     expected: dict[Path, Any] = {files.output: digest}
-    if "index" in made or (target.many and target.indexed):
-        expected[files.row_index] = made.get("index_sha256")
-    for path, wanted in expected.items():
-        if not path.is_file() or sha256(path) != wanted:  # a device may have no end
+    if "index" in manifest or (target.many and target.indexed):
+        expected[files.row_index] = manifest.get("index_sha256")
+    for path, recorded in expected.items():
+        if not path.is_file() or sha256(path) != recorded:  # a device may have no end
             raise OutputError(
                 f"{path}: was changed after it was made: its sha256 differs from the manifest's",
                 "give --overwrite, or another name",
             )
-    return made
+    return manifest
 
 
-def _same_inputs(target: Target, made: Mapping[str, Any], now: Sequence[Described]) -> None:
-    was = made.get("inputs")
-    if not isinstance(was, list) or not all(isinstance(one, dict) for one in was):
+def _same_inputs(target: Target, manifest: Mapping[str, Any], now: Sequence[Described]) -> None:
+    was = manifest.get("inputs")
+    if not isinstance(was, list) or not all(isinstance(file, dict) for file in was):
         raise OutputError(
             f"{target.path}: already exists, but its manifest has no sha256 of the inputs",
             "give --overwrite, or another name",
@@ -236,12 +236,12 @@ def _same_inputs(target: Target, made: Mapping[str, Any], now: Sequence[Describe
     refuse_changed(str(target.path), was, now)
 
 
-def _check_made(target: Target, files: Files, made: Mapping[str, Any]) -> None:
+def _check_made(target: Target, files: Files, manifest: Mapping[str, Any]) -> None:
     """Raise OutputError when an output that has not its name yet was changed."""
     whole = whole_of(target, files)
     for path, digest in (
-        (whole, made.get("sha256")),
-        (index_of(target, files), made.get("index_sha256")),
+        (whole, manifest.get("sha256")),
+        (index_of(target, files), manifest.get("index_sha256")),
     ):
         if digest and path.exists() and sha256(path) != digest:
             raise OutputError(
@@ -389,8 +389,8 @@ class Sink:
     def _final_mode(self, name: str) -> int | None:
         """Who may read and write a published file: as before, and nobody who may not the output."""
         modes = self.journal.modes
-        known = [modes[one] for one in (name, "output") if one in modes]
-        return known[0] & known[-1] if known else None
+        before = [modes[published] for published in (name, "output") if published in modes]
+        return before[0] & before[-1] if before else None
 
     @property
     def _open(self) -> VectorSpool:

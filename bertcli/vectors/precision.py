@@ -101,9 +101,9 @@ def check_values(vectors: Floats, precision: str) -> None:
     largest = float(np.finfo(np.float16).max)
     beyond = np.isfinite(vectors) & (np.abs(vectors) > largest)
     if beyond.any():
-        found = float(np.abs(vectors[beyond]).max())
+        extreme = float(np.abs(vectors[beyond]).max())
         raise PrecisionError(
-            f"a value of {found:.6g} is too large for float16", "use --precision float32"
+            f"a value of {extreme:.6g} is too large for float16", "use --precision float32"
         )
 
 
@@ -128,9 +128,9 @@ WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
 def refuse_dense(form: str) -> None:
     """Raise UsageError for a format that holds no weights of terms."""
     if form not in WITH_TERMS:
-        known = ", ".join(WITH_TERMS)
         raise UsageError(
-            f"--sparse: weights of terms cannot be written as {form}", f"one of {known}"
+            f"--sparse: weights of terms cannot be written as {form}",
+            f"one of {', '.join(WITH_TERMS)}",
         )
 
 

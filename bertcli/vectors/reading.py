@@ -106,8 +106,10 @@ def precision_of(path: str) -> str | None:
 
     Raises InputError when it is none.
     """
-    found = _manifest(path).checked("precision", lambda value: value in PRECISIONS, "a precision")
-    return None if found is None else str(found)
+    precision = _manifest(path).checked(
+        "precision", lambda value: value in PRECISIONS, "a precision"
+    )
+    return None if precision is None else str(precision)
 
 
 def _manifest(path: str) -> JsonObject:
@@ -164,17 +166,17 @@ def _even(path: str, parts: Iterator[Array], rows: int) -> Iterator[Array]:
 
 def _array(path: str, rows: int) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
-    with open_array(path, path, form_of(path), ARRAY) as found:
-        if len(found.shape) < 2 or found.by_columns or getattr(found.dtype, "hasobject", True):
-            order = " in Fortran order" if found.by_columns else ""
+    with open_array(path, path, form_of(path), ARRAY) as array:
+        if len(array.shape) < 2 or array.by_columns or getattr(array.dtype, "hasobject", True):
+            order = " in Fortran order" if array.by_columns else ""
             raise InputError(
-                f"{path}: holds {found.dtype} of shape {found.shape}{order}, not vectors",
+                f"{path}: holds {array.dtype} of shape {array.shape}{order}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
-        most = rows_at_once(path, math.prod(found.shape[1:]), rows)
-        if not found.rows:
-            yield np.zeros(found.shape, found.dtype)  # its width tells something
-        for block in found.blocks(most):
+        most = rows_at_once(path, math.prod(array.shape[1:]), rows)
+        if not array.rows:
+            yield np.zeros(array.shape, array.dtype)  # its width tells something
+        for block in array.blocks(most):
             yield block if block.size else block[:0]
 
 
@@ -246,8 +248,8 @@ def stored_tokens(path: str) -> Iterator[Lists]:
             for rows in objects_of(path):
                 yield [_vectors(row.get(VECTORS), where) for where, row in rows]
         case "parquet":
-            for (some,) in _columns(path, (VECTORS,)):
-                yield [_vectors(one, path) for one in some]
+            for (texts,) in _columns(path, (VECTORS,)):
+                yield [_vectors(vectors, path) for vectors in texts]
         case form if form in TENSORS:
             counts = (row[STOP] - row[START] for row in index_of(path))
             yield from _cut(floats(path), counts, path)
@@ -260,15 +262,15 @@ def index_of(path: str) -> list[dict[str, Any]]:
     place = Files.of(Path(path)).row_index
     if not is_regular(place, InputError, MAKE_AGAIN, math.inf):
         raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
-    found, end = [], 0
+    index, end = [], 0
     for rows in objects_of(str(place)):
         for where, row in rows:
             start, stop = row.get(START), row.get(STOP)
             if start != end or not isinstance(stop, int) or stop < end:
                 raise InputError(f"{where}: not the rows behind those of the text before")
-            found.append({"id": row.get("id"), START: start, STOP: stop})
+            index.append({"id": row.get("id"), START: start, STOP: stop})
             end = stop
-    return found
+    return index
 
 
 def _columns(path: str, names: tuple[str, ...]) -> Iterator[list[list[Any]]]:
@@ -290,17 +292,17 @@ def _named(row: Mapping[str, Any], where: str, names: TermNames) -> np.ndarray:
 
 
 def _terms(ids: Any, weights: Any, where: str) -> np.ndarray:
-    found = _floats([ids, weights]).T
-    if found.ndim != 2 or found.shape[1] != 2 or not np.isfinite(found).all():
+    terms = _floats([ids, weights]).T
+    if terms.ndim != 2 or terms.shape[1] != 2 or not np.isfinite(terms).all():
         raise InputError(f"{where}: not as many ids as weights, all of them numbers", MAKE_AGAIN)
-    return found
+    return terms
 
 
 def _vectors(value: Any, where: str) -> np.ndarray:
-    found = _floats(value)
-    if found.ndim != 2 or not np.isfinite(found).all():
+    vectors = _floats(value)
+    if vectors.ndim != 2 or not np.isfinite(vectors).all():
         raise InputError(f"{where}: no vectors of tokens in the field {VECTORS!r}", MAKE_AGAIN)
-    return found
+    return vectors
 
 
 def _floats(value: Any) -> np.ndarray:
@@ -344,7 +346,7 @@ def _cut(parts: Iterable[np.ndarray], counts: Iterable[int], path: str) -> Itera
             if block is None:
                 raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
             pieces.append(block)
-        whole = np.concatenate([one for one in pieces if len(one)] or [held])
+        whole = np.concatenate([piece for piece in pieces if len(piece)] or [held])
         texts.append(whole[:count])
         held = whole[count:] if missing <= 0 else held
         if len(texts) == ROWS:

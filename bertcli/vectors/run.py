@@ -32,13 +32,13 @@ LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers dep
 def own_ids(block: EmbeddedBlock, places: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the ids of those records that have one, and the fields that place them in a text."""
     ids = block.records.ids or [None] * len(block)
-    found = [{} if key is None else {"id": key} for key in ids]
+    rows = [{} if key is None else {"id": key} for key in ids]
     if not places:
-        return found
+        return rows
     extras = [extra or {} for extra in block.records.extras or ()]
     return [
         row | {name: extra[name] for name in places}
-        for row, extra in zip(found, extras, strict=True)
+        for row, extra in zip(rows, extras, strict=True)
     ]
 
 
@@ -87,39 +87,43 @@ class EmbedRun:
                     return
                 fields = tuple(self.embedder.extra.limits)
                 digests = TextDigests(self._made_by(), fields)
-                with KnownVectors.open(files, digests, self.embedder.nothing) as known:
-                    yield from self._run(sink, inputs, known)
+                with KnownVectors.open(files, digests, self.embedder.nothing) as reusable:
+                    yield from self._run(sink, inputs, reusable)
 
-    def _run(self, sink: Sink, inputs: Inputs, known: KnownVectors | None = None) -> Iterator[Step]:
+    def _run(
+        self, sink: Sink, inputs: Inputs, reusable: KnownVectors | None = None
+    ) -> Iterator[Step]:
         self.unchecked = inputs.streams if sink.done or sink.state else ()
         if sink.done:
             self.complete = True
             return
         state = sink.state or {}
         self.committed = state.get("records", 0)
-        if known:
-            known.reused = state.get("reused", 0)
-            self.without_digests = known.without_digests
+        if reusable:
+            reusable.reused = state.get("reused", 0)
+            self.without_digests = reusable.without_digests
         self.tally = TokenCounts(**state.get("tally", {}))
         yield Resumed(self.tally.records)
-        digest = InputDigest(known.digests if known else None)
+        digest = InputDigest(reusable.digests if reusable else None)
         blocks = self._after(state, digest)
         run = self.embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
-        for window in known.windows(self.embedder, run) if known else self.embedder.windows(run):
+        for window in (
+            reusable.windows(self.embedder, run) if reusable else self.embedder.windows(run)
+        ):
             self.tally.merge(window.counts)
             for part in window.parts:
                 if isinstance(part, Ran):
                     yield part
                 else:
                     self._write(sink, part, digest)
-            self.reused = known.reused if known else 0
+            self.reused = reusable.reused if reusable else 0
             yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
             self._commit(sink, digest)
         yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
         if not sink.rows:
             sink.write([], self.embedder.nothing, [] if self.target.many else None)
         self._commit(sink, digest)
-        yield from sink.finishing(self._manifest(digest), bytes(digest.each))
+        yield from sink.finishing(self._manifest(digest), bytes(digest.each_text))
 
     def _after(self, state: Mapping[str, Any], digest: InputDigest) -> Iterator[Sequence[Record]]:
         """Return the records after those that are committed, which go to the digest.
@@ -127,17 +131,17 @@ class EmbedRun:
         Raises OutputError unless they are those of the run that is resumed.
         """
         blocks, left = self.reader.blocks(), state.get("records", 0)
-        rest: Sequence[Record] = ()
+        uncommitted: Sequence[Record] = ()
         while left and (block := next(blocks, None)) is not None:
             digest.add(block[:left])
-            left, rest = left - len(block[:left]), block[left:]
+            left, uncommitted = left - len(block[:left]), block[left:]
         if state and digest.sha.hexdigest() != state["input"]:
             raise OutputError(
                 f"{self.target.path}: the first {state['records']} records are not those of the "
                 "run that is resumed",
                 "give the same input, or start over with --overwrite",
             )
-        return chain([rest], blocks) if rest else blocks
+        return chain([uncommitted], blocks) if uncommitted else blocks
 
     def _inputs(self) -> Inputs:
         source = self.reader.source
@@ -168,13 +172,13 @@ class EmbedRun:
 
     def _made_by(self) -> dict[str, Any]:
         """Return all that decides the vector of a text, wherever the model lies."""
-        made = {name: value for name, value in made_by(self.embedder).items() if name != "model"}
-        return {**made, **self.about, "precision": self.target.precision}
+        maker = {name: value for name, value in made_by(self.embedder).items() if name != "model"}
+        return {**maker, **self.about, "precision": self.target.precision}
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)
         texts = source.pop("texts")
-        read = {name: it for name, it in source.items() if name not in NOT_OF_RECORDS}
+        read = {name: value for name, value in source.items() if name not in NOT_OF_RECORDS}
         return {**made_by(self.embedder), "input": read | {"texts": len(texts)}}
 
     def _manifest(self, digest: InputDigest) -> dict[str, Any]:

@@ -85,11 +85,11 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
     Without either, it keeps the prompt that it has. Source: the documentation of encode_query and
     encode_document; sentence-transformers 6.2 always finds a "document", if only an empty one.
     """
-    there = embedder.sentence.prompts
-    found = [there[name] for name in names if name in there] if text is None else [text]
-    if not found:
+    prompts = embedder.sentence.prompts
+    matching = [prompts[name] for name in names if name in prompts] if text is None else [text]
+    if not matching:
         return embedder
-    options = replace(embedder.options, prompt=found[0])
+    options = replace(embedder.options, prompt=matching[0])
     if not embedder.late:
         return replace(embedder, options=options)
     late = replace(embedder.late, is_query=names is QUERY)
@@ -105,20 +105,20 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     inner = bert_folder(folder.path)
     digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
     numbers = {} if is_static(folder.path) else numbers_of(read_config(inner))
-    made = check_maker(path, digests, numbers, options.kind)
-    layers, combine = made.wholes("layers", least=-LAYERS), made.text("layer_combine")
+    recorded = check_maker(path, digests, numbers, options.kind)
+    layers, combine = recorded.wholes("layers", least=-LAYERS), recorded.text("layer_combine")
     if combine not in (None, *COMBINED):
-        raise made.bad("layer_combine", f"one of {', '.join(COMBINED)}")
-    named: dict[str, Any] = {name: made.text(name) for name in SAME_TEXTS}
-    named |= {name: made.whole(name) for name in SAME_NUMBERS}
-    named |= {name: made.switch(name) for name in SAME_SWITCHES}
+        raise recorded.bad("layer_combine", f"one of {', '.join(COMBINED)}")
+    named: dict[str, Any] = {name: recorded.text(name) for name in SAME_TEXTS}
+    named |= {name: recorded.whole(name) for name in SAME_NUMBERS}
+    named |= {name: recorded.switch(name) for name in SAME_SWITCHES}
     named |= {"combine": combine, "layers": None if layers is None else tuple(layers)}
-    known = {name: value for name, value in named.items() if value is not None}
-    modules = [dict(one) for one in made.list_of_objects("modules")]
+    chosen = {name: value for name, value in named.items() if value is not None}
+    modules = [dict(module) for module in recorded.list_of_objects("modules")]
     if modules and not options.several:
         _refuse_other_modules(path, folder, modules)
-        known["pooling"] = "auto"
-    return replace(options, **known)
+        chosen["pooling"] = "auto"
+    return replace(options, **chosen)
 
 
 def _refuse_other_modules(path: str, folder: ModelFolder, theirs: list[dict[str, Any]]) -> None:
@@ -217,12 +217,12 @@ class Search:
         tell: Tell = SILENCE,
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
-        path, known = str(options.vectors), True
+        path, maker_known = str(options.vectors), True
         if options.vectors is not None:
             end_killed(options.vectors)
         if options.vectors is not None and options.vectors.exists():
-            known = is_known(path)
-            compute = options_of(path, folder, compute) if known else compute
+            maker_known = is_known(path)
+            compute = options_of(path, folder, compute) if maker_known else compute
             check_whole(path)
         elif reader is None:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
@@ -230,9 +230,9 @@ class Search:
         function = embedder.sentence.similarity
         if function not in (None, "cosine", "dot") and not options.similarity:
             tell.warn(f"{function} similarity, the model's, is not available; scores are cosines")
-        if not known and not compute.several:
+        if not maker_known and not compute.several:
             refuse_other_width(path, embedder.nothing.shape[1:])
-        if not known:
+        if not maker_known:
             tell.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
         asker = None
         if compute.sparse and has_routes(folder.path):
@@ -290,8 +290,8 @@ class Search:
         """
         path = self.path
         texts = None if self.reader is None else CorpusTexts(path, self.reader)
-        for some in windows(queries, AT_ONCE):
-            asked, nearest = self.asking(some)
+        for batch in windows(queries, AT_ONCE):
+            asked, nearest = self.asking(batch)
             if texts and self.options.skip_empty is not False:
                 nearest.excluded = np.array(texts.empty, int)
             add_stored(nearest, path, self.embedder.term_names)
@@ -403,51 +403,53 @@ def check_maker(
     path: str,
     digests: Mapping[str, Mapping[str, str]],
     config: Mapping[str, Any] | None = None,
-    wanted: str = "texts",
+    expected: str = "texts",
 ) -> JsonObject:
     """Return the options that a file of vectors was made with, as its manifest names them.
 
     ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name,
     ``config`` what else of the model its vectors depend on; an older manifest does not name it.
-    Raises InputError when it names other files, or its vectors are not those ``wanted``: of texts,
-    tokens or terms.
+    Raises InputError when it names other files, or its vectors are not those ``expected``: of
+    texts, tokens or terms.
     """
-    made = _object(manifest_of(path), "fingerprint")
+    fingerprint = _object(manifest_of(path), "fingerprint")
     for kind, mine in digests.items():
-        theirs = _object(made, kind)
+        theirs = _object(fingerprint, kind)
         if set(map(str, theirs.values())) != set(mine.values()):
-            name = made.get("model", "unknown")
+            name = fingerprint.get("model", "unknown")
             raise InputError(
                 f"{path}: was made by another model, {name}: sha256 of its {kind} is "
                 f"{_shown(theirs)}, and here it is {_shown(mine)}",
                 f"give --model {name}, or leave out --vectors",
             )
-    _check_config(path, made.get("config"), config or {})
-    options = _object(made, "options")
-    _check_kind(path, options, wanted)
+    _check_config(path, fingerprint.get("config"), config or {})
+    options = _object(fingerprint, "options")
+    _check_kind(path, options, expected)
     return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")
 
 
 def _object(outer: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = outer.get(name)
-    return found if isinstance(found, dict) else {}
+    value = outer.get(name)
+    return value if isinstance(value, dict) else {}
 
 
-def _check_kind(path: str, options: Mapping[str, Any], wanted: str) -> None:
+def _check_kind(path: str, options: Mapping[str, Any], expected: str) -> None:
     kind = "texts"
     if options.get("sparse"):
         kind = "terms"
     elif options.get("pooling") == "none":
         kind = "words" if options.get("word_vectors") else "tokens"
-    if kind == wanted:
+    if kind == expected:
         return
-    made = "weights of terms" if kind == "terms" else f"vectors of {kind}"
-    if wanted != "texts":
-        raise InputError(f"{path}: holds {made}, not of {wanted}", "search them as they were made")
+    contents = "weights of terms" if kind == "terms" else f"vectors of {kind}"
+    if expected != "texts":
+        raise InputError(
+            f"{path}: holds {contents}, not of {expected}", "search them as they were made"
+        )
     option = "sparse" if kind == "terms" else f"{kind[:-1]}-vectors"
     also = "" if kind == "words" else f", or search with --{option}"
     raise InputError(
-        f"{path}: holds {made}, but a search needs one per text",
+        f"{path}: holds {contents}, but a search needs one per text",
         f"make it with bertcli embed without --{option}{also}",
     )
 
@@ -503,11 +505,11 @@ class CorpusTexts:
                 f"{self.path}: has {counted(count, 'row')}, and the corpus has {texts}",
                 "it was made from other texts; leave out --vectors, or make it again",
             )
-        made = manifest_of(self.path).get("texts_sha256")  # which older manifests do not name
+        theirs = manifest_of(self.path).get("texts_sha256")  # which older manifests do not name
         own = self.digest.texts.hexdigest()
-        if made not in (None, own):
+        if theirs not in (None, own):
             raise InputError(
-                f"{self.path}: was made from other texts: their sha256 is {str(made)[:12]}, and "
+                f"{self.path}: was made from other texts: their sha256 is {str(theirs)[:12]}, and "
                 f"that of the corpus is {own[:12]}",
                 "leave out --vectors, or make it again",
             )
@@ -523,7 +525,7 @@ def refuse_other_width(path: str, shape: tuple[int, ...]) -> None:
     """Raise InputError when the vectors in a file are not of this shape, which the model gives."""
     for block in stored(path):
         if block.shape[1:] != shape:
-            theirs, ours = (" x ".join(map(str, one)) for one in (block.shape[1:], shape))
+            theirs, ours = (" x ".join(map(str, size)) for size in (block.shape[1:], shape))
             raise InputError(
                 f"{path}: has {theirs} dimensions, but the model has {ours}, and no manifest says "
                 "which model made it",
@@ -539,18 +541,18 @@ def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts
     index; a text that is not there is None. ``keep`` names the other fields; None: all.
     Raises InputError when they cannot be read.
     """
-    wanted, form = set(rows), form_of(path)
+    chosen, form = set(rows), form_of(path)
     if form in TENSORS:
         index = Files.of(Path(path)).row_index
         if is_regular(index, InputError, MAKE_AGAIN, math.inf):
-            fields = _of_lines(str(index), wanted, indexed=True)
+            fields = _of_lines(str(index), chosen, indexed=True)
         else:
             fields = _of_npz(path) if form == "npz" else iter(())
     else:
         of_table = _of_csv if form == "csv" else _of_parquet
-        fields = _of_lines(path, wanted) if form == "jsonl" else of_table(path)
+        fields = _of_lines(path, chosen) if form == "jsonl" else of_table(path)
     names = None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
-    return {row: _record(value, names, path) for row, value in enumerate(fields) if row in wanted}
+    return {row: _record(value, names, path) for row, value in enumerate(fields) if row in chosen}
 
 
 def _record(fields: Mapping[str, Any], names: Sequence[str] | None, path: str) -> Record:
@@ -561,18 +563,18 @@ def _record(fields: Mapping[str, Any], names: Sequence[str] | None, path: str) -
             available = f"available: {', '.join(extra) or 'none'}"
             raise InputError(f"{path}: field {name!r} not found", available)
     text: Any = fields.get("text")
-    kept = extra if names is None else {name: extra[name] for name in names}
-    return Record(text, id=fields.get("id"), extra=kept)
+    shown = extra if names is None else {name: extra[name] for name in names}
+    return Record(text, id=fields.get("id"), extra=shown)
 
 
-def _of_lines(path: str, wanted: set[int], *, indexed: bool = False) -> Iterator[dict[str, Any]]:
+def _of_lines(path: str, chosen: set[int], *, indexed: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the fields in lines of JSON, of which those of an index name their row.
 
-    Those of other rows than the ``wanted`` are not read.
+    Those of other rows than the ``chosen`` are not read.
     """
     with open_bytes(path) as stream:
         for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, path))):
-            if row not in wanted:
+            if row not in chosen:
                 yield {}
                 continue
             where = f"{path}:{number}"

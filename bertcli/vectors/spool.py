@@ -248,8 +248,8 @@ class Rows:
         """Return the shape of all the vectors together as they are written, and their dtype."""
         if self.terms:
             return (self.texts, self.terms.width), np.dtype(np.float32)
-        one = self.convert(np.zeros((1, *self.shape), np.float32))
-        return (self.count, *one.shape[1:]), one.dtype
+        sample = self.convert(np.zeros((1, *self.shape), np.float32))
+        return (self.count, *sample.shape[1:]), sample.dtype
 
 
 def _within(metas: Iterator[Row], most: int) -> Iterator[list[Row]]:

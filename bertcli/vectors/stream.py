@@ -26,7 +26,7 @@ def metas(block: EmbeddedBlock, consumed: Collection[str] = ()) -> list[dict[str
 
     Raises InputError when a record carries a field of a name that is written.
     """
-    records, found = block.records.without(consumed), []
+    records, written = block.records.without(consumed), []
     rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
     for at, (sample, key, length, cut) in enumerate(rows):
         row: dict[str, Any] = {"id": sample if key is None else key}
@@ -35,12 +35,14 @@ def metas(block: EmbeddedBlock, consumed: Collection[str] = ()) -> list[dict[str
         row["n_tokens"] = length
         if cut:
             row["truncated"] = cut
-        found.append(row)
+        written.append(row)
     if records.extras:
         several = isinstance(block.vectors, list)
         also = WRITTEN_OF_MANY if block.pieces else WRITTEN_OF_TERMS if several else WRITTEN
-        return [row | carried(row, one, also) for row, one in zip(found, records, strict=True)]
-    return found
+        return [
+            row | carried(row, record, also) for row, record in zip(written, records, strict=True)
+        ]
+    return written
 
 
 @dataclass

@@ -114,8 +114,8 @@ class TextEmbedder(Embedder):
         if options:
             return self._with(options).encode(texts)
         reader = GivenTexts(texts, Source(pre_split=bool(self.asked.get("pre_split"))))
-        found = self._encoded(reader)
-        return found[0] if reader.alone else found
+        vectors = self._encoded(reader)
+        return vectors[0] if reader.alone else vectors
 
     def encode_query(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of queries, by default with the model's prompt for them."""
@@ -152,8 +152,8 @@ class TextEmbedder(Embedder):
     def _prompted(self, names: Sequence[str], options: Mapping[str, Any]) -> Self:
         """Return an embedder with the model's prompt of one of these names, unless one is given."""
         asked = self._with(options) if options else self
-        given = asked.asked.get("prompt") is not None or asked.asked.get("prompt_name")
-        return asked if given else prompted(asked, names)
+        has_prompt = asked.asked.get("prompt") is not None or asked.asked.get("prompt_name")
+        return asked if has_prompt else prompted(asked, names)
 
     def _encoded(self, reader: GivenTexts) -> Any:
         tally, blocks, sizes = TokenCounts(), reader.blocks(), Counter[int]()
@@ -180,11 +180,11 @@ class TextEmbedder(Embedder):
         if names := self.term_names:
             return [names.of(terms) for terms in vectors]
         join = np.concatenate if self.options.per_token else np.stack
-        found = _quantized(join(vectors) if vectors else self.nothing, precision)
+        stacked = _quantized(join(vectors) if vectors else self.nothing, precision)
         if not (self.options.per_token or self.chunks):
-            return found
+            return stacked
         counts = list(sizes.values()) if self.chunks else list(map(len, vectors))
-        return np.split(found, np.cumsum(counts)[:-1]) if counts else []
+        return np.split(stacked, np.cumsum(counts)[:-1]) if counts else []
 
     def _pieces_of(
         self, blocks: Iterable[Sequence[Record]], reader: Reader, sizes: Counter[int]
@@ -200,50 +200,50 @@ class TextEmbedder(Embedder):
     def _with(self, options: Mapping[str, Any]) -> Self:
         """Return an embedder with other options, of the same open model where that can be."""
         asked = {**self.asked, **options}
-        wanted = embed_options(asked)
-        if not self._serves(wanted):
-            return replace(self.open(self.folder, wanted, InLog(LOG), extra=True), asked=asked)
-        made = replace(self, options=settled(wanted, self.sentence), asked=asked)
-        return made.with_dim(wanted.dim)
+        chosen = embed_options(asked)
+        if not self._serves(chosen):
+            return replace(self.open(self.folder, chosen, InLog(LOG), extra=True), asked=asked)
+        embedder = replace(self, options=settled(chosen, self.sentence), asked=asked)
+        return embedder.with_dim(chosen.dim)
 
-    def _serves(self, wanted: EmbedOptions) -> bool:
+    def _serves(self, chosen: EmbedOptions) -> bool:
         """Tell whether the open model is what these options ask for."""
-        if wanted.sparse or self.terms or self._matched(wanted):
+        if chosen.sparse or self.terms or self._matched(chosen):
             return False
-        computes = self._computes(settled(wanted, self.sentence))
-        own = embed_options(self.asked).own_modules != wanted.own_modules
+        computes = self._computes(settled(chosen, self.sentence))
+        own = embed_options(self.asked).own_modules != chosen.own_modules
         if own and {*self.sentence.modules} - PLAIN:
             return False
         return computes == self._computes(self.options)
 
-    def _matched(self, wanted: EmbedOptions) -> bool:
+    def _matched(self, chosen: EmbedOptions) -> bool:
         """Tell whether tokens are matched one by one, or were: their role and length differ."""
         if self.sentence.static:
             return False
-        there = late_of(self.folder.path, wanted, lambda: self.runtime.tokenizer)
-        return self.late is not None or there is not None
+        late = late_of(self.folder.path, chosen, lambda: self.runtime.tokenizer)
+        return self.late is not None or late is not None
 
     def _computes(self, options: EmbedOptions) -> tuple[Any, ...]:
         """Return all that a model is opened for."""
-        compute = [getattr(options, one.name) for one in fields(Compute)]
+        compute = [getattr(options, option.name) for option in fields(Compute)]
         first, pooler = reads_first(options, self.sentence), options.pooling == "pooler"
         return (*compute, options.layers, options.combine, first, pooler, options.parse_special)
 
 
-def embed_options(given: Mapping[str, Any]) -> EmbedOptions:
+def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
     """Return the options of the library for those of `bertcli embed`.
 
     Raises UsageError for an unknown option or value.
     """
     for name, only in RETURNED.items():
-        if given.get(name, only) not in (only, None):
+        if asked.get(name, only) not in (only, None):
             raise UsageError(
-                f"{name}={given[name]!r} is not possible: vectors are NumPy arrays",
+                f"{name}={asked[name]!r} is not possible: vectors are NumPy arrays",
                 "torch.from_numpy(...) makes tensors of them; token_vectors=True gives one a token",
             )
     none = {*OURS, *IDLE, *RETURNED}
-    named = {NAMES.get(name, name): value for name, value in given.items() if name not in none}
-    if "normalize_embeddings" in given:  # there, False leaves it to the model
+    named = {NAMES.get(name, name): value for name, value in asked.items() if name not in none}
+    if "normalize_embeddings" in asked:  # there, False leaves it to the model
         named["normalize"] = named["normalize"] or None
     if "device" in named:
         named["device"] = str(named["device"])  # also one of torch
@@ -258,7 +258,7 @@ def embed_options(given: Mapping[str, Any]) -> EmbedOptions:
             raise UsageError(f"{name} {named[name]!r} is not a text", "give a text")
     options = options_from(EmbedOptions, named)
     for name, allowed in {**CHOICES, "precision": PRECISIONS}.items():
-        value = given.get("precision", "float32") if name == "precision" else getattr(options, name)
+        value = asked.get("precision", "float32") if name == "precision" else getattr(options, name)
         if value not in allowed:
             raise UsageError(f"unknown {name} {value!r}", f"one of {', '.join(allowed)}")
     if options.max_length is not None and options.max_length < 2:
@@ -266,14 +266,14 @@ def embed_options(given: Mapping[str, Any]) -> EmbedOptions:
     return options
 
 
-def _layers(given: Any) -> tuple[int, ...]:
+def _layers(value: Any) -> tuple[int, ...]:
     try:
-        if isinstance(given, str):
-            given = given.split(",")
-        return (given,) if isinstance(given, int) else tuple(int(layer) for layer in given)
+        if isinstance(value, str):
+            value = value.split(",")
+        return (value,) if isinstance(value, int) else tuple(int(layer) for layer in value)
     except (TypeError, ValueError):
         raise UsageError(
-            f"--layers {given!r} is not a list of numbers", "for example -1 or (0, -2, -1)"
+            f"--layers {value!r} is not a list of numbers", "for example -1 or (0, -2, -1)"
         ) from None
 
 

@@ -46,13 +46,13 @@ class KnownVectors:
 
         ``nothing`` is of the shape of no vector, [0, D...].
         """
-        there = files.output.exists()
-        rows = _rows_of(files.row_index) if there else {}
+        exists = files.output.exists()
+        rows = _rows_of(files.row_index) if exists else {}
         if not rows:
-            known = cls({}, nothing, digests)
+            empty = cls({}, nothing, digests)
             index = files.row_index  # without a row, it is that of an output without any
-            known.without_digests = there and not (index.exists() and not index.stat().st_size)
-            yield known
+            empty.without_digests = exists and not (index.exists() and not index.stat().st_size)
+            yield empty
             return
         with TemporaryFile() as file:  # without a name: a kill leaves nothing
             blocks = floats(str(files.output), nothing.shape[-1])
@@ -61,8 +61,8 @@ class KnownVectors:
             if vectors is None:  # of another width
                 yield cls({}, nothing, digests)
                 return
-            kept = {key: row for key, row in rows.items() if row < len(vectors)}
-            yield cls(kept, vectors, digests)
+            within = {key: row for key, row in rows.items() if row < len(vectors)}
+            yield cls(within, vectors, digests)
             del vectors  # Windows removes no file that is mapped
 
     def windows(self, embedder: Embedder, run: TokenizeRun) -> Iterator[EmbedWindow]:
@@ -75,7 +75,7 @@ class KnownVectors:
             return
         items = windows_of(each_of(batch, COLUMNS))
         digests = self.digests.of([windows[0].record for windows in items])
-        old = np.array([self.rows.get(one, -1) for one in digests])
+        old = np.array([self.rows.get(digest, -1) for digest in digests])
         fresh = np.flatnonzero(old < 0)
         if len(fresh) == len(old):
             yield from embedder.embedded(batch)
@@ -95,11 +95,11 @@ class KnownVectors:
 
 def _rows_of(index: Path) -> dict[bytes, int]:
     """Return the rows of an index by their digests; none where it has none."""
-    found: dict[bytes, int] = {}
+    rows: dict[bytes, int] = {}
     if not index.exists():
-        return found
+        return rows
     for _, row in chain.from_iterable(objects_of(str(index))):
         if not isinstance(row.get(DIGEST), str):
             return {}
-        found.setdefault(bytes.fromhex(row[DIGEST]), row["row"])
-    return found
+        rows.setdefault(bytes.fromhex(row[DIGEST]), row["row"])
+    return rows

@@ -15,6 +15,7 @@ from task_models import SIZES, labels, tokenizer
 
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel, recomputing
+from bertcli.models.config import BertConfig
 from bertcli.models.surgery import fuse_qkv, prune_heads
 
 SHARED = {"mpnet", "deberta-v2"}  # tables with something for each head
@@ -73,6 +74,13 @@ def test_heads_are_pruned_or_it_is_said_why_not(row):
     close(model(*inputs), wanted)
     again = BertModel(model.config, pooler=hasattr(model.pooler, "dense"))
     again.load_state_dict(model.state_dict())
+
+
+def test_odd_heads_cannot_be_turned():
+    sizes = {"hidden_size": 12, "num_attention_heads": 4, "intermediate_size": 8}
+    config = BertConfig.from_dict({"model_type": "modernbert", "pad_token_id": 0, **sizes})
+    with pytest.raises(ModelError, match="even head size, not 3"):
+        BertModel(config)
 
 
 @pytest.mark.parametrize(("kind", "more"), [

@@ -98,9 +98,10 @@ def test_layers_that_nobody_asks_for_do_not_run():
     assert ran == [0]
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()
-def test_the_last_layer_for_the_first_token_only():
-    model = model_of()
+def test_the_last_layer_for_the_first_token_only(scheme):
+    model = model_of(position_embedding_type=scheme)
     ids, keep, types = texts()
     *_, x, last = model.states(ids, keep, types)
     layer = model.encoder.layer[-1]

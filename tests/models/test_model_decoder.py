@@ -25,10 +25,11 @@ def encoded():
     return states.double(), texts(length=8)[1]
 
 
+@pytest.mark.parametrize("scheme", ["absolute", "relative_key", "relative_key_query"])
 @pytest.mark.parametrize("steps", STEPS)
 @torch.no_grad()
-def test_steps_are_the_full_pass(steps):
-    model = decoder_of()
+def test_steps_are_the_full_pass(steps, scheme):
+    model = decoder_of(position_embedding_type=scheme)
     ids, keep, types = texts()
     decode, got, end = Decoder(model), [], 0
     for new, some in zip(ids.split(steps, 1), types.split(steps, 1), strict=True):
