@@ -67,15 +67,15 @@ USUAL = FieldNames()
 
 def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
     """Return the form of examples like this one; InputError when none or several fit."""
-    there = record.extra or {}
-    known = [form for form in (*FORMS, SIMILARITY) if form.task == task] if task else [*FORMS]
+    fields = record.extra or {}
+    forms = [form for form in (*FORMS, SIMILARITY) if form.task == task] if task else [*FORMS]
     if names.text is None:
-        text = next(form.text for form in FORMS if form.text in there)
-        known = [form for form in known if form.text == text]
+        text = next(form.text for form in FORMS if form.text in fields)
+        forms = [form for form in forms if form.text == text]
     if task is None and names.label is not None:
-        known = _by_value(known, record, there.get(names.label))
-    fitting = [form for form in known if {names.of(form).text, names.of(form).target} <= {*there}]
-    if len(fitting) > 1 and CONTRAST.target not in there:  # it fits by the name of the pair alone
+        forms = _by_value(forms, record, fields.get(names.label))
+    fitting = [form for form in forms if {names.of(form).text, names.of(form).target} <= {*fields}]
+    if len(fitting) > 1 and CONTRAST.target not in fields:  # it fits by the name of the pair alone
         fitting = [form for form in fitting if form != CONTRAST]
     if SIMILARITY in fitting:  # a score is there: not only pairs that belong together
         return SIMILARITY
@@ -84,20 +84,20 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
     return fitting[0]
 
 
-def _by_value(known: list[Form], record: Record, label: Any) -> list[Form]:
+def _by_value(forms: list[Form], record: Record, label: Any) -> list[Form]:
     """Return the forms that a label of this kind may be of, where its name says nothing."""
     if isinstance(record.text, list):
-        return [form for form in known if form == TAG]
+        return [form for form in forms if form == TAG]
     kind = REGRESS if isinstance(label, float) else CLASSIFY
     kind = MULTILABEL if isinstance(label, list) else kind
-    return [form for form in known if form in (kind, ANSWER)][:1]
+    return [form for form in forms if form in (kind, ANSWER)][:1]
 
 
 def _no_form(
     record: Record, task: str | None, names: FieldNames, fitting: list[Form]
 ) -> InputError:
-    there = record.extra or {}
-    available = f"available: {', '.join(there)}"
+    fields = record.extra or {}
+    available = f"available: {', '.join(fields)}"
     if fitting:
         several = " and ".join(form.target for form in fitting)
         tasks = ", ".join(form.task for form in fitting)
@@ -105,7 +105,7 @@ def _no_form(
             f"{record.where}: fields {several} are of different tasks",
             f"choose with --task {tasks}",
         )
-    if names.label is not None and names.label not in there:
+    if names.label is not None and names.label not in fields:
         return InputError(f"{record.where}: field {names.label!r} not found", available)
     if task is not None:
         forms = [names.of(form) for form in (*FORMS, SIMILARITY) if form.task == task]
@@ -114,9 +114,9 @@ def _no_form(
             f"{record.where}: --task {task} needs the fields {needed}",
             f"{available}; other names: --text-field, --pair-field, --label-field",
         )
-    first = next((form.text for form in FORMS if form.text in there), "text")
+    first = next((form.text for form in FORMS if form.text in fields), "text")
     targets = [form.target for form in FORMS if form.text == first]
-    near = [name for name in there if get_close_matches(name, targets)]
+    near = [name for name in fields if get_close_matches(name, targets)]
     return InputError(
         f"{record.where}: no field to learn",
         f"next to {names.text or first}, give one of {', '.join(targets)}, or name it: "
@@ -161,8 +161,8 @@ class Examples:
 
 def examples_source(path: str, **options: Any) -> Source:
     """Return the source of a file of examples; UsageError for one without fields."""
-    given = options.get("text_field")
-    names = (given,) if given else tuple(dict.fromkeys(form.text for form in FORMS))
+    text_field = options.get("text_field")
+    names = (text_field,) if text_field else tuple(dict.fromkeys(form.text for form in FORMS))
     source = Source(paths=(path,), text_fields=names, single=True, sentences=True, keep="*")
     if path == "-" and options.get("format", "auto") == "auto":
         options["format"] = "jsonl"
@@ -191,16 +191,16 @@ def read_examples(
 
     Raises InputError for no records, a field that is missing or has no such value.
     """
-    found: list[Example] = []
+    examples: list[Example] = []
     form: Form | None = None
     for block in reader.blocks():
         if len(block):
             form = form or form_of(block[0], task, names)
-            found += reader.collect(enumerate(block), partial(_example, form, names, extra))
+            examples += reader.collect(enumerate(block), partial(_example, form, names, extra))
     source = ", ".join(reader.source.paths)
-    if form is None or not found:
+    if form is None or not examples:
         raise InputError(f"{source}: no examples found", "give a file with at least two examples")
-    return Examples(form, found, source, names.of(form).target)
+    return Examples(form, examples, source, names.of(form).target)
 
 
 # --- from a record to an example ---
@@ -209,13 +209,13 @@ def read_examples(
 def _example(
     form: Form, names: FieldNames, extra: Collection[str], number: int, record: Record
 ) -> Example:
-    example, there = _EXAMPLES[form](record, names.of(form)), record.extra or {}
+    example, fields = _EXAMPLES[form](record, names.of(form)), record.extra or {}
     if not extra:
         return example
-    kept = example.record._replace(extra={name: there.get(name) for name in extra})
+    record = example.record._replace(extra={name: fields.get(name) for name in extra})
     for name in extra:
-        extra_ids(kept, name)
-    return Example(kept, example.target)
+        extra_ids(record, name)
+    return Example(record, example.target)
 
 
 def _field(record: Record, name: str) -> Any:
@@ -263,10 +263,12 @@ def _labels(record: Record, name: str) -> list[str]:
     value = (record.extra or {}).get(name)
     if isinstance(value, str):  # of CSV
         listed = _listed(value, record) if value.startswith("[") else value.split(",")
-        value = [one.strip() if isinstance(one, str) else one for one in listed if one != ""]
+        value = [
+            label.strip() if isinstance(label, str) else label for label in listed if label != ""
+        ]
     if not isinstance(value, list):
         raise InputError(f"{record.where}: field {name!r} is {kind_of(value)}, not a list", SKIP)
-    return [_word(one, record, name) for one in dict.fromkeys(map(_hashable, value))]
+    return [_word(label, record, name) for label in dict.fromkeys(map(_hashable, value))]
 
 
 def _hashable(value: Any) -> Any:
@@ -294,13 +296,15 @@ def _number(record: Record, name: str) -> float:
 def _tagged(record: Record, form: Form) -> Example:
     tags = _field(record, form.target)
     text = record.text
-    given = [words(one) if isinstance(one, str) else one for one in (text, tags)]
-    if not all(isinstance(one, list) and all(isinstance(w, str) for w in one) for one in given):
+    lists = [words(entries) if isinstance(entries, str) else entries for entries in (text, tags)]
+    if not all(
+        isinstance(entries, list) and all(isinstance(w, str) for w in entries) for entries in lists
+    ):
         raise InputError(f"{record.where}: words and tags are lists of strings", SKIP)
-    if len(given[0]) != len(given[1]):
-        said, tagged = counted(len(given[0]), "word"), counted(len(given[1]), "tag")
-        raise InputError(f"{record.where}: {said}, but {tagged}", SKIP)
-    return Example(record._replace(text=given[0], extra=None), given[1])
+    if len(lists[0]) != len(lists[1]):
+        word_count, tag_count = counted(len(lists[0]), "word"), counted(len(lists[1]), "tag")
+        raise InputError(f"{record.where}: {word_count}, but {tag_count}", SKIP)
+    return Example(record._replace(text=lists[0], extra=None), lists[1])
 
 
 def _answered(record: Record, form: Form) -> Example:

@@ -61,9 +61,9 @@ _LINKERS = {*"\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d\u1039\u17d2"}  # what joins t
 
 def boundaries(text: str, low: int, high: int, level: str) -> Iterator[int]:
     """Yield the boundaries of a level in (low, high], in their order."""
-    for found in _PATTERNS[level].finditer(text, low, min(high + 1, len(text))):
-        end = found.end()
-        if not low < end <= high or (level == "sentence" and not _ends_sentence(text, found)):
+    for match in _PATTERNS[level].finditer(text, low, min(high + 1, len(text))):
+        end = match.end()
+        if not low < end <= high or (level == "sentence" and not _ends_sentence(text, match)):
             continue
         if is_whole(text, end, low):
             yield end
@@ -74,26 +74,26 @@ def last_boundary(text: str, low: int, high: int, level: str) -> int | None:
     size = WINDOW
     while True:
         start = max(low, high - size)
-        found = None
-        for found in boundaries(text, start, high, level):  # noqa: B007 - the last one is wanted
+        last = None
+        for last in boundaries(text, start, high, level):  # noqa: B007 - the last one is wanted
             pass
-        if found is not None or start == low:
-            return found
+        if last is not None or start == low:
+            return last
         size *= 4
 
 
-def _ends_sentence(text: str, found: re.Match[str]) -> bool:
+def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     """Whether a sentence ends where a pattern of its end was found."""
-    stop, end = found.group(1), found.end()
+    stop, end = match.group(1), match.end()
     if stop is None:
         return True
-    if _PATTERNS["paragraph"].search(found.group()):
+    if _PATTERNS["paragraph"].search(match.group()):
         return True
     if text[end : end + 1].islower():
         return False
     if stop != ".":
         return True
-    at = found.end(1)
+    at = match.end(1)
     before = _BEFORE_STOP.search(text, max(0, at - 12), at)
     if before is None:
         return True

@@ -56,25 +56,25 @@ class Call:
 
     def __post_init__(self) -> None:
         for name, allowed in ALLOWED.items():
-            given = _value(getattr(self, name))
-            if given not in allowed:
-                known = ", ".join(value for value in allowed if value)
-                raise UsageError(f"unknown {name} {given!r}", f"one of {known}")
+            value = _value(getattr(self, name))
+            if value not in allowed:
+                choices = ", ".join(filter(None, allowed))
+                raise UsageError(f"unknown {name} {value!r}", f"one of {choices}")
 
     def _columns(self, usual: Collection[str]) -> tuple[str, ...]:
         """Return the columns that are asked for, the ``usual`` ones where nothing is said."""
 
-        def wants(name: str, said: bool | None) -> bool:
-            return name in usual if said is None else said
+        def wants(name: str, asked: bool | None) -> bool:
+            return name in usual if asked is None else asked
 
-        wanted = {
+        columns = {
             "input_ids": True,
             "token_type_ids": wants("token_type_ids", self.return_token_type_ids),
             "attention_mask": wants("attention_mask", self.return_attention_mask),
             "special_tokens_mask": self.return_special_tokens_mask,
             "offset_mapping": self.return_offsets_mapping,
         }
-        return tuple(name for name, yes in wanted.items() if yes)
+        return tuple(name for name, yes in columns.items() if yes)
 
     def layout(self, limit: int | None, usual: Collection[str]) -> Layout:
         """Return the layout that is asked for, with the ``usual`` columns where nothing is said.
@@ -112,7 +112,7 @@ class Call:
             batched = bool(text) and not isinstance(text[0], str)  # type: ignore[index]
         rows: Any = text if batched else [text]
         if pair is None or (not batched and not pair):  # an empty pair is none in transformers
-            found = [_pair(row, words=self.is_split_into_words) for row in rows]
+            texts = [_pair(row, words=self.is_split_into_words) for row in rows]
         else:
             pairs: Any = [pair] if not batched or isinstance(pair, str) else list(pair)
             if (batched and isinstance(pair, str)) or len(pairs) != len(rows):
@@ -120,11 +120,11 @@ class Call:
                     f"text_pair has to be a list of {len(rows)} texts, as the texts are",
                     "give a pair for each text",
                 )
-            found = list(zip(rows, pairs, strict=True))
+            texts = list(zip(rows, pairs, strict=True))
         source = Source(pre_split=self.is_split_into_words)
         return [
             checked(Record(_list(first), _list(second), line=line), source)
-            for line, (first, second) in enumerate(found, 1)
+            for line, (first, second) in enumerate(texts, 1)
         ], batched
 
     def items(self, rows: Iterable[Mapping[str, Any]], usual: Collection[str]) -> list[Encoded]:
@@ -143,17 +143,17 @@ class Call:
         batched: bool,
     ) -> BatchEncoding:
         """Return the columns: of a batch, or those of a single text without its dimension."""
-        found: dict[str, Any] = {
+        table: dict[str, Any] = {
             name: [_copied(item.columns[name]) for item in items] for name in columns
         }
         if not (batched or self.return_overflowing_tokens or self.return_tensors):
-            found = {name: rows[0] for name, rows in found.items()}
+            table = {name: rows[0] for name, rows in table.items()}
         if self.return_length:
-            found["length"] = [item.length for item in items]
+            table["length"] = [item.length for item in items]
         if self.return_overflowing_tokens:
-            found["overflow_to_sample_mapping"] = [item.sample for item in items]
+            table["overflow_to_sample_mapping"] = [item.sample for item in items]
         if self.return_tensors is None:
-            return BatchEncoding(found, details)
+            return BatchEncoding(table, details)
         for row, item in enumerate(items, 1):
             if item.length != items[0].length:
                 raise InputError(
@@ -162,7 +162,7 @@ class Call:
                     "give padding=True, with truncation=True when some are too long",
                 )
         kind = _value(self.return_tensors)
-        arrays = {name: _array(rows, kind) for name, rows in found.items()}
+        arrays = {name: _array(rows, kind) for name, rows in table.items()}
         return BatchEncoding(arrays, details)
 
 
@@ -206,10 +206,10 @@ class BatchEncoding(dict[str, Any]):
         return list(self._encoded[row].columns[name])
 
 
-def _value(given: Any) -> Any:
+def _value(value: Any) -> Any:
     """Return a strategy as the command line writes it; transformers' own are members of an enum."""
-    given = getattr(given, "value", given)
-    return str(given).lower() if isinstance(given, bool) else given
+    value = getattr(value, "value", value)
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _pair(row: Any, *, words: bool) -> tuple[Any, Any]:

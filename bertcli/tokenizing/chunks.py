@@ -139,9 +139,9 @@ class TokenCounter:
     def break_after(self, text: str, at: int) -> int:
         """Return the first place from ``at`` on where tokens and a grapheme end; or the end."""
         most = len(text) if self.is_exact else min(at + LONGEST, len(text))
-        for found in self.pattern.finditer(text, at, most):
-            if self._is_break(text, found.end()):
-                return found.end()
+        for match in self.pattern.finditer(text, at, most):
+            if self._is_break(text, match.end()):
+                return match.end()
         return next(
             (place for place in range(most, len(text)) if self._is_break(text, place)), len(text)
         )
@@ -156,7 +156,7 @@ class TokenCounter:
 
     def starts(self, text: str, start: int, end: int) -> list[int]:
         """Return where the tokens of [start, end) begin; -1 for one within a character."""
-        found: list[int] = []
+        places: list[int] = []
         remembered = self.remembered
         for broken in self.pattern.finditer(text, start, end):
             stop = broken.end()
@@ -166,14 +166,14 @@ class TokenCounter:
                 continue
             word = text[start:stop]
             starts = remembered(word) if len(word) <= WORD else self._starts(word)
-            found += [at if at < 0 else start + at for at in starts]
+            places += [at if at < 0 else start + at for at in starts]
             start = stop
         if start < end:
-            found += [at if at < 0 else start + at for at in self._starts(text[start:end])]
-        return found
+            places += [at if at < 0 else start + at for at in self._starts(text[start:end])]
+        return places
 
     def _starts(self, word: str) -> list[int]:
-        found, end, last = [], 0, 0
+        places, end, last = [], 0, 0
         for start, stop in self.tokenizer.core.encode(word, add_special_tokens=False).offsets:
             if not self.is_exact and word[start : start + 1].isspace():
                 # A blank in a token belongs to the piece before.
@@ -181,9 +181,9 @@ class TokenCounter:
                 start = after if after <= stop and after < len(word) else start
             # Bytes of two characters may be one token: the second begins within it.
             begins = start >= end or (start > last and not self.is_exact)
-            found.append(start if begins else -1)
+            places.append(start if begins else -1)
             end, last = max(end, stop), start
-        return found
+        return places
 
 
 class SliceEndError(Exception):
@@ -274,11 +274,11 @@ class TokenSums:
         starts = self.counter.starts(self.text, begin, end)
         at = len(starts) - tokens
         if at < 0:
-            wanted = self._before(block) + at
-            block = bisect_right(self.sums, wanted)
+            number = self._before(block) + at
+            block = bisect_right(self.sums, number)
             begin, end = self._begin(block), self.ends[block]
             starts = self.counter.starts(self.text, begin, end)
-            at = wanted - self._before(block)
+            at = number - self._before(block)
         return self._place_after(starts[max(at, 0) :], begin, end)
 
     def _place_after(self, starts: Sequence[int], begin: int, end: int) -> int:
@@ -469,34 +469,34 @@ class Chunker:
         ``first`` is the number of the first record in the run. A text that cannot be divided goes
         to ``skip``, as does a pair.
         """
-        some: list[tuple[int, Record]] = []
+        group: list[tuple[int, Record]] = []
         size = 0
         for sample, record in enumerate(records, first):
             if record.pair is not None:
                 where = record.where
                 skip(InputError(f"{where}: a pair of texts cannot be divided into chunks"))
                 continue
-            if some and size + len(record.text) > SLICE:
-                yield from self._divided(self._begun(some), skip)
-                some, size = [], 0
-            some.append((sample, record))
+            if group and size + len(record.text) > SLICE:
+                yield from self._divided(self._begun(group), skip)
+                group, size = [], 0
+            group.append((sample, record))
             size += len(record.text)
-        yield from self._divided(self._begun(some), skip)
+        yield from self._divided(self._begun(group), skip)
 
     def _begun(self, records: Sequence[tuple[int, Record]]) -> Sequence[Chunk | ChunkPlan]:
         """Return the pieces of texts that are short enough to be one, and plans for the others."""
         most = min(GUESSED * self.room, SLICE)
         short = [record.text for _, record in records if len(record.text) <= most]
         (counts,) = map(iter, self._counts([short]))  # type: ignore[list-item]
-        found: list[Chunk | ChunkPlan] = []
+        pieces: list[Chunk | ChunkPlan] = []
         for sample, record in records:
             length = len(record.text)
             count = next(counts) if length <= most else None
             if count is None or count > self.text_room:
-                found.append(ChunkPlan(record, sample, self))
+                pieces.append(ChunkPlan(record, sample, self))
             else:
-                found.append(Chunk(record, sample, 0, 0, length, count + self.special))
-        return found
+                pieces.append(Chunk(record, sample, 0, 0, length, count + self.special))
+        return pieces
 
     def _divided(
         self, items: Sequence[Chunk | ChunkPlan], skip: Callable[[InputError], None]
@@ -511,19 +511,19 @@ class Chunker:
             proposed = [plan.propose(skip) for plan in active]
             for plan, counts in zip(active, self._counts(proposed), strict=True):
                 plan.accept(counts)
-            found: list[Chunk] = []
+            pieces: list[Chunk] = []
             for item in items[written:]:
                 if isinstance(item, Chunk):
-                    found.append(item)
+                    pieces.append(item)
                 else:
                     if item.done or len(item.text) > SLICE:  # what can be held is written whole
-                        found += item.ready
+                        pieces += item.ready
                         item.ready = []
                     if not item.done:
                         break
                 written += 1
-            if found:
-                yield found
+            if pieces:
+                yield pieces
 
     def _counts(self, groups: Sequence[Sequence[str]]) -> Iterator[list[int]]:
         """Yield the counts of groups of texts, which are counted together."""
@@ -603,8 +603,8 @@ class ChunkRun:
 
     def header(self) -> TableHeader:
         """Return the row that begins a table without any."""
-        rest = dict.fromkeys(self.reader.fields.carried) if self.reader.fields else {}
-        return TableHeader(dict.fromkeys(WRITTEN) | rest)
+        carried = dict.fromkeys(self.reader.fields.carried) if self.reader.fields else {}
+        return TableHeader(dict.fromkeys(WRITTEN) | carried)
 
     def write(
         self, form: str, put: Callable[[Sequence[Any]], None], *, null: bool = False

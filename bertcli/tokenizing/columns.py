@@ -61,7 +61,7 @@ def windows(
     over = first + (second or 0) - room
     if over <= 0:
         return [Window((0, first), (0, second or 0))]
-    keep_first, keep_second = kept(first, second, room, strategy)
+    keep_first, keep_second = _kept_lengths(first, second, room, strategy)
     firsts = _parts(first, keep_first, side, stride)
     if second is None:
         return [Window(part, (0, 0)) for part in firsts]
@@ -73,7 +73,7 @@ def windows(
     ]
 
 
-def kept(first: int, second: int | None, room: int, strategy: str) -> Span:
+def _kept_lengths(first: int, second: int | None, room: int, strategy: str) -> Span:
     """Return how many tokens of each of two sequences that are too long one window holds.
 
     Raises TooShortError as `windows`.
@@ -84,11 +84,8 @@ def kept(first: int, second: int | None, room: int, strategy: str) -> Span:
         return room, 0
     match strategy:
         case "longest_first":
-            shorter = min(first, second)
-            longer = max(shorter, room - shorter)
-            if shorter + longer > room:
-                shorter, longer = room // 2, room - room // 2
-            return (shorter, longer) if first <= second else (longer, shorter)
+            shorter = min(first, second, room // 2)
+            return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
         case "only_first":
             keep, fixed, name = room - second, second, "second"
         case "only_second":
@@ -323,28 +320,28 @@ def select(
     column: Column, window: Window, first: tuple[int, int], second: tuple[int, int]
 ) -> Column:
     """Return the special tokens of a column and the part of each sequence in the window."""
-    found: list[Any] = []
+    entries: list[Any] = []
     at = 0
     for (start, stop), (begin, end) in sorted(zip((first, second), window, strict=True)):
-        found += [*column[at:start], *column[start + begin : start + end]]
+        entries += [*column[at:start], *column[start + begin : start + end]]
         at = stop
-    return [*found, *column[at:]]
+    return [*entries, *column[at:]]
 
 
 def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
     """Return offsets in another unit; those of split texts count within each word."""
-    found = list(encoding.offsets)
+    offsets = list(encoding.offsets)
     for which, text in enumerate((record.text, record.pair)):
         if text is None:
             continue
         start, stop = span(encoding.sequence_ids, which)
         if isinstance(text, str):
-            found[start:stop] = to_unit(found[start:stop], text, unit)
+            offsets[start:stop] = to_unit(offsets[start:stop], text, unit)
             continue
         for at in range(start, stop):
             word = encoding.word_ids[at]
-            found[at : at + 1] = to_unit(found[at : at + 1], text[word or 0], unit)
-    return found
+            offsets[at : at + 1] = to_unit(offsets[at : at + 1], text[word or 0], unit)
+    return offsets
 
 
 EXAMPLES = ("a", "0", ".", "的", "а", "ا", "अ")  # one of which has a token
@@ -362,8 +359,8 @@ class Frame(NamedTuple):
 def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
     """Return what a tokenizer puts around texts; None where no such frame tells it all."""
     text = next((text for text in EXAMPLES if core.encode(text, add_special_tokens=False).ids), "")
-    made = core.encode(text, text if pair else None, add_special_tokens=special)
-    which, ids, types = made.sequence_ids, made.ids, made.type_ids
+    encoding = core.encode(text, text if pair else None, add_special_tokens=special)
+    which, ids, types = encoding.sequence_ids, encoding.ids, encoding.type_ids
     if 0 not in which or (pair and 1 not in which):
         return None
     ends = [which.index(0), len(which) - which[::-1].index(0)]
@@ -374,5 +371,5 @@ def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
     parts = [types[start:stop] for start, stop in pairwise(cuts)]
     if any(len({*part}) > 1 for part in parts):
         return None
-    found = [0, *(part[0] if part else 0 for part in parts), 0]
-    return Frame(ids[: ends[0]], ids[ends[1] : ends[2]], ids[ends[3] :], found)
+    part_types = [0, *(part[0] if part else 0 for part in parts), 0]
+    return Frame(ids[: ends[0]], ids[ends[1] : ends[2]], ids[ends[3] :], part_types)

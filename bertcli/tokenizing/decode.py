@@ -31,10 +31,10 @@ class DecodeSettings:
 
     def header(self, reader: Reader) -> TableHeader:
         """Return the header of a table without rows."""
-        known = reader.fields
-        key = {"id": None} if known and known.id is not None else {}
-        rest = dict.fromkeys(known.carried) if known else {}
-        return TableHeader({**key, self.field: Made() if self.tokens else "", **rest})
+        fields = reader.fields
+        key = {"id": None} if fields and fields.id is not None else {}
+        carried = dict.fromkeys(fields.carried) if fields else {}
+        return TableHeader({**key, self.field: Made() if self.tokens else "", **carried})
 
 
 def decoded(

@@ -48,8 +48,8 @@ class ExtraColumns:
     def read_by(self, reader: Reader) -> frozenset[str]:
         """Have a reader read the fields of ids; return those that nobody asked to keep."""
         reader.read_extra(self.limits)
-        kept = (reader.source.keep or "").split(",")
-        return frozenset() if kept == ["*"] else frozenset(self.limits) - {*map(str.strip, kept)}
+        asked = (reader.source.keep or "").split(",")
+        return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
 
     def added(self, items: Sequence[Encoded], tokenizer: Tokenizer) -> Sequence[Encoded]:
         """Return encoded records with a column for each embedding.
@@ -63,15 +63,15 @@ class ExtraColumns:
         ]
 
     def _columns(self, item: Encoded, tokenizer: Tokenizer) -> dict[str, list[int]]:
-        words, found = list(_words(item)), {}
+        words, columns = list(_words(item)), {}
         for name, field in self.fields.items():
-            given, places = extra_ids(item.record, field, self.sizes[name]), words
-            if isinstance(given, list) and len(given) != word_count(item.record):
-                places = _numbers(item, field, len(given), tokenizer)
-            found[EXTRA + name] = [
-                0 if at is None else given if isinstance(given, int) else given[at] for at in places
+            ids, places = extra_ids(item.record, field, self.sizes[name]), words
+            if isinstance(ids, list) and len(ids) != word_count(item.record):
+                places = _numbers(item, field, len(ids), tokenizer)
+            columns[EXTRA + name] = [
+                0 if at is None else ids if isinstance(ids, int) else ids[at] for at in places
             ]
-        return found
+        return columns
 
 
 def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> list[int | None]:
@@ -107,5 +107,5 @@ def _words(item: Encoded) -> Iterator[int | None]:
 
 def largest_id(records: Sequence[Record], field: str) -> int:
     """Return the largest id in a field of records, 0 where it has none."""
-    found = (extra_ids(record, field) for record in records)
-    return max(max([0, *ids]) if isinstance(ids, list) else ids for ids in found)
+    ids_of_records = (extra_ids(record, field) for record in records)
+    return max(max([0, *ids]) if isinstance(ids, list) else ids for ids in ids_of_records)

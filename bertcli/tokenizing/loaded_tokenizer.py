@@ -133,8 +133,8 @@ class LoadedTokenizer:
     @property
     def engine_used(self) -> str:
         """What made the ids, and why nothing faster."""
-        made = self.__dict__.get("engine")
-        return made.why if made else "tokenizers, as there is little text"
+        engine = self.__dict__.get("engine")
+        return engine.why if engine else "tokenizers, as there is little text"
 
     def __len__(self) -> int:
         """Return the number of tokens, added ones included."""
@@ -155,25 +155,25 @@ class LoadedTokenizer:
 
     def special_ids(self) -> dict[str, int]:
         """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""
-        found = {token: self.core.token_to_id(token) for token in self.roles.values()}
-        return {token: index for token, index in found.items() if index is not None}
+        ids = {token: self.core.token_to_id(token) for token in self.roles.values()}
+        return {token: index for token, index in ids.items() if index is not None}
 
     @cached_property
     def model_inputs(self) -> list[str]:
         """The columns that a call from Python returns unasked."""
-        said = self.settings.texts("model_input_names")
+        names = self.settings.texts("model_input_names")
         types = ["token_type_ids"] if self.kind.token_types else []
-        return ["input_ids", *types, "attention_mask"] if said is None else said
+        return ["input_ids", *types, "attention_mask"] if names is None else names
 
     @property
     def padding_id(self) -> int:
         """The id of the padding token. ModelError for a vocabulary without one."""
-        found = self.core.token_to_id(self.roles["pad_token"])
-        if found is None:
+        index = self.core.token_to_id(self.roles["pad_token"])
+        if index is None:
             raise ModelError(
                 "this tokenizer has no padding token", "name a token as pad_token in its folder"
             )
-        return found
+        return index
 
     def max_length(self, layout: Layout) -> int:
         """Return the length to truncate or pad to: the one asked for, else the model's limit."""
@@ -251,7 +251,10 @@ class LoadedTokenizer:
                 stride=layout.stride if layout.overflowing else 0,
             )
         except TooShortError as error:
-            raise cannot_cut(record, limit, error) from None
+            raise InputError(
+                f"{record.where}: cannot be truncated to {limit} tokens: {error}",
+                f"{error.way}, a larger --max-length, or --on-error skip",
+            ) from None
 
     def __getattr__(self, name: str) -> Any:
         """Return cls_token, cls_token_id, sep_token and so on; None for an id that is not there."""
@@ -296,15 +299,15 @@ class LoadedTokenizer:
         if isinstance(ids, int):
             ids = [ids]
         several = bool(len(ids)) and not isinstance(as_lists(ids[0]), int)
-        made = [
+        texts = [
             self.text_of(
-                as_lists(some),
+                as_lists(row),
                 skip_special=skip_special_tokens,
                 clean_up=clean_up_tokenization_spaces,
             )
-            for some in (ids if several else [ids])
+            for row in (ids if several else [ids])
         ]
-        return made if several else made[0]
+        return texts if several else texts[0]
 
     batch_decode = decode
 
@@ -350,23 +353,23 @@ class LoadedTokenizer:
         """Return the token of each id. Raises InputError for one that is not in the vocabulary."""
         self._check_ids(ids)
         special = self.core.get_added_tokens_decoder() if skip_special else {}
-        kept = (index for index in ids if not (index in special and special[index].special))
-        return [self.core.id_to_token(index) or "" for index in kept]
+        shown = (index for index in ids if not (index in special and special[index].special))
+        return [self.core.id_to_token(index) or "" for index in shown]
 
     def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
         """Return the id of each token, and the tokens that are unknown and became [UNK].
 
         Raises InputError for an unknown token when there is no [UNK], as in some BPE.
         """
-        found = [(token, self.core.token_to_id(token)) for token in tokens]
-        unknown = [token for token, index in found if index is None]
+        pairs = [(token, self.core.token_to_id(token)) for token in tokens]
+        unknown = [token for token, index in pairs if index is None]
         unk = self.special_ids().get(self.roles["unk_token"], -1)
         if unknown and unk < 0:
             raise InputError(
                 f"{unknown[0]!r} is not in the vocabulary, which has no token for what is unknown",
                 "bertcli tokenize --tokens shows the tokens of a text",
             )
-        return [unk if index is None else index for _, index in found], unknown
+        return [unk if index is None else index for _, index in pairs], unknown
 
     def build_inputs_with_special_tokens(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
@@ -432,8 +435,7 @@ class LoadedTokenizer:
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         for index in set(ids):
-            known = 0 <= index < 2**32 and self.core.id_to_token(index) is not None
-            if not known:
+            if not 0 <= index < 2**32 or self.core.id_to_token(index) is None:
                 raise InputError(
                     f"id {index} is not in the vocabulary of {len(self)} tokens",
                     "if the ids are of another model, give it with --model",
@@ -450,14 +452,6 @@ class LoadedTokenizer:
         frame = self._frame(second)
         parts = (frame.before, first, frame.between, second or (), frame.after)
         return list(map(len, parts))
-
-
-def cannot_cut(record: Record, limit: int, error: TooShortError) -> InputError:
-    """Return the error for a record that cannot be truncated as asked."""
-    return InputError(
-        f"{record.where}: cannot be truncated to {limit} tokens: {error}",
-        f"{error.way}, a larger --max-length, or --on-error skip",
-    )
 
 
 def _state(core: Core) -> tuple[object, ...]:

@@ -57,14 +57,14 @@ def content(settings: JsonObject, role: str) -> str | None:
     """Return the text of a special token, which files write as a string or as an object."""
     if isinstance(settings.get(role), dict):
         return settings.object(role).text("content")
-    found: str | None = settings.checked(role, is_text, "a token: a string or an object")
-    return found
+    text: str | None = settings.checked(role, is_text, "a token: a string or an object")
+    return text
 
 
 def _named(settings: JsonObject) -> dict[str, str]:
     """Return the special tokens that a folder names, by role."""
-    found = {role: content(settings, role) for role in ROLES}
-    return {role: name for role, name in found.items() if name}
+    names = {role: content(settings, role) for role in ROLES}
+    return {role: name for role, name in names.items() if name}
 
 
 def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int], list[str]]:
@@ -155,8 +155,8 @@ def _from_json(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded
     core = _read_json(folder / "tokenizer.json")
     kind = class_of(settings, config, type(core.model).__name__)
     roles = roles_of(kind, core, _named(settings))
-    known = {token.content for token in core.get_added_tokens_decoder().values()}
-    names = [name for name in (*roles.values(), *kind.unused) if name not in known]
+    added = {token.content for token in core.get_added_tokens_decoder().values()}
+    names = [name for name in (*roles.values(), *kind.unused) if name not in added]
     core.add_special_tokens([name for name in names if core.token_to_id(name) is not None])
     needs = kind.needs
     if kind.model == "WordPiece":
@@ -259,14 +259,14 @@ def _check_processor(core: Tokenizer, processor: JsonObject) -> None:
                 _check_template(processor, key, texts, special)
         case "BertProcessing" | "RobertaProcessing":
             for key in ("sep", "cls"):
-                processor.needed(key, lambda one: is_id(one[1]), "a token of the vocabulary")
+                processor.needed(key, lambda entry: is_id(entry[1]), "a token of the vocabulary")
 
 
 def _check_template(processor: JsonObject, key: str, texts: list[str], special: JsonObject) -> None:
     def holds(template: Any) -> bool:
         names = [part["SpecialToken"]["id"] for part in template if "SpecialToken" in part]
-        found = [part["Sequence"]["id"] for part in template if "Sequence" in part]
-        return sorted(found) == texts and all(name in special for name in names)
+        sequences = [part["Sequence"]["id"] for part in template if "Sequence" in part]
+        return sorted(sequences) == texts and all(name in special for name in names)
 
     needed = f"{' and '.join(texts)} once each, and tokens that special_tokens has"
     processor.needed(key, holds, f"a template with {needed}")
@@ -294,8 +294,8 @@ def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
 
 def sentence_settings(folder: Path) -> JsonObject:
     """Return sentence_bert_config.json of this folder; empty without one."""
-    found = (read_object(folder / name) for name in SENTENCE_CONFIGS)
-    return next((raw for raw in found if raw), NOTHING)
+    files = (read_object(folder / name) for name in SENTENCE_CONFIGS)
+    return next((raw for raw in files if raw), NOTHING)
 
 
 def sentence_limit(raw: JsonObject) -> int | None:
@@ -313,8 +313,8 @@ def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
     """
     set_to = sentence_limit(sentence_settings(folder))
     fits = [_positions(read_object(folder / name)) for name in CONFIGS]
-    found = [length for length in (*fits, set_to or _length(settings)) if length is not None]
-    return min(found, default=None)
+    limits = [length for length in (*fits, set_to or _length(settings)) if length is not None]
+    return min(limits, default=None)
 
 
 def _positions(config: JsonObject) -> int | None:
@@ -443,7 +443,7 @@ def _add_tokens(
         | {entry["content"]: entry for entry in described.values()}
     )
     later = {listed.needed(token, *whole_number()): token for token in listed}
-    later |= {index: one["content"] for index, one in described.items()}
+    later |= {index: entry["content"] for index, entry in described.items()}
     present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
     whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))
 
@@ -470,21 +470,21 @@ def _described(settings: JsonObject) -> dict[int, JsonObject]:
 
     entries = settings.object("added_tokens_decoder")
     entries.check_keys(is_id, "the ids of tokens as keys")
-    found = {int(key): entry for key, entry in settings.objects("added_tokens_decoder").items()}
-    for entry in found.values():
+    tokens = {int(key): entry for key, entry in settings.objects("added_tokens_decoder").items()}
+    for entry in tokens.values():
         entry.needed("content", *TEXT)
-    return found
+    return tokens
 
 
-def _added(token: str, known: JsonObject, *, special: bool) -> AddedToken:
+def _added(token: str, traits: JsonObject, *, special: bool) -> AddedToken:
     from tokenizers import AddedToken
 
-    normalized = known.switch("normalized")
+    normalized = traits.switch("normalized")
     return AddedToken(
         token,
-        single_word=known.switch("single_word") or False,
-        lstrip=known.switch("lstrip") or False,
-        rstrip=known.switch("rstrip") or False,
+        single_word=traits.switch("single_word") or False,
+        lstrip=traits.switch("lstrip") or False,
+        rstrip=traits.switch("rstrip") or False,
         normalized=not special if normalized is None else normalized,
         special=special,
     )

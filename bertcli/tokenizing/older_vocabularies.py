@@ -90,20 +90,20 @@ def _read(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
     """Return pieces with their scores and kinds, the id of the unknown one, and the table."""
     try:
         model = fields(read_bytes(path) or b"")
-        found = [_piece(message) for message in messages(model, PIECES)]
+        pieces = [_piece(message) for message in messages(model, PIECES)]
         trainer = fields(b"".join(messages(model, TRAINER)))
         table = b"".join(messages(fields(b"".join(messages(model, NORMALIZER))), TABLE))
         sort, unknown = number(trainer, MODEL_TYPE) or UNIGRAM, number(trainer, UNKNOWN_ID)
     except (ValueError, LookupError, struct.error) as broken:
         raise ModelError(f"{path}: not a SentencePiece model", AGAIN) from broken
-    if not found or unknown >= len(found):
+    if not pieces or unknown >= len(pieces):
         raise ModelError(f"{path}: not a SentencePiece model", AGAIN)
     if sort != UNIGRAM:
         raise ModelError(
             f"{path}: only SentencePiece models of the kind unigram can be read",
             "save the tokenizer with transformers, which writes tokenizer.json",
         )
-    return found, unknown, table
+    return pieces, unknown, table
 
 
 def _piece(message: bytes) -> tuple[str, float, int]:

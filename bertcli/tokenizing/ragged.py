@@ -23,8 +23,7 @@ import orjson
 from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
 from bertcli.records.records import Record, Text, TextBlock
-from bertcli.tokenizing.columns import Layout, RaggedBatch, TooShortError, frame_of, kept
-from bertcli.tokenizing.loaded_tokenizer import cannot_cut
+from bertcli.tokenizing.columns import Layout, RaggedBatch, frame_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -160,8 +159,8 @@ class RaggedMaker:
         if list not in map(type, texts):
             return self.engine(texts)  # type: ignore[arg-type]
         words = [text if isinstance(text, list) else [text] for text in texts]
-        ids, offsets = self.tokenizer.words_engine([word for some in words for word in some])
-        return ids, offsets[offsets_of(np.array([len(some) for some in words], np.int64))]
+        ids, offsets = self.tokenizer.words_engine([word for row in words for word in row])
+        return ids, offsets[offsets_of(np.array([len(row) for row in words], np.int64))]
 
     def _left(
         self,
@@ -170,22 +169,30 @@ class RaggedMaker:
         pairs: NDArray[np.bool_],
         skip: Callable[[InputError], None],
     ) -> tuple[Counts, Sequence[int]]:
-        """Return how many tokens of both texts are left [B, 2], and which rows can be truncated."""
+        """Return how many tokens of both texts are left [B, 2], and which rows can be truncated.
+
+        The rules are those of `columns.windows`, which makes the errors.
+        """
         rows: Sequence[int] = range(len(block))
         if self.limit is None:
             return lengths, rows
         room = self.limit - self.special.sum(axis=1)[pairs.astype(np.intp)]
-        over = np.flatnonzero(lengths.sum(axis=1) > room)
-        if pairs[over].any():
-            self.tokenizer.room(self.limit, self.layout, pair=True)  # raises where there is none
-        left, failed = lengths.copy(), set()
-        columns = (column[over].tolist() for column in (lengths, pairs, room))
-        for row, (first, second), is_pair, fits in zip(over.tolist(), *columns, strict=True):
+        over, (first, second) = lengths.sum(axis=1) > room, lengths.T
+        strategy, failed = self.layout.truncation, set()
+        if strategy == "longest_first":
+            shorter = np.minimum(np.minimum(first, second), room // 2)
+            first = np.where(first <= second, shorter, room - shorter)
+        elif strategy == "only_first":
+            first = room - second
+        left = np.where(over[:, None], np.stack([first, room - first], axis=1), lengths)
+        nothing_left = left[:, int(strategy == "only_second")] <= 0
+        for row in np.flatnonzero(over & nothing_left).tolist():
             try:
-                second = second if is_pair else None
-                left[row] = kept(first, second, fits, self.layout.truncation)
-            except TooShortError as error:
-                skip(cannot_cut(block[row], self.limit, error))
+                self.tokenizer.windows_of(
+                    block[row], tuple(lengths[row].tolist()), self.layout, self.limit
+                )
+            except InputError as error:
+                skip(error)
                 failed.add(row)
         return left, [row for row in rows if row not in failed] if failed else rows
 
@@ -223,13 +230,13 @@ class RaggedLines:
             keys = list(map(tuple, shapes.tolist()))
         if len(self.tails) >= SHAPES:
             self.tails.clear()
-        known = self.tails
-        new = {key: row for row, key in enumerate(keys) if key not in known}
-        known |= {key: self._tail(batch.rows(row, row + 1)) for key, row in new.items()}
-        tails = [known[key] for key in keys]
+        remembered = self.tails
+        new = {key: row for row, key in enumerate(keys) if key not in remembered}
+        remembered |= {key: self._tail(batch.rows(row, row + 1)) for key, row in new.items()}
+        tails = [remembered[key] for key in keys]
         for key, row in new.items():
             if batch.lengths[row] > LONGEST:
-                del known[key]
+                del remembered[key]
         return tails
 
     def _tail(self, row: RaggedBatch) -> bytes:
@@ -257,18 +264,18 @@ class RaggedLines:
             for row in np.flatnonzero(batch.cut).tolist():
                 ends[row] = b',"truncated":%d}\n' % cuts[row]
             return heads, ends
-        rests = []
+        endings = []
         for record, cut in zip(records, cuts, strict=True):
-            rest: dict[str, Any] = {}
+            ending: dict[str, Any] = {}
             if "text" in self.extra:
-                rest["text"] = record.text
+                ending["text"] = record.text
                 if record.pair is not None:
-                    rest["pair"] = record.pair
+                    ending["pair"] = record.pair
             if cut:
-                rest["truncated"] = cut
-            rests.append(rest | (record.extra or {}))
-        objects = zip(rests, _objects(rests), strict=True)
-        return heads, [(b"," if rest else b"") + line[1:] + b"\n" for rest, line in objects]
+                ending["truncated"] = cut
+            endings.append(ending | (record.extra or {}))
+        objects = zip(endings, _objects(endings), strict=True)
+        return heads, [(b"," if ending else b"") + line[1:] + b"\n" for ending, line in objects]
 
 
 def _numbers(batch: RaggedBatch) -> list[bytes]:

@@ -80,8 +80,8 @@ class TokenCounts:
     def merge(self, other: TokenCounts) -> None:
         """Add the counts of another part of the same run."""
         longest = max(self.longest, other.longest)
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for count in fields(self):
+            setattr(self, count.name, getattr(self, count.name) + getattr(other, count.name))
         self.longest = longest
 
 
@@ -222,13 +222,15 @@ def header(run: TokenizeRun, extra: Sequence[str] = (), *, only_count: bool = Fa
 
     Lists are as long as padding makes those of every text.
     """
-    known = run.reader.fields
-    rest = dict.fromkeys(known.carried) if known else None
-    (item,) = run.tokenizer.encode_records([Record("", extra=rest)], run.layout)
+    source_fields = run.reader.fields
+    carried = dict.fromkeys(source_fields.carried) if source_fields else None
+    (item,) = run.tokenizer.encode_records([Record("", extra=carried)], run.layout)
     if run.layout.padding != "max_length":
         item = item._replace(columns={name: [] for name in item.columns})
-    found = count_row(item) if only_count else row(item, run.layout, extra=extra, sparse=False)
-    return TableHeader(({"id": None} if known and known.id is not None else {}) | found)
+    columns = count_row(item) if only_count else row(item, run.layout, extra=extra, sparse=False)
+    return TableHeader(
+        ({"id": None} if source_fields and source_fields.id is not None else {}) | columns
+    )
 
 
 def fields_written(layout: Layout, extra: Sequence[str], *, only_count: bool = False) -> set[str]:

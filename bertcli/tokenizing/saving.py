@@ -35,10 +35,10 @@ def write_tokenizer(tokenizer: LoadedTokenizer, folder: Path) -> None:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with own_folder(folder / "saving") as made:
+        with own_folder(folder / "saving") as temporary:
             for name, text in files.items():
-                (made / name).write_text(text, encoding="utf-8")
-            put_files(made, folder, last=WHOLE)
+                (temporary / name).write_text(text, encoding="utf-8")
+            put_files(temporary, folder, last=WHOLE)
     except OSError as failed:
         reason = failed.strerror or failed
         raise OutputError(f"{folder}: the tokenizer cannot be written: {reason}") from failed
@@ -46,8 +46,8 @@ def write_tokenizer(tokenizer: LoadedTokenizer, folder: Path) -> None:
 
 def _settings(tokenizer: LoadedTokenizer) -> dict[str, Any]:
     """Return what transformers does not read in tokenizer.json."""
-    core, there = tokenizer.core, tokenizer.special_ids()
-    roles = {role: token for role, token in tokenizer.roles.items() if token in there}
+    core, ids = tokenizer.core, tokenizer.special_ids()
+    roles = {role: token for role, token in tokenizer.roles.items() if token in ids}
     added = core.get_added_tokens_decoder().values()
     more = [token.content for token in added if token.special]
     normalizer: Any = core.normalizer

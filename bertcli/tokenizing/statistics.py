@@ -76,11 +76,11 @@ class CorpusStats:
         self._begin()
         core = tokenizer.core
         added, continues = core.get_added_tokens_decoder(), goes_on(core)
-        found = {i for token, i in core.get_vocab().items() if continues(token)}
+        continuing = {i for token, i in core.get_vocab().items() if continues(token)}
         self.outside = {i for i, token in added.items() if token.special}
         # Elsewhere a text begins with a word, though its first token may have no mark of one.
         self.is_marked = type(core.model).__name__ == "WordPiece"
-        self.continuing = found if self.is_marked else found - added.keys()
+        self.continuing = continuing if self.is_marked else continuing - added.keys()
         self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], -1)
         self.outside.discard(self.unk)
 
@@ -146,8 +146,8 @@ class CorpusStats:
         times = np.bincount(batch.ids)
         special = [index for index in self.outside if index < len(times)]
         self.special += int(times[special].sum())
-        there = [index for index in self.continuing if index < len(times)]
-        self.pieces += int(times[there].sum())
+        continuing = [index for index in self.continuing if index < len(times)]
+        self.pieces += int(times[continuing].sum())
         if not self.is_marked:
             after = np.insert(np.isin(batch.ids, list(self.outside)), 0, True)
             after[batch.offsets] = True

@@ -65,25 +65,25 @@ class TokenizerClass(NamedTuple):
 
 def class_of(settings: JsonObject, config: JsonObject, model: str) -> TokenizerClass:
     """Return the class of a folder whose vocabulary is for this kind of model of tokenizers."""
-    said = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
     kind = str(config.get("model_type"))
-    name = str(said or MODEL_TYPES.get(kind)).removesuffix("Fast")
+    name = str(named or MODEL_TYPES.get(kind)).removesuffix("Fast")
     if name in BACKENDS or MODEL_TYPES.get(kind) in BACKENDS:
         return AS_IT_IS
-    found = CLASSES.get(name, CLASSES["BertTokenizer"] if model == "WordPiece" else AS_IT_IS)
-    return found if found.model == model else AS_IT_IS
+    fitting = CLASSES.get(name, CLASSES["BertTokenizer"] if model == "WordPiece" else AS_IT_IS)
+    return fitting if fitting.model == model else AS_IT_IS
 
 
-def roles_of(kind: TokenizerClass, core: Tokenizer, said: Mapping[str, str]) -> dict[str, str]:
+def roles_of(kind: TokenizerClass, core: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
     """Return the special tokens by role: as the folder names them, else as the class does."""
     if kind.roles is not None:
-        return {role: said.get(role, name) for role, name in kind.roles.items()}
+        return {role: named.get(role, name) for role, name in kind.roles.items()}
     other = {
         role: LIKE_ROBERTA[role]
         for role, name in ROLES.items()
         if core.token_to_id(name) is None and core.token_to_id(LIKE_ROBERTA[role]) is not None
     }
-    return ROLES | other | dict(said)
+    return ROLES | other | dict(named)
 
 
 def _steps(part: Any) -> list[Any]:
@@ -127,8 +127,8 @@ def goes_on(core: Tokenizer) -> Callable[[str], bool]:
 
 
 def _switch(settings: JsonObject, key: str, otherwise: bool) -> bool:
-    said = settings.switch(key)
-    return otherwise if said is None else said
+    value = settings.switch(key)
+    return otherwise if value is None else value
 
 
 def _ends(core: Tokenizer, roles: Mapping[str, str]) -> tuple[tuple[str, int], tuple[str, int]]:

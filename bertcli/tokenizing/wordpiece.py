@@ -88,8 +88,8 @@ class WordPieceEngine:
         only where `frame_of` finds a frame.
         """
         if (fast := self._chosen(texts)) is not None:
-            found: Flat = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
-            return found
+            rows: Flat = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
+            return rows
         encodings = self.core.encode_batch_fast(texts, add_special_tokens=special)
         ids = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(ids) + 1, np.int64)
@@ -131,8 +131,8 @@ class WordPieceEngine:
         for special in (False, True) if frame else (False,):
             ids, offsets = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
             right = self.core.encode_batch_fast(texts, add_special_tokens=special)
-            for text, one, start, stop in zip(texts, right, offsets, offsets[1:], strict=False):
-                if one.ids != ids[start:stop].tolist():
+            for text, encoded, start, stop in zip(texts, right, offsets, offsets[1:], strict=False):
+                if encoded.ids != ids[start:stop].tolist():
                     self.why = f"tokenizers, as nanotoken differs on {text[:40]!a}"
                     return None
         self.why = "nanotoken"
@@ -159,15 +159,15 @@ class WordPieceEngine:
 
 def _template(before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:
     """Return what puts ids before and after a text, as the post-processor of a tokenizer.json."""
-    first, second = ({"Sequence": {"id": one, "type_id": 0}} for one in "AB")
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     heads, tails = (
         [{"SpecialToken": {"id": str(index), "type_id": 0}} for index in ids]
         for ids in (before, after)
     )
-    known = {str(i): {"id": str(i), "ids": [i], "tokens": [str(i)]} for i in (*before, *after)}
+    special = {str(i): {"id": str(i), "ids": [i], "tokens": [str(i)]} for i in (*before, *after)}
     return {
         "type": "TemplateProcessing",
         "single": [*heads, first, *tails],
         "pair": [first, second],
-        "special_tokens": known,
+        "special_tokens": special,
     }

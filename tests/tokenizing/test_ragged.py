@@ -30,11 +30,6 @@ def folder(request, tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module")
-def default(default_folder):
-    return Tokenizer.load(default_folder)
-
-
 @pytest.fixture
 def fresh(default_folder):
     return Tokenizer.load(default_folder)
@@ -47,9 +42,9 @@ def fast(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def both_ways(tokenizer, records, layout):
-    """Return the columns of all records and the tokens dropped, or the error, each way."""
-    found = []
+def same_both_ways(tokenizer, records, layout):
+    """The columns of all records and the tokens dropped, or the error, are the same each way."""
+    results = []
     for flat in (False, True):
         problems = []
         try:
@@ -59,14 +54,14 @@ def both_ways(tokenizer, records, layout):
             else:
                 items = tokenizer.encode_each(records, layout, skip=problems.append)
         except BertcliError as error:
-            found.append((type(error), str(error)))
+            results.append((type(error), str(error)))
             continue
         rows = [
             (item.record, item.sample, item.cut, {k: list(v) for k, v in item.columns.items()})
             for item in items
         ]
-        found.append((rows, [(str(one), one.hint) for one in problems]))
-    return found
+        results.append((rows, [(str(error), error.hint) for error in problems]))
+    assert results[0] == results[1], layout
 
 
 OPTIONS = [
@@ -92,11 +87,19 @@ def test_both_ways_give_the_same_of_hostile_texts(folder, parse_special):
     pairs = [Record(text, texts[-at] if at % 3 else None) for at, text in enumerate(texts)]
     words = [Record(text.split(), None if at % 2 else ["a", text]) for at, text in enumerate(texts)]
     for records, layout in product(([*map(Record, texts)], pairs, words), OPTIONS):
-        one, other = both_ways(tokenizer, records, layout)
-        assert one == other, layout
+        same_both_ways(tokenizer, records, layout)
     kind = type(tokenizer.core.model).__name__
     other = f"tokenizers, as nanotoken has no {kind}"
     assert tokenizer.engine.why == ("nanotoken" if kind == "WordPiece" else other)
+
+
+@pytest.mark.parametrize("strategy", ["longest_first", "only_first", "only_second"])
+def test_texts_and_pairs_of_all_lengths_are_cut_the_same(fresh, strategy):
+    texts = ["a " * count for count in range(9)]
+    records = [Record(text, pair) for text, pair in product(texts, [*texts, None])]
+    for length, side in product(range(2, 14), ("left", "right")):
+        layout = Layout(max_length=length, truncation=strategy, truncation_side=side)
+        same_both_ways(fast(fresh), records, layout)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +119,7 @@ def test_other_templates(fresh, processor):
     fresh.core.post_processor = processor
     records = [Record(text, text[::-1] if at % 2 else None) for at, text in enumerate(hostile.REAL)]
     for some, layout in product((records, records[::2]), OPTIONS):
-        one, other = both_ways(fast(fresh), some, layout)
-        assert one == other
+        same_both_ways(fast(fresh), some, layout)
     assert fresh.engine.why == "nanotoken"
 
 
@@ -165,28 +167,28 @@ class WrongTokenizer:
         return ids, offsets
 
 
+def assert_right(tokenizer, why):
+    """The ids are those of tokenizers, and the engine says why they are made by it."""
+    texts = hostile.composed(2, 1000)
+    tokenizer.engine.expect(wordpiece.MANY)
+    ids, _ = tokenizer.engine(texts)
+    right = tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
+    assert ids.tolist() == [index for encoding in right for index in encoding.ids]
+    assert tokenizer.engine.why == why
+
+
 def test_a_disagreement_is_noticed_before_any_text(fresh, monkeypatch):
     import nanotoken
 
     monkeypatch.setattr(nanotoken, "WordPieceTokenizer", WrongTokenizer)
-    texts = hostile.composed(2, 1000)
-    fresh.engine.expect(wordpiece.MANY)
-    ids, _ = fresh.engine(texts)
-    right = fresh.core.encode_batch_fast(texts, add_special_tokens=False)
-    assert ids.tolist() == [index for one in right for index in one.ids]
-    assert fresh.engine.why == "tokenizers, as nanotoken differs on 'I love NLP!'"
+    assert_right(fresh, "tokenizers, as nanotoken differs on 'I love NLP!'")
 
 
 def test_without_nanotoken(fresh, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "nanotoken", None)
-    texts = hostile.composed(2, 1000)
-    fresh.engine.expect(wordpiece.MANY)
-    ids, _ = fresh.engine(texts)
-    right = fresh.core.encode_batch_fast(texts, add_special_tokens=False)
-    assert ids.tolist() == [index for one in right for index in one.ids]
-    assert fresh.engine.why == "tokenizers, as nanotoken is not installed"
+    assert_right(fresh, "tokenizers, as nanotoken is not installed")
 
 
 def test_a_tokenizer_that_nanotoken_does_not_have(fresh):
@@ -199,8 +201,7 @@ def test_special_tokens_as_text_beside_added_ones(fresh):
     fresh.core.add_tokens(["[ENT]"])
     fresh.core.encode_special_tokens = True
     records = [Record("a [SEP] [ENT] b")] * 3
-    one, other = both_ways(fast(fresh), records, Layout())
-    assert one == other
+    same_both_ways(fast(fresh), records, Layout())
     assert "not parsed" in fresh.engine.why
 
 
@@ -212,8 +213,7 @@ def test_added_tokens(fresh, flags):
     RaggedMaker(fast(fresh), Layout())([Record("a")], list.append)  # before the tokens were added
     fresh.core.add_tokens([AddedToken(token, **options) for token in tokens])
     texts = [f"{a}{gap}{b}" for a in tokens for b in tokens for gap in ("", " ", "a", " \u0301")]
-    one, other = both_ways(fast(fresh), [*map(Record, texts)], Layout())
-    assert one == other
+    same_both_ways(fast(fresh), [*map(Record, texts)], Layout())
     assert fresh.engine.why == "nanotoken"
 
 
