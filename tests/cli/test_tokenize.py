@@ -291,11 +291,7 @@ def test_every_family_there_and_back(tmp_path, family):
 
 def test_stats_for_people():
     out = good("tokenize", "--stats", "-f", "table", "a", "b c").out
-    assert [line.split() for line in out.splitlines()[:3]] == [
-        ["texts", "2"],
-        ["tokens", "7"],
-        ["words", "3"],
-    ]
+    assert re.match(r" *texts +2 *\n *tokens +7 *\n *words +3 *\n", out)
     assert "█" in out
 
 
@@ -311,7 +307,7 @@ def test_from_tokens():
 
 
 def test_windows_share_and_cover():
-    text = " ".join(["one", "two", "three", "four", "five", "six", "seven"] * 9)
+    text = "one two three four five six seven " * 9
     options = ("--overflowing", "--max-length", 12, "--stride", 3, "--offsets", "--text")
     rows = good("tokenize", "x", text, *options, "--no-attention-mask").rows
     assert [row["overflow_to_sample_mapping"] for row in rows] == [0] + [1] * (len(rows) - 1)

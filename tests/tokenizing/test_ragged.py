@@ -42,6 +42,11 @@ def fast(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def begin(tokenizer):
+    """Have the engine make ids."""
+    RaggedMaker(fast(tokenizer), Layout())([Record("a b")], list.append)
+
+
 def same_both_ways(tokenizer, records, layout):
     """The columns of all records and the tokens dropped, or the error, are the same each way."""
     results = []
@@ -113,9 +118,7 @@ def test_texts_and_pairs_of_all_lengths_are_cut_the_same(fresh, strategy):
     ],
 )
 def test_other_templates(fresh, processor):
-    RaggedMaker(fast(fresh), Layout())(
-        [Record("a")], list.append
-    )  # before the template was changed
+    begin(fresh)  # before the template was changed
     fresh.core.post_processor = processor
     records = [Record(text, text[::-1] if at % 2 else None) for at, text in enumerate(hostile.REAL)]
     for some, layout in product((records, records[::2]), OPTIONS):
@@ -193,7 +196,7 @@ def test_without_nanotoken(fresh, monkeypatch):
 
 def test_a_tokenizer_that_nanotoken_does_not_have(fresh):
     fresh.core.pre_tokenizer = pre_tokenizers.Metaspace()
-    RaggedMaker(fast(fresh), Layout())([Record("a b")], list.append)
+    begin(fresh)
     assert fresh.engine.why.startswith("tokenizers, as nanotoken has no such tokenizer: ")
 
 
@@ -210,7 +213,7 @@ def test_added_tokens(fresh, flags):
     names = ("single_word", "lstrip", "rstrip", "normalized")
     options = dict(zip(names, flags, strict=True))
     tokens = ["[ENT]", "foo bar", "Ünï", "x1", "##ing", "日本", "the", "[sep]", "é", "👍"]
-    RaggedMaker(fast(fresh), Layout())([Record("a")], list.append)  # before the tokens were added
+    begin(fresh)  # before the tokens were added
     fresh.core.add_tokens([AddedToken(token, **options) for token in tokens])
     texts = [f"{a}{gap}{b}" for a in tokens for b in tokens for gap in ("", " ", "a", " \u0301")]
     same_both_ways(fast(fresh), [*map(Record, texts)], Layout())
@@ -220,8 +223,8 @@ def test_added_tokens(fresh, flags):
 def test_little_text_is_not_worth_a_proof(default_folder, tmp_path):
     """What a file holds is known beforehand; of a pipe, what came."""
     enough = wordpiece.MANY // len("a few words") + 1
-    few, much = "tokenizers, as there is little text", "nanotoken"
-    for count, used in ((enough // 2, few), (enough, much)):
+    few = "tokenizers, as there is little text"
+    for count, used in ((enough // 2, few), (enough, "nanotoken")):
         (tmp_path / "in.txt").write_text(text := "a few words\n" * count)
         for named, stdin in ((["-i", tmp_path / "in.txt"], ""), ([], text)):
             done = call("tokenize", "-v", "--count", "-m", default_folder, *named, stdin=stdin)
