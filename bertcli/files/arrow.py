@@ -373,20 +373,16 @@ def common_type(kind: Any, values: Sequence[Any]) -> Any:
 
 def column(values: Iterable[Any], kind: Any) -> Any:
     """Return values as a column of a type that `common_type` found for them."""
-    if kind == pyarrow.string():
-        values = as_texts(values)
+    if kind == pyarrow.string():  # what is no text is written as JSON
+        values = [
+            value
+            if value is None or isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            for value in values
+        ]
     elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
         values = [value if value is None else float(value) for value in values]
     return pyarrow.array(values, type=kind)
-
-
-def as_texts(values: Iterable[Any]) -> list[str | None]:
-    """Return values for a column of text: what is none is written as JSON."""
-    return [value if value is None or isinstance(value, str) else _dump(value) for value in values]
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def file_system(place: str) -> tuple[Any, str]:

@@ -104,11 +104,6 @@ def parse_own(text: str | bytes) -> Any:
     return json.loads(text)
 
 
-def parse_own_lines(texts: Sequence[str]) -> list[Any]:
-    """Return the values of JSON texts that this program itself wrote."""
-    return parse_lines(texts) or list(map(parse_own, texts))
-
-
 def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is read back after this was written as JSON: tuples become lists."""
     result: dict[str, Any] = json.loads(json.dumps(value))

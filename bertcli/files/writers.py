@@ -124,17 +124,16 @@ def txt(file: IO[bytes]) -> Iterator[Write]:
 
 def to_text(row: Row) -> str:
     """Return a row as a plain line. OutputError for a value that would be more than one."""
-    values = [*map(_plain, row.values())]
+    values = [
+        " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for value in row.values()
+    ]
     if any(end in value for value in values for end in ("\t\r\n" if len(values) > 1 else "\n")):
         raise OutputError(
             "a value holds a tab or a line end, which a plain line cannot hold",
             "--format jsonl can hold it",
         )
     return "\t".join(values) + "\n"
-
-
-def _plain(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class _Shown:

@@ -36,7 +36,6 @@ from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
 from bertcli.files.writers import writer_of
 from bertcli.files.zips import npz_archive
-from bertcli.vectors.journal import Files
 from bertcli.vectors.precision import RANGED, quantize, ranges_of, refuse_stream
 from bertcli.vectors.spool import ID, START, STOP, Convert, Row, Rows, Vectors
 
@@ -77,11 +76,6 @@ def converter(precision: str, ranges: np.ndarray | None = None) -> Convert:
     if precision == "float32":
         return lambda vectors: vectors
     return lambda vectors: quantize(vectors, precision, ranges)
-
-
-def is_spool(files: Files, form: str, precision: str) -> bool:
-    """Whether the spool becomes the output by writing its header."""
-    return form == "npy" == files.output.suffix.lower()[1:] and precision == "float32"
 
 
 def make(rows: Rows, form: str, mode: int | None = None) -> Iterator[int]:

@@ -1,11 +1,14 @@
 """Vectors out: to a file that appears whole, from a run that may be killed at any instant.
 
-    with open_vectors(Target(Path("out.npy"), "npy", resume=True), {"model": "..."}) as sink:
-        if not sink.done:
-            for metas, vectors in work_after(sink.state):
-                sink.write(metas, vectors)
-                sink.commit({"records": ...})
-            sink.finish({"options": ...})
+    target = Target(Path("out.npy"), "npy", resume=True)
+    with claimed(target, inputs) as files:
+        sink = yield from begin(target, files, {"model": "..."}, inputs)
+        with closing(sink):
+            if not sink.done:
+                for metas, vectors in work_after(sink.state):
+                    sink.write(metas, vectors)
+                    sink.commit({"records": ...})
+                yield from sink.finishing({"options": ...})
 
 A format holds vectors alone (NPY, NPZ, safetensors), or the other fields of the records as well
 (JSONL, CSV, Parquet). All are made in the same way: the rows are spooled as raw float32 and JSON,
@@ -22,7 +25,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -45,7 +48,6 @@ from bertcli.vectors.formats import (
     WITH_FIELDS,
     WRITERS,
     at_precision,
-    is_spool,
     make,
     put_header,
     refuse_long_ids,
@@ -67,19 +69,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_vectors(target: Target, fingerprint: Mapping[str, Any]) -> Iterator[Sink]:
-    """Yield the sink of a run without inputs; see ``claimed`` and ``begin``."""
-    with claimed(target) as files:
-        start = begin(target, files, fingerprint)
-        try:
-            next(start)
-        except StopIteration as end:
-            with closing(end.value) as sink:
-                yield sink
-
-
-@contextmanager
-def claimed(target: Target, inputs: Inputs | None = None) -> Iterator[Files]:
+def claimed(target: Target, inputs: Inputs) -> Iterator[Files]:
     """Yield the output and the files next to it, locked against other processes meanwhile.
 
     Raises OutputError when another process writes it, or when an input is one of the files that
@@ -87,7 +77,7 @@ def claimed(target: Target, inputs: Inputs | None = None) -> Iterator[Files]:
     """
     with explained(target.path):
         target.check()
-    files, inputs = Files.of(target.path), inputs or Inputs()
+    files = Files.of(target.path)
     inputs.refuse([target.path, *files.own])
     for path in files.own:
         if path.is_dir():
@@ -99,7 +89,7 @@ def claimed(target: Target, inputs: Inputs | None = None) -> Iterator[Files]:
 
 
 def begin(
-    target: Target, files: Files, fingerprint: Mapping[str, Any], inputs: Inputs | None = None
+    target: Target, files: Files, fingerprint: Mapping[str, Any], inputs: Inputs
 ) -> Generator[Hashed, None, Sink]:
     """Return the sink for the rows of a file, where the run that it resumes had committed.
 
@@ -109,7 +99,6 @@ def begin(
     ``overwrite`` is asked for. When the sink is closed before it is finished, what was committed
     stays for ``resume``; when nothing was, nothing stays.
     """
-    inputs = inputs or Inputs()
     now = as_json({**fingerprint, "format": target.form, "precision": target.precision})
     if target.update:
         with explained(target.path):
@@ -334,8 +323,9 @@ class Target:
 
 
 def whole_of(target: Target, files: Files) -> Path:
-    """Return where the output is before it has its name."""
-    return files.vectors if is_spool(files, target.form, target.precision) else files.whole
+    """Return where the output is before it has its name: the spool becomes float32 NPY."""
+    is_npy = target.form == "npy" == files.output.suffix.lower()[1:]
+    return files.vectors if is_npy and target.precision == "float32" else files.whole
 
 
 def index_of(target: Target, files: Files) -> Path:
@@ -429,16 +419,12 @@ class Sink:
         self.journal = replace(self.journal, **changes)
         self.journal.write(self.files.journal)
 
-    def finish(self, about: Mapping[str, Any]) -> None:
+    def finishing(self, about: Mapping[str, Any], digests: bytes = b"") -> Iterator[Wrote]:
         """Make the output and its manifest, which holds ``about``, and remove the partial files.
 
-        After a kill on the way the run is resumed from its last commit: commit before.
+        Yields how far that is. After a kill on the way the run is resumed from its last commit:
+        commit before. ``digests`` are those of the texts of an update.
         """
-        for _ in self.finishing(about):
-            pass
-
-    def finishing(self, about: Mapping[str, Any], digests: bytes = b"") -> Iterator[Wrote]:
-        """Finish, and yield how far that is; ``digests`` are those of the texts of an update."""
         spool = self._open
         with explained(self.target.path), self._hopeless():
             many, ids = self.target.many, self.target.lists_ids and spool.meta_bytes > 0

@@ -221,7 +221,7 @@ class Search:
         if options.vectors is not None:
             end_killed(options.vectors)
         if options.vectors is not None and options.vectors.exists():
-            maker_known = is_known(path)
+            maker_known = isinstance(manifest_of(path).get("fingerprint"), dict)
             compute = options_of(path, folder, compute) if maker_known else compute
             check_whole(path)
         elif reader is None:
@@ -382,11 +382,6 @@ Texts = dict[int, Record]  # by the number of their row
 OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text"})
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
 KEPT = 32 << 20  # bytes of files whose texts are kept between queries
-
-
-def is_known(path: str) -> bool:
-    """Whether a manifest next to a file of vectors says which model made it."""
-    return isinstance(manifest_of(path).get("fingerprint"), dict)
 
 
 def check_whole(path: str) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from bertcli.errors import OutputError
 from bertcli.files.jsonl import to_lines
 from bertcli.files.system_calls import opener, sync, write_all
-from bertcli.files.typed_json import parse_own, parse_own_lines
+from bertcli.files.typed_json import parse_lines, parse_own
 from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
 
 if TYPE_CHECKING:
@@ -222,7 +222,8 @@ class Rows:
                 yield from _within(map(parse_own, lines), self.step)
                 return
             for _ in range(0, self.count, self.step):
-                yield parse_own_lines(list(islice(lines, self.step)))
+                texts = list(islice(lines, self.step))
+                yield parse_lines(texts) or list(map(parse_own, texts))
 
     def records(self) -> Iterator[tuple[list[Row], Vectors]]:
         """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""

@@ -180,7 +180,9 @@ class TextEmbedder(Embedder):
         if names := self.term_names:
             return [names.of(terms) for terms in vectors]
         join = np.concatenate if self.options.per_token else np.stack
-        stacked = _quantized(join(vectors) if vectors else self.nothing, precision)
+        stacked = join(vectors) if vectors else self.nothing
+        flat = stacked.reshape(-1, stacked.shape[-1])  # whose dimensions have ranges
+        stacked = quantize(stacked, precision, ranges_of([flat]) if precision in RANGED else None)
         if not (self.options.per_token or self.chunks):
             return stacked
         counts = list(sizes.values()) if self.chunks else list(map(len, vectors))
@@ -275,10 +277,3 @@ def _layers(value: Any) -> tuple[int, ...]:
         raise UsageError(
             f"--layers {value!r} is not a list of numbers", "for example -1 or (0, -2, -1)"
         ) from None
-
-
-def _quantized(vectors: np.ndarray, precision: str) -> np.ndarray:
-    """Return vectors [..., D] in another precision, by the ranges of their dimensions."""
-    calibrated = precision in RANGED
-    ranges = ranges_of([vectors.reshape(-1, vectors.shape[-1])]) if calibrated else None
-    return quantize(vectors, precision, ranges)

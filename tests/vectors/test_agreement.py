@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from vector_sink import open_vectors
 
 from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
 from bertcli.vectors import agreement
 from bertcli.vectors import reading as stored
 from bertcli.vectors.agreement import compare
-from bertcli.vectors.output import Target, open_vectors
+from bertcli.vectors.output import Target
 
 PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(
     lambda shape: st.tuples(*2 * [arrays(np.float32, shape, elements=st.floats(-9, 9, width=32))])
@@ -137,7 +138,7 @@ def empty(path, width):
     with open_vectors(target, {}) as sink:
         sink.write([], np.zeros((0, width), np.float32))
         sink.commit(None)
-        sink.finish({})
+        list(sink.finishing({}))
 
 
 @pytest.mark.parametrize("one", EMPTY)

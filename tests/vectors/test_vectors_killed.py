@@ -6,11 +6,12 @@ import sys
 
 import numpy as np
 import pytest
+from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
 from bertcli.files import lock
 from bertcli.vectors import formats, journal, output, spool
-from bertcli.vectors.output import Target, open_vectors
+from bertcli.vectors.output import Target
 
 WATCHED = {module.__file__ for module in (formats, journal, lock, output, spool)}
 ROWS = 3
@@ -39,7 +40,7 @@ def run(folder, form, precision, **options):
             else:
                 sink.write(metas, VECTORS[at : at + 2])
             sink.commit({"read": at + len(metas)})
-        sink.finish({"records": ROWS})
+        list(sink.finishing({"records": ROWS}))
 
 
 def contents(folder):
