@@ -50,20 +50,23 @@ class CharacterLimit:
         if not long:
             return batch
         layout = replace(layout, truncation="do_not_truncate", overflowing=False)
-        found = list(batch) if not isinstance(batch, RaggedBatch) else []
+        items = list(batch) if not isinstance(batch, RaggedBatch) else []
         for at, item in zip(
             long, tokenizer.encode_records([whole[at] for at in long], layout), strict=True
         ):
             if isinstance(batch, RaggedBatch):
-                known, left = int(batch.cut[at]), int(batch.lengths[at])
-                batch.cut[at] = cut = dropped(item.length, left)
+                counted, left = int(batch.cut[at]), int(batch.lengths[at])
             else:
-                known, left = found[at].cut, found[at].length
-                cut = dropped(item.length, left)
-                found[at] = found[at]._replace(cut=cut)
-            counts.truncated += not known and cut > 0
-            counts.cut += cut - known
-        return batch if isinstance(batch, RaggedBatch) else found
+                counted, left = items[at].cut, items[at].length
+            # 1 where the piece of a word has more tokens than the word
+            cut = item.length - left if item.length >= left else 1
+            if isinstance(batch, RaggedBatch):
+                batch.cut[at] = cut
+            else:
+                items[at] = items[at]._replace(cut=cut)
+            counts.truncated += not counted and cut > 0
+            counts.cut += cut - counted
+        return batch if isinstance(batch, RaggedBatch) else items
 
     def _cut(self, text: Text) -> Text:
         return text if isinstance(text, list) else text[: self.most]
@@ -71,8 +74,3 @@ class CharacterLimit:
     def _is_long(self, record: Record) -> bool:
         texts = record.text, record.pair
         return any(isinstance(text, str) and len(text) > self.most for text in texts)
-
-
-def dropped(whole: int, left: int) -> int:
-    """Return how many tokens were dropped; 1 where the piece of a word has more than the word."""
-    return whole - left if whole >= left else 1

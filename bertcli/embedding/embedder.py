@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,6 @@ from bertcli.embedding.embedded import (
 )
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
 from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
-from bertcli.embedding.refusals import (
-    refuse_changed_words,
-    refuse_cut,
-    refuse_empty,
-    refuse_infinite,
-)
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.sentence_modules import (
     VectorModule,
@@ -51,23 +45,24 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.errors import BertcliError, ModelError, UsageError
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.hub import ModelFolder
 from bertcli.inference.opening import open_runtime
-from bertcli.inference.progress import SILENCE, Ran, Tell
+from bertcli.inference.progress import SILENCE, Advance, Ran, Tell
 from bertcli.inference.runner import Finish, Reading, Tokens, Work, result_of
 from bertcli.inference.runtime import (
     UNLIMITED,
     ModelSpec,
     Runtime,
     TokenizerLoader,
+    refuse_extra,
     refuse_pairs,
     token_limit,
     tokenizer_loader,
 )
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
-from bertcli.records.source import ORIGIN
+from bertcli.records.source import ORIGIN, Source
 from bertcli.records.windows import CHARACTERS
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, RaggedBatch
 from bertcli.tokenizing.extra_columns import ExtraColumns
@@ -79,7 +74,6 @@ if TYPE_CHECKING:
     # Most models have no use for these, which are imported where they have.
     from bertcli.embedding.character_limit import CharacterLimit
     from bertcli.embedding.late_interaction import LateInteraction
-    from bertcli.embedding.sparse_config import SparseModel
     from bertcli.embedding.term_weights import TermMaker, TermNames
     from bertcli.tokenizing.chunks import Chunker
 
@@ -118,8 +112,12 @@ class Embedder:
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
-        sparse = _sparse(folder.path, options) if options.sparse else None
-        options = sparse.options if sparse else options
+        sparse = None
+        if options.sparse:
+            from bertcli.embedding.sparse_config import read_sparse
+
+            sparse = read_sparse(folder.path, options)
+            options = sparse.options
         sentence = read_sentence(folder.path, pooling=options.pooling)
         sentence = sparse.sentence(folder.path, sentence) if sparse else sentence
         chains = (sentence.of_tokens, sentence.of_texts) if options.own_modules else ((), ())
@@ -364,7 +362,7 @@ class Embedder:
         if isinstance(batch, RaggedBatch) or not self.extra.fields:
             return Tokens.of(batch)
         read = self.prepare([item.record for item in batch])  # the words that were tokenized
-        items = [item._replace(record=one) for item, one in zip(batch, read, strict=True)]
+        items = [item._replace(record=record) for item, record in zip(batch, read, strict=True)]
         return Tokens.of(self.extra.added(items, self.runtime.tokenizer))
 
     def refuse(self, batch: Batch) -> None:
@@ -376,10 +374,19 @@ class Embedder:
                 return
             batch = each_of(batch, COLUMNS)
         refuse_pairs(batch, self.runtime.config)
-        if self.options.on_truncate == "error":
-            refuse_cut(batch, self.max_length)
-        if not (self.options.per_token or self.runs_nothing):
-            refuse_empty(batch)
+        for item in batch:
+            if item.cut and self.options.on_truncate == "error":
+                raise InputError(
+                    f"{item.record.where}: {item.length + item.cut} tokens, "
+                    f"and {self.max_length} is the limit",
+                    "--on-truncate warn truncates texts, window and chunk encode all of them",
+                )
+        for item in batch:
+            if not (item.length or self.options.per_token or self.runs_nothing):
+                raise InputError(
+                    f"{item.record.where}: has no tokens, so it has no vector",
+                    "leave out --no-special-tokens, or drop the text",
+                )
 
     def _vectors(self, batch: Batch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records with a vector each, that of all its windows."""
@@ -389,27 +396,27 @@ class Embedder:
             special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
             special = 0 if self.sentence.static else special
             weights = [max(1.0, float(item.length - special)) for item in batch]
-            pooled = pool_windows(pooled, [len(some) for some in records], weights)
+            pooled = pool_windows(pooled, [len(windows) for windows in records], weights)
             batch = [windows[0] for windows in records]
         vectors = self._finished(pooled)
-        found = EmbeddedBlock(batch, vectors)
-        refuse_infinite(found.records, vectors)
-        yield found
+        block = EmbeddedBlock(batch, vectors)
+        refuse_infinite(block.records, vectors)
+        yield block
 
-    def _terms(self, batch: Batch, work: Work, made: TermMaker) -> Iterator[Ran | EmbeddedBlock]:
+    def _terms(self, batch: Batch, work: Work, maker: TermMaker) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records with the weights of their terms, those of all their windows."""
         from bertcli.embedding.term_weights import largest, merged
 
-        kept, texts = (yield from work), Tokens.of(batch)
+        weights, texts = (yield from work), Tokens.of(batch)
         ids = split(texts.ids, texts.lengths.tolist())
-        found = [made.terms(*pair) for pair in zip(ids, kept, strict=True)]
+        rows = [maker.terms(*pair) for pair in zip(ids, weights, strict=True)]
         if not isinstance(batch, RaggedBatch):
             records = windows_of(batch)
-            parts = split(found, [len(some) for some in records])
-            found = [merged(some, made.how) for some in parts]
+            parts = split(rows, [len(windows) for windows in records])
+            rows = [merged(part, maker.how) for part in parts]
             batch = [windows[0] for windows in records]
-        block = EmbeddedBlock(batch, [largest(terms, self.options.top_terms) for terms in found])
-        for record, terms in zip(block.records, found, strict=True):
+        block = EmbeddedBlock(batch, [largest(terms, self.options.top_terms) for terms in rows])
+        for record, terms in zip(block.records, rows, strict=True):
             refuse_infinite([record], terms[None])
         yield block
 
@@ -417,16 +424,19 @@ class Embedder:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
         if self.late:
             special = self.options.special_tokens
-            records = [[self.late.extended(one, special=special) for one in it] for it in records]
+            late = self.late
+            records = [
+                [late.extended(item, special=special) for item in windows] for windows in records
+            ]
         filled = [item for windows in records for item in windows if item.length]
         states = iter((yield from self._run(self._tokens(filled))))
         nothing = np.zeros((0, *self._shape), np.float32)
-        items, found, owners = [], [], []
+        items, vectors, owners = [], [], []
         for windows in records:
-            vectors = [next(states) if item.length else nothing for item in windows]
-            item, vector = joined(windows, vectors)
-            kept, vector = self.late.matched(item, vector) if self.late else (item, vector)
-            pieces = TokenVectors.of_tokens(kept)
+            parts = [next(states) if item.length else nothing for item in windows]
+            item, vector = joined(windows, parts)
+            matched, vector = self.late.matched(item, vector) if self.late else (item, vector)
+            pieces = TokenVectors.of_tokens(matched)
             if self.options.words is not None:
                 (read,) = self.prepare([item.record])
                 words = words_of(item._replace(record=read))
@@ -435,9 +445,9 @@ class Embedder:
             vector = self._finished(vector)
             refuse_infinite([item.record], vector[None])
             items.append(item)
-            found.append(vector)
+            vectors.append(vector)
             owners.append(pieces)
-        yield EmbeddedBlock(items, found, owners)
+        yield EmbeddedBlock(items, vectors, owners)
 
     def _run(self, texts: Tokens, budget: int | None = None) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
@@ -499,8 +509,8 @@ class Embedder:
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
-        found = prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
-        return self._characters.cut(found) if self._characters else found
+        records = prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
+        return self._characters.cut(records) if self._characters else records
 
     @cached_property
     def _characters(self) -> CharacterLimit | None:
@@ -538,10 +548,31 @@ class Embedder:
         return length - 1 if self.options.special_tokens else length  # less the [SEP]
 
 
-def _sparse(folder: Path, options: EmbedOptions) -> SparseModel:
-    from bertcli.embedding.sparse_config import read_sparse
+def refuse_changed_words(
+    spec: ModelSpec, options: EmbedOptions, late: LateInteraction | None
+) -> None:
+    """Raise UsageError or ModelError where texts that have ids for their words get other words."""
+    if not spec.extra or spec.kind == STATIC:
+        return
+    config = read_config(spec.folder)
+    if late:
+        refuse_extra(spec.folder, config)
+    needs = "the model needs an id for each word, and this changes the words"
+    if config.extra_embeddings and options.on_truncate == "chunk":
+        raise UsageError(f"--on-truncate chunk: {needs}", "use --on-truncate window")
+    if config.extra_embeddings and options.prompt:
+        raise UsageError(f"--prompt: {needs}", "write it into the texts, with ids")
 
-    return read_sparse(folder, options)
+
+def refuse_infinite(records: Sequence[Record], vectors: np.ndarray) -> None:
+    """Raise ModelError for a record whose vectors [n, ...] hold NaN or infinity."""
+    finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
+    if not finite.all():
+        record = records[int(finite.argmin())]
+        raise ModelError(
+            f"{record.where}: its vector contains NaN or infinity",
+            "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
+        )
 
 
 def late_of(
@@ -574,3 +605,28 @@ def _layers(
             f"{layers[-1]}, and the model has layers 0 to {depth}"
         )
     return layers, "stack"
+
+
+@dataclass
+class RecordVectors:
+    """The vectors of records: iterate to the end, then they are in ``vectors``, [n, D]."""
+
+    embedder: Embedder
+    records: Sequence[Record]
+    tally: TokenCounts = field(default_factory=TokenCounts)
+    vectors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+    def __iter__(self) -> Iterator[Ran | Advance]:
+        """Yield how far it is, and the batches on the way."""
+        arrays, done = [self.embedder.nothing], 0
+        run = self.embedder.run(Reader(Source()), full=True, blocks=[self.records])
+        for window in self.embedder.windows(run):
+            self.tally.merge(window.counts)
+            for part in window.parts:
+                if isinstance(part, Ran):
+                    yield part
+                    done += part.texts
+                    yield Advance(done, "texts", done / len(self.records))
+                else:
+                    arrays.append(np.asarray(part.vectors))
+        self.vectors = np.concatenate(arrays)

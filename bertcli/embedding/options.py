@@ -56,10 +56,10 @@ class EmbedOptions(Compute):
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
-            given = getattr(self, name)
-            if given is not None and not whole_number(least, 1 << 62).holds(given):
+            value = getattr(self, name)
+            if value is not None and not whole_number(least, 1 << 62).holds(value):
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option} {given!r} is not a whole number from {least}")
+                raise UsageError(f"--{option} {value!r} is not a whole number from {least}")
         if self.sparse:
             self._check_sparse()
             return
@@ -78,8 +78,8 @@ class EmbedOptions(Compute):
         if self.words is None:
             return
         if self.words not in WORD_POOLINGS:
-            known = ", ".join(WORD_POOLINGS)
-            raise UsageError(f"unknown --word-vectors {self.words!r}", f"one of {known}")
+            poolings = ", ".join(WORD_POOLINGS)
+            raise UsageError(f"unknown --word-vectors {self.words!r}", f"one of {poolings}")
         if self.pooling not in ("auto", "none"):
             raise UsageError(
                 f"--word-vectors cannot be combined with --pooling {self.pooling}",
@@ -99,8 +99,8 @@ class EmbedOptions(Compute):
             "--normalize": self.normalize,
             "--dim": self.dim,
         }
-        for name, given in others.items():
-            if given:
+        for name, chosen in others.items():
+            if chosen:
                 raise UsageError(f"--sparse cannot be combined with {name}")
         if self.on_truncate == "chunk":
             raise UsageError(
@@ -152,7 +152,7 @@ def check_pooling(pooling: str) -> None:
 
 def check_static(options: EmbedOptions) -> None:
     """Raise UsageError for a choice that has no meaning for a table of token vectors."""
-    given = {
+    impossible = {
         "--sparse": options.sparse,
         f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
         "--token-vectors or --word-vectors": options.per_token,
@@ -161,7 +161,7 @@ def check_static(options: EmbedOptions) -> None:
         f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),
         f"--device {options.device}": options.device not in ("auto", "cpu"),
     }
-    for what, asked in given.items():
+    for what, asked in impossible.items():
         if asked:
             raise UsageError(
                 f"{what} is not possible: this model is a table of token vectors, not an encoder",

@@ -27,21 +27,22 @@ def library_of(array: Any) -> Any:
     return import_module(type(array).__module__.partition(".")[0])
 
 
-def _weighted_mean(kept: Any, skip: int) -> Any:
+def _weighted_mean(tokens: Any, skip: int) -> Any:
     """Return the mean with weights 1, 2, 3, ... of all tokens, those left out included (SGPT)."""
-    one = library_of(kept).ones_like(kept[:1, ..., :1])
-    places = one.cumsum(1) + skip  # [1, L - skip, ..., 1]
-    return (kept * places).sum(1) / places.sum(1)
+    ones = library_of(tokens).ones_like(tokens[:1, ..., :1])
+    places = ones.cumsum(1) + skip  # [1, L - skip, ..., 1]
+    return (tokens * places).sum(1) / places.sum(1)
 
 
-# kept [B, L - skip, ..., D], number of tokens left out before them -> [B, ..., D]
+# tokens [B, L - skip, ..., D], number of tokens left out before them -> [B, ..., D]
 POOLINGS: Mapping[str, Callable[[Any, int], Any]] = {
-    "cls": lambda kept, skip: kept[:, 0],
-    "max": lambda kept, skip: library_of(kept).amax(kept, 1),
-    "mean": lambda kept, skip: kept.mean(1),
-    "mean_sqrt_len": lambda kept, skip: kept.sum(1) / kept.shape[1] ** 0.5,  # between mean and sum
+    "cls": lambda tokens, skip: tokens[:, 0],
+    "max": lambda tokens, skip: library_of(tokens).amax(tokens, 1),
+    "mean": lambda tokens, skip: tokens.mean(1),
+    # between mean and sum
+    "mean_sqrt_len": lambda tokens, skip: tokens.sum(1) / tokens.shape[1] ** 0.5,
     "weightedmean": _weighted_mean,
-    "lasttoken": lambda kept, skip: kept[:, -1],
+    "lasttoken": lambda tokens, skip: tokens[:, -1],
 }
 
 
@@ -90,10 +91,10 @@ def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 
 
 def _run(states: Any, skip: int, modes: Sequence[str]) -> Any:
     """Pool texts of one length, [B, L, ..., D]."""
-    kept, concat = widened(states), library_of(states).concat
-    if skip >= kept.shape[1]:
-        return concat([_of_nothing(kept, mode) for mode in modes], -1)
-    return concat([POOLINGS[mode](kept[:, skip:], skip) for mode in modes], -1)
+    tokens, concat = widened(states), library_of(states).concat
+    if skip >= tokens.shape[1]:
+        return concat([_of_nothing(tokens, mode) for mode in modes], -1)
+    return concat([POOLINGS[mode](tokens[:, skip:], skip) for mode in modes], -1)
 
 
 def _of_nothing(states: Any, mode: str) -> Any:
@@ -119,8 +120,7 @@ def _by_numpy(module: Callable[[np.ndarray], np.ndarray], states: Any) -> Any:
     library = library_of(states)
     if library is np:
         return module(states)
-    made = library.from_numpy(module(states.float().cpu().numpy()))
-    return made.to(states.device)
+    return library.from_numpy(module(states.float().cpu().numpy())).to(states.device)
 
 
 def widened(states: Any) -> Any:

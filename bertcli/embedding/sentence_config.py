@@ -143,18 +143,18 @@ def _static(folder: Path, modules: list[SentenceModule]) -> Sentence:
     if chain.unknown:
         names = ", ".join(chain.unknown)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
-    found = replace(
+    sentence = replace(
         _outer(folder, modules, chain),
         pooling=("mean",),
         static="sentence-transformers",
         found_in="modules.json",
     )
     if not is_model2vec(folder):
-        return found
+        return sentence
     raw = read_object(folder / "config.json")
     limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
     return replace(
-        found,
+        sentence,
         max_length=limit,
         normalize=raw.switch("normalize") or False,
         static="model2vec",
@@ -292,7 +292,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
         modes = [mode for key, mode in LEGACY.items() if raw.switch(key)] or ["mean"]
     include = raw.switch("include_prompt")
     keys = ("embedding_dimension", "word_embedding_dimension")  # since 6, and before
-    dimension = next((found for key in keys if (found := raw.whole(key, 1))), None)
+    dimension = next((width for key in keys if (width := raw.whole(key, 1))), None)
     return tuple(MODES[name] for name in modes), include is not False, dimension
 
 

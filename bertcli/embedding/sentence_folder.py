@@ -39,8 +39,8 @@ def write_sentence_parts(
     Prompts and further modules are those of ``base``.
     """
     sentence = parts.sentence
-    kinds = [one.kind for one in sentence.of_tokens] + ["Pooling"]
-    kinds += [one.kind for one in sentence.of_texts] + ["Normalize"] * parts.normalize
+    kinds = [module.kind for module in sentence.of_tokens] + ["Pooling"]
+    kinds += [module.kind for module in sentence.of_texts] + ["Normalize"] * parts.normalize
     kinds = ["Transformer", *kinds, *(["Dense"] if layer else [])]
     places = [f"{at}_{kind}" if at else "" for at, kind in enumerate(kinds)]
     modules = [

@@ -304,7 +304,7 @@ def _numbers(folder: Path) -> dict[str, np.ndarray]:
     from bertcli.checkpoints.tensors import read_tensors
 
     tensors = read_tensors(require_weights(folder))
-    return {one.name: np.array(mapped(one), np.float32) for one in tensors}
+    return {tensor.name: np.array(mapped(tensor), np.float32) for tensor in tensors}
 
 
 READERS: Mapping[str, Callable[[Path], VectorModule]] = {

@@ -58,14 +58,14 @@ class SparseModel:
         """The class of the model."""
         return self.terms.kind if self.terms else TERM_TABLE
 
-    def sentence(self, folder: Path, found: Sentence) -> Sentence:
+    def sentence(self, folder: Path, sentence: Sentence) -> Sentence:
         """Return what a folder says of sentences, with what it says of the model in this place."""
         if not self.routed:
-            return found
+            return sentence
         inner = sentence_settings(folder / self.place)
-        prompts = {QUERY: "", DOCUMENT: "", **found.prompts}
+        prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
         limit = sentence_limit(inner) if self.terms else None
-        return replace(found, transformer=self.place, max_length=limit, prompts=prompts)
+        return replace(sentence, transformer=self.place, max_length=limit, prompts=prompts)
 
     def maker(self, folder: Path, tokenizer: Tokenizer) -> TermMaker:
         """Return what makes terms of this tokenizer's tokens. ModelError when it cannot."""
@@ -74,7 +74,7 @@ class SparseModel:
         if isinstance(self.terms, OwnTerms):
             names = (tokenizer.roles.get(role) for role in SPECIAL)
             ids = {tokenizer.core.token_to_id(name) for name in names if name}
-            left_out = frozenset(one for one in ids if one is not None)
+            left_out = frozenset(index for index in ids if index is not None)
             return replace(self.terms, left_out=left_out)
         return self.terms
 
@@ -132,10 +132,10 @@ def term_table(folder: Path, tokenizer: Tokenizer) -> np.ndarray:
     size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):
         tensors = read_tensors(require_weights(folder))
-        found = next((np.array(mapped(one), np.float32) for one in tensors), np.zeros(0))
-        if found.ndim != 1 or len(found) < size or not np.isfinite(found).all():
+        table = next((np.array(mapped(tensor), np.float32) for tensor in tensors), np.zeros(0))
+        if table.ndim != 1 or len(table) < size or not np.isfinite(table).all():
             raise ModelError(f"{folder}: has no weight for each of its {size} tokens")
-        return np.asarray(found, np.float32)
+        return np.asarray(table, np.float32)
     raw = read_object(folder / ((named and Path(named).name) or IDF))
     weights = np.zeros(size, np.float32)
     for token in raw:

@@ -53,9 +53,9 @@ class TermPooling:
         """What decides the weights, for manifests."""
         return {"logarithms": self.logarithms}
 
-    def terms(self, ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the terms [k, 2] of a text with these tokens, given what was kept of it."""
-        return kept.astype(np.float32)
+        return weights.astype(np.float32)
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> list[Any]:
         """Return for each text the words that have a weight, [k, 2]: ids, ascending, and weights.
@@ -92,10 +92,10 @@ class TermPooling:
     def _activated(self, scores: Any) -> Any:
         """Return log(1 + x) of scores, 0 for those below 0."""
         library = library_of(scores)
-        found = library.clip(widened(scores), 0, None)
+        weights = library.clip(widened(scores), 0, None)
         for _ in range(self.logarithms):
-            found = library.log1p(found)
-        return found
+            weights = library.log1p(weights)
+        return weights
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class OwnTerms:
         """What decides the weights, for manifests."""
         return {"layer": described([self.layer]), "left_out": sorted(self.left_out)}
 
-    def terms(self, ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the terms [k, 2] of a text with these tokens, given what was kept of it."""
-        used = (kept[:, 0] != 0) & ~np.isin(ids, [*self.left_out])
-        return merged([np.stack([ids[used], kept[used, 0]], 1), np.zeros((0, 2))], self.how)
+        used = (weights[:, 0] != 0) & ~np.isin(ids, [*self.left_out])
+        return merged([np.stack([ids[used], weights[used, 0]], 1), np.zeros((0, 2))], self.how)
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ class TableTerms:
         """What decides the weights, for manifests."""
         return {"table": hashlib.sha256(self.weights.tobytes()).hexdigest()}
 
-    def terms(self, ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the terms [k, 2] of a text with these tokens."""
-        found = np.unique(ids)
-        found = found[self.weights[found] != 0]
-        return np.stack([found, self.weights[found]], 1).astype(np.float32)
+        present = np.unique(ids)
+        present = present[self.weights[present] != 0]
+        return np.stack([present, self.weights[present]], 1).astype(np.float32)
 
 
 TermMaker = TermPooling | OwnTerms | TableTerms

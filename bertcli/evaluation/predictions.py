@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import Embedder, RecordVectors
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.errors import ModelError
 from bertcli.evaluation.metrics import (
     AnswerPredictions,

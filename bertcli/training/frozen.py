@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import read_config
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import Embedder, RecordVectors
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.record_vectors import RecordVectors
 from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
 from bertcli.embedding.sentence_modules import Dense
 from bertcli.errors import UsageError

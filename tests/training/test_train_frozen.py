@@ -16,7 +16,7 @@ from sentence_folders import saved, sentence_model
 from train_steps import stop_at
 
 import bertcli
-from bertcli.embedding.record_vectors import RecordVectors
+from bertcli.embedding.embedder import RecordVectors
 from bertcli.inference.cpu_engine import CompiledRunner
 from bertcli.inference.torch_engine import Encoder
 from bertcli.training.frozen import VECTORS
