@@ -3,13 +3,13 @@
 A name is tried as a folder, then as a model that an installed package carries, then in the cache
 of Hugging Face, then on the hub. Only the last needs the network and `huggingface_hub`; the others
 import neither that nor the carrier, since `bertcli tokenize` has 150 ms in all. Begin with
-`finding`; `names` are the models known by name, `files` says which files are fetched, `cache` reads
-Hugging Face's cache, `download` fills it.
+`finding`; `local` has the models known by name and reads Hugging Face's cache, `files` says which
+files are fetched, `download` fills the cache.
 """
 
 from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES
 from bertcli.hub.finding import ModelFolder, find_model
-from bertcli.hub.names import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, known_models
+from bertcli.hub.local import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, known_models
 
 __all__ = [
     "DEFAULT_MODEL",

@@ -20,7 +20,7 @@ from bertcli.checkpoints.scan import TOKENIZERS, WEIGHTS
 from bertcli.errors import ModelError
 from bertcli.files.addresses import HIDDEN, public
 from bertcli.hub.files import of_tensorflow
-from bertcli.hub.names import near
+from bertcli.hub.local import near
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError

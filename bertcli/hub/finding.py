@@ -10,18 +10,22 @@ from typing import NamedTuple
 from bertcli.checkpoints.scan import MODULES, TOKENIZER_FILES
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.versions import pip_command
-from bertcli.hub.cache import (
+from bertcli.hub.files import lacking, none_of, pick
+from bertcli.hub.local import (
+    ALIASES,
+    CARRIER,
+    CARRIERS,
     any_snapshot,
     cache_root,
     cached_models,
     cached_revisions,
+    check_id,
     find_snapshot,
+    near,
     pooling_unknown,
     repository,
     unfinished,
 )
-from bertcli.hub.files import lacking, none_of, pick
-from bertcli.hub.names import ALIASES, CARRIER, CARRIERS, check_id, near
 
 
 class ModelFolder(NamedTuple):
