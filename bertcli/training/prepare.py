@@ -22,6 +22,7 @@ from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.files.atomic import whole_folder
 from bertcli.files.digests import sha256
+from bertcli.files.safetensors import write_arrays
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
 from bertcli.records.reader import Reader
@@ -39,7 +40,7 @@ from bertcli.training.instances import (
     instance,
     pairs,
 )
-from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA, row_type, write_rows
+from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA, row_type
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,7 +135,7 @@ class PrepareRun:
             for number, rows in enumerate(resized(iter(shuffle), self.shard_size)):
                 path = folder / SHARD.format(number=number)
                 with path.open("xb") as file:
-                    write_rows(file, rows)
+                    write_arrays(file, {name: rows[name] for name in rows.dtype.names or ()})
                 shards.append({"file": path.name, "rows": len(rows), "sha256": sha256(path)})
             shutil.rmtree(spool)
             self._write_index(folder, shards, counts | self.statistics.summary())

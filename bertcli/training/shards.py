@@ -24,12 +24,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import inf, prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
 from bertcli.families.config_checks import CHECKS
 from bertcli.files.digests import sha256
-from bertcli.files.safetensors import read_header, write_arrays
+from bertcli.files.safetensors import read_header
 from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.tokenizing.columns import EXTRA
@@ -62,11 +62,6 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
     )
 
 
-def write_rows(file: IO[bytes], rows: Array) -> None:
-    """Write rows of ``row_type``: an array a column."""
-    write_arrays(file, {name: rows[name] for name in rows.dtype.names or ()})
-
-
 class SafetensorsRows:
     """A memory-mapped safetensors file: only the pages that are read are loaded."""
 
@@ -78,7 +73,7 @@ class SafetensorsRows:
         for name, shape, dtype in _parts(rows, kind):
             tensor, size = stored.get(name), prod(shape) * dtype.itemsize
             if tensor is None or (tensor.shape, tensor.nbytes) != (shape, size):
-                raise _unlike(path, name, shape, dtype)
+                raise InputError(f"{path}: expected {name} as {dtype.name} {list(shape)}", AGAIN)
             if rows:
                 self.columns[name] = np.memmap(path, dtype, "r", tensor.start, shape)
 
@@ -92,10 +87,6 @@ def _parts(rows: int, kind: np.dtype[Any]) -> list[tuple[str, tuple[int, ...], n
     """Return name, shape and type of every column."""
     fields: Mapping[str, Any] = kind.fields or {}
     return [(name, (rows, *fields[name][0].shape), fields[name][0].base) for name in fields]
-
-
-def _unlike(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> InputError:
-    return InputError(f"{path}: expected {name} as {dtype.name} {list(shape)}", AGAIN)
 
 
 INDEX, FORMAT = "instances.json", "bertcli-pretrain"

@@ -358,8 +358,8 @@ def export(
     from bertcli.tasks.export import ExportOptions, export
 
     console, options = messages.console(), record(ExportOptions, graph)
-    found = model.folder(MODEL_FILES)
-    manifest = export(found, folder.output, options, overwrite=folder.overwrite, tell=console)
+    source = model.folder(MODEL_FILES)
+    manifest = export(source, folder.output, options, overwrite=folder.overwrite, tell=console)
     accuracy = manifest["accuracy"]
     console.note(
         f"{folder.output / options.file}: cosine to the model {accuracy['worst_cosine']:.6f} at "
