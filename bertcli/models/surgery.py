@@ -93,13 +93,13 @@ def add_extra_embeddings(
     `model.config` then names them; those that the model has stay. ModelError for a name that torch
     does not take.
     """
-    config, tables = model.config, model.embeddings.extra
-    added = {name: size for name, size in sizes.items() if name not in tables}
+    config, present = model.config, model.embeddings.extra
+    added = {name: size for name, size in sizes.items() if name not in present}
     tables = extra_tables(added, config.table_size)
     for table in tables.values():
         nn.init.zeros_(table.get_parameter("weight"))
     for name, table in tables.items():
-        tables[name] = table
+        present[name] = table
     model.config = replace(
         config, extra_embeddings={**config.extra_embeddings, **added}, extra_fields=dict(fields)
     )
