@@ -16,7 +16,7 @@ from bertcli.cli.app import (
     OPTIONS_ELSEWHERE,
     function_of,
 )
-from bertcli.cli.display.help import first_sentence, parts_of
+from bertcli.cli.display.help import parts_of
 from bertcli.cli.options.groups import ARGUMENTS, RULES
 from bertcli.records.examples import FORMS, SIMILARITY
 
@@ -42,11 +42,6 @@ def test_help_is_readable_at_every_width(command, option):
 def test_a_terminal_of_few_columns_has_help_all_the_same():
     for width in (0, 1, 8, 20):
         assert "--output" in "".join(page("embed", "--help", width)).replace(" ", "")
-
-
-def test_help_without_docstrings():
-    """As `python -OO` leaves none; what the options do is still said."""
-    assert parts_of("") == ("", [], [])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -192,14 +187,6 @@ def test_the_format_that_is_offered_is_taken():
             offered = said.partition("[")[2].partition("]")[0].split(", ")
             assert offered[0] == "auto"
             assert len(offered) < 10 or command == "tokenize", command
-
-
-def test_sentences_and_parts():
-    assert first_sentence("A b, c, ... (d). And e.") == "A b, c, ... (d)."
-    assert first_sentence("No end") == "No end"
-    assert first_sentence("Version 1.5 is x.") == "Version 1.5 is x."
-    assert parts_of("Sum.\n\nNote\nmore.\n\n$ a b\n$ c\n") == ("Sum.", ["Note more."], ["a b", "c"])
-    assert parts_of("Sum.\n\nOf each:\na  b c\nd  e\n") == ("Sum.", ["Of each\na  b c\nd  e"], [])
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -103,13 +103,6 @@ def test_a_vector_is_the_same_alone_and_in_any_batch_to_the_last_bit(lengths, se
         assert np.array_equal(together[row], pool(part.numpy(), [lengths[row]], OURS)[0])
 
 
-@pytest.mark.parametrize("length", [2, 33, 300])
-def test_many_texts_of_one_length_and_one_alone_agree_to_the_last_bit(length):
-    states = states_of([length] * 40)
-    together = pool(states, [length] * 40, OURS)
-    assert torch.equal(together[7], pool(states[7 * length : 8 * length], [length], OURS)[0])
-
-
 def test_stacked_layers_are_pooled_one_by_one():
     lengths = [4, 2, 2]
     states = states_of(lengths, 3)

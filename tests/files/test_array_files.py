@@ -108,22 +108,6 @@ def test_ids_in_the_order_of_columns_and_of_one_record(tmp_path):
     assert good("decode", "-i", tmp_path / "x.npy.gz").out.splitlines()[0] == WORDS
 
 
-def test_blocks_of_long_vectors_lie_side_by_side(tmp_path, monkeypatch):
-    from bertcli.files import npy
-    from bertcli.vectors import reading as stored
-
-    monkeypatch.setattr(npy, "WIDEST", 100)
-    values = np.random.default_rng(5).normal(size=(23, 30)).astype("f4")
-    np.save(tmp_path / "a.npy", values)
-    np.savez(tmp_path / "b.npz", embeddings=values)
-    found = list(stored.stored(str(tmp_path / "a.npy")))
-    assert [len(block) for block in found] == [3] * 7 + [2]
-    assert np.array_equal(np.concatenate(found), values)
-    assert good("compare", tmp_path / "a.npy", tmp_path / "b.npz", "-f", "jsonl").rows[0][
-        "identical"
-    ]
-
-
 def test_archives_with_odd_members(tmp_path):
     path = tmp_path / "x.npz"
     array = head((1, 2), "'<i8'") + b"\0" * 16

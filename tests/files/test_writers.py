@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy
-import pyarrow.parquet
 import pytest
 import safetensors.numpy
 import zstandard
@@ -75,14 +74,6 @@ def test_tsv(tmp_path, rows):
     assert [(text, json.loads(ids)) for text, ids in found] == rows
 
 
-@given(rows=st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=6), tabs=st.booleans())
-def test_what_is_written_can_be_read(tmp_path, rows, tabs):
-    path = tmp_path / ("a.tsv" if tabs else "a.csv")
-    written(path, path.suffix[1:], [{"text": t, "pair": p} for t, p in rows], overwrite=True)
-    found = [(r.text, r.pair) for r in Reader(Source(paths=(str(path),)))]
-    assert found == rows
-
-
 @pytest.mark.parametrize("odd", ["a\tb", "a\nb", "a\rb"])
 def test_what_tsv_cannot_hold(tmp_path, odd):
     path = tmp_path / "a.tsv"
@@ -130,17 +121,6 @@ def test_arrays(tmp_path, block, cut):
             assert found.flags.c_contiguous
             assert numpy.array_equal(found, ids)
             assert found.shape == ids.shape
-
-
-@given(block=blocks(0, 1))
-def test_arrays_can_be_read(tmp_path, block):
-    for form in ("npy", "npz", "safetensors"):
-        path = tmp_path / f"a.{form}"
-        written(path, form, [{"input_ids": row} for row in block], overwrite=True)
-        found = Reader(Source(paths=(str(path),), ids=True))
-        assert [(record.ids, record.line) for record in found] == [
-            (row, at) for at, row in enumerate(block, 1)
-        ]
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
@@ -225,27 +205,6 @@ def test_a_value_that_does_not_fit_its_column(tmp_path):
     with pytest.raises(OutputError, match="does not fit its Parquet column"):
         written(tmp_path / "a.parquet.gz", "parquet", [{"id": 1}], [{"id": "x"}])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("values", "texts"),
-    [
-        ([1, "x"], ["1", "x"]),
-        ([1, [2]], ["1", "[2]"]),
-        (["a", {"b": 1}], ["a", '{"b":1}']),
-        (["a", None, True, 0.5], ["a", None, "true", "0.5"]),
-    ],
-)
-def test_values_of_several_kinds_are_a_column_of_text(tmp_path, values, texts):
-    """As in the files of embed; also where the first rows have text alone."""
-    for at in range(len(values)):
-        rows = [{"id": value} for value in values]
-        some = rows[: at + 1], rows[at + 1 :]
-        if isinstance(values[0], int) and not at:
-            continue
-        written(tmp_path / "a.parquet", "parquet", *some, overwrite=True)
-        table = pyarrow.parquet.read_table(tmp_path / "a.parquet")
-        assert table["id"].to_pylist() == texts
 
 
 @pytest.mark.parametrize(("form", "end"), [("csv", ","), ("tsv", "\t")])

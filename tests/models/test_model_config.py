@@ -8,7 +8,6 @@ import torch
 import transformers
 from model_reference import TINY, randomise, theirs, tiny
 
-from bertcli.checkpoints import shapes
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel
 from bertcli.models.config import MADE, BertConfig
@@ -133,24 +132,6 @@ def test_a_pooler_that_is_not_there_is_not_random():
         model.pooler(model.embeddings.word_embeddings.weight)
 
 
-@pytest.mark.parametrize("pooler", [True, False])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"position_embedding_type": "relative_key"},
-        {"position_embedding_type": "sinusoidal"},
-        {"is_decoder": True, "add_cross_attention": True},
-        {"pruned_heads": {1: [0, 2]}},
-        {"extra_embeddings": {"emotion": 5, "syllable": 9}},
-    ],
-)
-def test_parameters_are_counted_without_the_model(changes, pooler):
-    config = tiny(**changes)
-    counted = sum(weight.numel() for weight in BertModel(config, pooler).parameters())
-    assert shapes.count(config, pooler=pooler) == counted
-
-
 def test_a_model_is_built_without_memory_and_filled():
     """As a loader does: no random start, no second copy, ties made again."""
     weights = randomise(BertForPreTraining(tiny())).state_dict()
@@ -163,7 +144,3 @@ def test_a_model_is_built_without_memory_and_filled():
     assert model.cls.predictions.decoder.weight is words.weight
     assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
     assert words.weight.data_ptr() == weights["bert.embeddings.word_embeddings.weight"].data_ptr()
-
-
-def test_bert_base_has_the_published_number_of_parameters():
-    assert shapes.count(BertConfig(), pooler=False) == 108_891_648

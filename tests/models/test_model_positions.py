@@ -7,9 +7,8 @@ import torch
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import Recording, padded
+from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel
-from bertcli.models.decoder import Decoder
 from bertcli.models.positions import SinusoidalPositions
 
 RELATIVE = ["relative_key", "relative_key_query"]
@@ -65,27 +64,6 @@ def test_relative_models_do_not_add_the_absolute_table_that_they_carry(scheme):
     words = model.embeddings.word_embeddings(ids) + model.embeddings.token_type_embeddings.weight[0]
     close(model.embeddings(ids), model.embeddings.LayerNorm(words))
     assert "embeddings.position_embeddings.weight" in model.state_dict()
-
-
-@pytest.mark.parametrize("scheme", RELATIVE)
-@torch.no_grad()
-def test_relative_positions_of_the_first_token_alone(scheme):
-    model = randomise(BertModel(tiny(position_embedding_type=scheme))).eval()
-    ids, keep, types = texts()
-    *_, x, last = model.states(ids, keep, types)
-    layer = model.encoder.layer[-1]
-    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.kv(x))
-    close(first, last[:, :1], 1e-6)
-
-
-@pytest.mark.parametrize("scheme", RELATIVE)
-@torch.no_grad()
-def test_relative_positions_step_by_step(scheme):
-    config = tiny(position_embedding_type=scheme, is_decoder=True)
-    model = randomise(BertModel(config)).eval()
-    ids, _, _ = texts()
-    decode = Decoder(model)
-    close(torch.cat([decode(one) for one in ids.split(1, dim=1)], 1), model(ids), 1e-6)
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from bertcli.checkpoints import shapes
-from bertcli.errors import ModelError
 from bertcli.models import heads
 from bertcli.models.config import BertConfig
 
@@ -53,26 +52,3 @@ def test_names_and_shapes_are_those_of_the_module(name, variant):
     state = model.state_dict(keep_vars=True)
     for second, first in shapes.tied(config, name).items():
         assert state[second] is state[first]
-
-
-@pytest.mark.parametrize("labels", [1, 2, 5])
-def test_labels_decide_the_classifier(labels):
-    config = BertConfig.from_dict({**SMALL, "num_labels": labels})
-    for name in ("BertForSequenceClassification", "BertForTokenClassification"):
-        assert shapes.expected(config, name)["classifier.weight"] == (labels, 12)
-        assert built(config, name).classifier.weight.shape == (labels, 12)
-
-
-def test_bert_base_has_its_well_known_counts():
-    base = BertConfig()
-    assert shapes.count(base, pooler=False) == 108_891_648
-    assert shapes.count(base) == 109_482_240
-    assert shapes.count(base, "BertForMaskedLM") == 109_514_298
-    assert shapes.count(base, "BertForPreTraining") == 110_106_428
-
-
-def test_every_class_is_known_and_no_other():
-    with pytest.raises(ModelError, match="BertForHaiku is unknown"):
-        shapes.expected(BertConfig(), "BertForHaiku")
-    with pytest.raises(ModelError, match="'spiral' is unknown"):
-        shapes.expected(BertConfig(position_embedding_type="spiral"))

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bertcli.errors import UsageError
-from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of, restore
+from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of
 
 THEIRS = [precision for precision in PRECISIONS if precision != "float16"]
 BYTES = ("int8", "uint8")
@@ -53,45 +52,3 @@ def test_every_precision_is_theirs(precision, vectors):
 def test_values_outside_the_ranges_are_theirs(precision):
     limits = np.repeat(np.float32([[-0.5], [0.5]]), 20, axis=1)
     same(quantize(normal(50), precision, limits), theirs(normal(50), precision, limits))
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize("precision", THEIRS)
-def test_no_vectors_are_theirs(precision):
-    limits = calibrated(normal(5))
-    same(quantize(normal(0), precision, limits), theirs(normal(0), precision))
-
-
-def test_a_calibration_in_pieces_is_that_of_the_whole():
-    vectors = normal(100)
-    found = ranges_of([*np.split(vectors, [40, 99]), vectors[:0]])
-    same(found, calibrated(vectors))
-    same(found, np.stack((vectors.min(0), vectors.max(0))))
-
-
-def test_float16_is_the_nearest():
-    vectors = normal(30)
-    same(quantize(vectors, "float16"), vectors.astype(np.float16))
-
-
-def test_an_unknown_precision_is_named():
-    with pytest.raises(UsageError, match="unknown --precision 'int4'") as caught:
-        quantize(normal(2), "int4")
-    assert "ubinary" in caught.value.hint
-
-
-@pytest.mark.parametrize("precision", BYTES)
-def test_bytes_are_restored_to_half_a_bucket(precision):
-    vectors = normal(200)
-    limits = calibrated(vectors)
-    bucket = (limits[1] - limits[0]) / 255
-    back = restore(quantize(vectors, precision, limits), precision, limits)
-    assert back.dtype == np.float32
-    assert (np.abs(back - vectors) <= 0.51 * bucket).all()
-
-
-@pytest.mark.parametrize("precision", ["binary", "ubinary"])
-def test_bits_are_restored_to_signs(precision):
-    vectors = normal(10, width=13)
-    back = restore(quantize(vectors, precision), precision, dim=13)
-    np.testing.assert_array_equal(back, np.where(vectors > 0, 1, -1))

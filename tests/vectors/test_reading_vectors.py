@@ -9,13 +9,10 @@ import numpy as np
 import pyarrow as arrow
 import pytest
 from front import bad as failing
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
 from bertcli.errors import InputError
-from bertcli.vectors import reading as module
 from bertcli.vectors.precision import quantize, ranges_of
 from bertcli.vectors.reading import ROWS, floats, manifest_of, stored
 
@@ -62,17 +59,6 @@ def test_every_format_gives_the_same_blocks(tmp_path, form, rows):
     found = list(stored(save(tmp_path / f"v.{form}", vectors)))
     assert [len(block) for block in found] == ([1] if rows == 1 else [ROWS, 3])
     np.testing.assert_array_equal(np.concatenate(found), vectors)
-
-
-@settings(deadline=None, max_examples=40)
-@given(sizes=st.lists(st.integers(0, 9), max_size=9))
-def test_blocks_are_even_whatever_the_parts_are(sizes):
-    vectors = vectors_of(sum(sizes), 2)
-    parts = np.split(vectors, np.cumsum(sizes))[:-1] if sizes else []
-    found = list(module._even("v", iter(parts), 4))
-    assert all(len(block) == 4 for block in found[:-1])
-    if len(vectors):
-        np.testing.assert_array_equal(np.concatenate(found), vectors)
 
 
 def test_memory_is_that_of_a_block(tmp_path):
