@@ -29,12 +29,12 @@ def page(command, option, width, **more):
 @pytest.mark.parametrize("option", ["-h", "--help"])
 @pytest.mark.parametrize("command", ["", *COMMANDS, *GROUPS])
 def test_help_is_readable_at_every_width(command, option):
-    pages = [" ".join(page(command, option, width)) for width in (60, 80, 120, 300)]
-    words = [re.sub(r"[\s\\]+", " ", text).strip() for text in pages]
+    pages = {width: page(command, option, width) for width in (60, 80, 120, 300)}
+    words = [re.sub(r"[\s\\]+", " ", " ".join(lines)).strip() for lines in pages.values()]
     assert len({*words}) == 1  # nothing is cut, and nothing hidden
     assert "[bold]" not in words[0]
     for width in (60, 80, 120):
-        lines = page(command, option, width)
+        lines = pages[width]
         assert max(map(len, lines)) <= min(width, 100), max(lines, key=len)
         assert not [line for line in lines if line != line.rstrip()]
 

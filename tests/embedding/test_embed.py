@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import torch
 from front import bad, call, on_torch, struck
-from safetensors.torch import load_file
+from vector_files import vectors_in
 
 from bertcli.cli.app import main
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.inference.runner import Reading, Tokens, result_of
-from bertcli.inference.torch_engine import Encoder
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -190,18 +187,6 @@ def test_memory_that_runs_out_halves_the_batches(folder, texts, whole, numbers):
         vectors_of(tight, ["one"])
 
 
-def test_the_pooler_is_used_when_it_was_trained():
-    tiny = find_model(TINY, files=MODEL_FILES)
-    embedder = Embedder.open(tiny, on_torch(pooling="pooler"))
-    (item,) = embedder.runtime.tokenizer.encode_records([Record("i love nlp")], embedder.layout)
-    encoder = Encoder(embedder.runtime.encoder.model, Reading(), 100)
-    (first,) = result_of(encoder.run(Tokens.of([item]), Pooling(("cls",))))
-    stored = load_file(tiny.path / "model.safetensors")
-    weight, bias = (stored[f"pooler.dense.{name}"] for name in ("weight", "bias"))
-    expected = torch.tanh(torch.from_numpy(first) @ weight.T + bias).numpy()
-    assert np.abs(vectors_of(embedder, ["i love nlp"])[0] - expected).max() < 1e-6
-
-
 def test_a_stream_is_jsonl(capsys):
     assert main(["embed", "-m", TINY, "i love nlp", "a b c d e", "--max-length", "5"]) == 0
     captured = capsys.readouterr()
@@ -234,7 +219,7 @@ def test_files_hold_the_vectors_of_the_stream(suffix, tmp_path, capsys):
     expected = rows(capsys.readouterr().out)
     out = tmp_path / f"out.{suffix}"
     assert main([*source, "-o", str(out)]) == 0
-    found = stored(out)
+    found = np.float32(vectors_in(out))
     assert np.array_equal(found, np.array([row["embedding"] for row in expected], np.float32))
     manifest = json.loads((tmp_path / f"out.{suffix}.manifest.json").read_text())
     assert (manifest["shape"], manifest["counts"]["records"]) == ([3, 32], 3)
@@ -244,30 +229,6 @@ def test_files_hold_the_vectors_of_the_stream(suffix, tmp_path, capsys):
         *index,
         f"{out.name}.manifest.json",
     ]
-
-
-def stored(path):
-    match path.suffix:
-        case ".npy":
-            return np.load(path)
-        case ".npz":
-            return next(iter(np.load(path).values()))
-        case ".safetensors":
-            from safetensors.numpy import load_file
-
-            return load_file(path)["embeddings"]
-        case ".parquet":
-            from pyarrow.parquet import read_table
-
-            return np.array(read_table(path)["embedding"].to_pylist(), np.float32)
-        case ".jsonl":
-            return np.array([row["embedding"] for row in rows(path.read_text())], np.float32)
-        case _:
-            import csv
-
-            with path.open() as file:
-                found = [json.loads(row["embedding"]) for row in csv.DictReader(file)]
-            return np.array(found, np.float32)
 
 
 @pytest.fixture
@@ -297,19 +258,3 @@ def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
     many.write_text("\n".join(lines) + "\n")
     assert call(*arguments(many, out, "--resume")).code == 0
     assert np.load(out).shape == (3000, 32)
-
-
-@pytest.mark.parametrize(
-    ("more", "code", "message"),
-    [
-        (["--resume", "--overwrite"], 2, "--resume cannot be combined with --overwrite"),
-        (["--layers", "x"], 2, "--layers x is not a list of numbers"),
-    ],
-)
-def test_options_that_contradict(more, code, message, tmp_path):
-    done = bad("embed", "-m", TINY, "a", "-o", tmp_path / "x.npy", *more, code=code)
-    assert done.error.startswith(message)
-
-
-def test_an_output_in_a_missing_folder(tmp_path):
-    assert "not found" in bad("embed", "-m", TINY, "a", "-o", tmp_path / "none" / "x.npy").err

@@ -283,7 +283,7 @@ def test_what_sentence_transformers_itself_writes(tmp_path):
     assert (dense.of_tokens, dense.normalize) == ((), False)
 
 
-DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 101 + "]" * 101]
+DEEP = {"deep": '{"a":' * 100_000, "just too deep": "[" * 101 + "]" * 101}
 
 
 FOUND_BY_LOOKING = {  # for a regular file
@@ -305,7 +305,7 @@ def whole(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["embed", "inspect"])
-@pytest.mark.parametrize("kind", ["deep", "deeper", "just too deep", "pipe"])
+@pytest.mark.parametrize("kind", [*DEEP, "pipe"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -328,7 +328,7 @@ def test_deep_files_and_pipes_are_one_line(whole, name, kind, command):
     if kind == "pipe":
         os.mkfifo(path)
     else:
-        write(path, DEEP[["deep", "deeper", "just too deep"].index(kind)])
+        write(path, DEEP[kind])
     if command == "inspect":
         done = call("inspect", whole, "--json")
         said = done.rows[0]["warnings"] if done.code == 0 else [done.error]

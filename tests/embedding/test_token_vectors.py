@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from front import PACKAGE, bad, call, good, struck
+from vector_files import vectors_in
 
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 
@@ -161,19 +162,6 @@ def states_of(ids):
         return model(torch.tensor([ids])).last_hidden_state[0].numpy()
 
 
-def array_of(path):
-    match path.suffix:
-        case ".npy":
-            return np.load(path)
-        case ".npz":
-            with np.load(path) as archive:
-                return archive["embeddings"]
-        case _:
-            from safetensors.numpy import load_file
-
-            return load_file(path)["embeddings"]
-
-
 @pytest.mark.parametrize("what", ["--token-vectors", "--word-vectors=mean"])
 @pytest.mark.parametrize("suffix", ["npy", "npz", "safetensors"])
 def test_arrays_have_an_index(suffix, what, tmp_path):
@@ -181,7 +169,7 @@ def test_arrays_have_an_index(suffix, what, tmp_path):
     expected = rows(*argv)
     out, index = tmp_path / f"out.{suffix}", tmp_path / f"out.{suffix}.index.jsonl"
     good("embed", "-q", *argv, "-o", out)
-    found, lines = array_of(out), [json.loads(line) for line in index.read_text().splitlines()]
+    found, lines = vectors_in(out), [json.loads(line) for line in index.read_text().splitlines()]
     at = 0
     for row, line in zip(expected, lines, strict=True):
         assert list(line)[:3] == ["id", "start", "stop"]

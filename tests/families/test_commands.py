@@ -6,7 +6,6 @@ Their tokenizer is the default model's; what families have of their own is teste
 import inspect
 import json
 import shutil
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -170,21 +169,6 @@ def test_a_text_is_as_long_as_there_are_positions(row, family):
     assert good("embed", "-q", "-m", folder, "-q", long).rows
 
 
-@pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
-def test_the_cpu_engine_gives_the_numbers_of_torch(row, family, tmp_path):
-    folder, texts = (
-        family(row),
-        ["no", " ".join(TEXTS * 3), *TEXTS[:2], "[PAD] padding [PAD] inside"],
-    )
-    found = []
-    for backend in ("torch", "openvino"):
-        out = tmp_path / f"{backend}.npy"
-        good("embed", "-q", "-m", folder, "-o", out, "--backend", backend, *texts)
-        found.append(torch.from_numpy(np.load(out)))
-    close(*found)
-
-
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
 def test_a_head_that_is_not_there_is_named_as_its_family_does(row, family):
     done = bad("classify", "-q", "-m", family(row, "ForMaskedLM"), "x")
@@ -212,21 +196,6 @@ def test_a_worker_of_ray_makes_the_vectors_of_embed(row, family, tmp_path):
     job = EmbedJob(Model(str(folder)), Source(paths=(str(source),)), on_torch(), "npy")
     ShardWorker(job, "me", lambda *counts: None).make(Shard(str(source), str(tmp_path / "b.npy")))
     assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "b.npy"))
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)
-def test_a_vector_has_the_same_bits_in_any_batch(row, family, tmp_path):
-    texts = [*TEXTS, "[PAD] a [PAD]", " ".join(TEXTS), "no"]
-    source = tmp_path / "texts.txt"
-    source.write_text("".join(f"{text}\n" for text in texts))
-    for number, pooling in enumerate(("mean", "cls")):
-        found = []
-        for batch in (("--window", 1), ("--batch-tokens", 1000), ("--batch-tokens", 20)):
-            out = tmp_path / f"{number}-{len(found)}.npy"
-            fixed = ("-q", "-m", family(row), "-i", source, "-o", out, "--pooling", pooling)
-            good("embed", *fixed, *batch, "--threads", 1, "--backend", "openvino")
-            found.append(np.load(out))
-        assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2]), pooling
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.model_type)

@@ -59,15 +59,6 @@ def test_a_private_file_is_private_while_it_is_made(tmp_path):
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
 
 
-def test_a_folder_takes_the_place_of_another(tmp_path):
-    target = tmp_path / "a"
-    for text in ("old", "new"):
-        with scratch_folder(tmp_path / ".making") as made:
-            (made / text).write_text(text)
-            put_folder(made, target)
-    assert (names(tmp_path), names(target)) == (["a"], ["new"])
-
-
 def test_a_folder_that_cannot_be_moved_gives_its_place_back(tmp_path, monkeypatch):
     target, replace = tmp_path / "a", os.replace
     target.mkdir()

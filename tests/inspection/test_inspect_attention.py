@@ -86,21 +86,6 @@ def test_maps_are_those_of_transformers(reference, capsys):
     check(json.loads(out), reference)
 
 
-@pytest.mark.parity
-def test_exact_maps_are_those_of_transformers(reference):
-    from bertcli.inspection import inspect_folder
-    from bertcli.inspection.attention import AttentionChoice, look
-    from bertcli.records.records import Record
-
-    report = inspect_folder(find_model("all-MiniLM-L6-v2"))
-    choice = AttentionChoice(layers=[0, -1], heads=[3])
-    ((found, cut),) = look(report, [Record(TEXT, PAIR)], choice)
-    assert cut == 0 and list(found.maps) == [0, 5]
-    for layer, heads in found.maps.items():
-        assert list(heads) == [3]
-        np.testing.assert_allclose(heads[3], reference[2][layer][3], rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("form", [None, "svg", "png", "pdf", "html", "json"])
 def test_maps_of_spoiled_weights_are_refused(form, tmp_path, capsys):
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))

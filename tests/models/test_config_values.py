@@ -52,6 +52,11 @@ def test_no_value_is_a_traceback(key, value, changed):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("hidden_size", "768"),
+        ("vocab_size", None),
+        ("num_hidden_layers", -1),
+        ("num_labels", "many"),
+        ("id2label", ["no", "yes"]),
         ("layer_norm_eps", "x"),
         ("layer_norm_eps", 0),
         ("layer_norm_eps", float("nan")),

@@ -87,17 +87,6 @@ def test_a_text_of_nothing_but_padding_is_finite():
     assert model(ids, keep, types).isfinite().all()
 
 
-@torch.no_grad()
-def test_layers_that_nobody_asks_for_do_not_run():
-    model = model_of()
-    ran = []
-    for index, layer in enumerate(model.encoder.layer):
-        layer.register_forward_hook(lambda *_, index=index: ran.append(index))
-    states = model.states(texts()[0])
-    next(states), next(states)
-    assert ran == [0]
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()
 def test_the_last_layer_for_the_first_token_only(scheme):

@@ -75,52 +75,6 @@ def test_transformers_reads_what_we_write(tmp_path):
         assert getattr(config, name) == getattr(wanted, name), name
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[1, 2]", "expected a JSON object, found a list"),
-        ("{", "not valid JSON"),
-        ("", "not valid JSON"),
-        (b"\xff\xfe\x00", "not valid JSON"),
-        ('{"model_type": "t5"}', "this is a t5 model; bertcli supports BERT"),
-        ('{"model_type": "gpt2", "n_embd": 8}', "this is a gpt2 model; bertcli supports BERT"),
-        ('{"architectures": ["XLNetModel"]}', "this is a XLNetModel model"),
-        ('{"hidden_size": "768"}', 'hidden_size: expected .*, found "768"'),
-        ('{"vocab_size": null}', "vocab_size: expected .*, found null"),
-        ('{"num_hidden_layers": -1}', "num_hidden_layers: expected .*, found -1"),
-        ('{"num_hidden_layers": 2000}', "num_hidden_layers: expected .* to 1000, found 2000"),
-        ('{"num_labels": "many"}', 'num_labels: expected .*, found "many"'),
-        ('{"id2label": ["no", "yes"]}', r'id2label: expected .*, found \["no", "yes"\]'),
-        ('{"pruned_heads": {"a": [1]}}', "pruned_heads: expected"),
-    ],
-)
-def test_bad_files_are_refused_by_name(tmp_path, text, words):
-    path = tmp_path / "config.json"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ModelError, match=words) as caught:
-        BertConfig.from_file(path)
-    assert str(path) in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"config\.json: file not found"):
-        BertConfig.from_file(tmp_path / "config.json")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"hidden_act": "snake"}, "hidden_act 'snake' is unknown"),
-        ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of num_attention_heads 5"),
-        ({"pad_token_id": 97}, "pad_token_id 97 is outside the vocabulary of 97"),
-    ],
-)
-def test_unknown_values_are_refused_where_they_are_used(changes, words):
-    config = tiny(**changes)
-    with pytest.raises(ModelError, match=words):
-        BertModel(config)
-
-
 def test_an_answer_has_a_start_and_an_end():
     with pytest.raises(ModelError, match="not 3 labels"):
         ARCHITECTURES["BertForQuestionAnswering"](tiny(num_labels=3))

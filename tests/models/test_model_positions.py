@@ -6,7 +6,6 @@ import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
 
-from bertcli.errors import ModelError
 from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel
 from bertcli.models.positions import SinusoidalPositions
@@ -88,9 +87,3 @@ def test_sinusoidal_model_has_no_position_table_and_sees_order():
 def test_sinusoidal_positions_in_half_precision():
     model = BertModel(tiny(position_embedding_type="sinusoidal")).to(torch.bfloat16).eval()
     assert model(texts()[0]).dtype == torch.bfloat16
-
-
-def test_an_unknown_scheme_is_refused():
-    with pytest.raises(ModelError, match="position_embedding_type 'rotary' is unknown") as caught:
-        BertModel(tiny(position_embedding_type="rotary"))
-    assert "relative_key_query" in caught.value.hint

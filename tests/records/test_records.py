@@ -11,10 +11,10 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError
 from bertcli.files import delimited, streams
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, ids_in, words
+from bertcli.records.records import Record, words
 from bertcli.records.source import Source
 
 LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")))
@@ -239,17 +239,6 @@ def test_pairs_that_are_none(tmp_path, name, content, message):
     assert [r.text for r in skipped(path, are_pairs=True)[0]] == ["a"]
 
 
-def test_what_the_fields_are_called(tmp_path):
-    path = write(tmp_path, "a.csv", "q,a,n,x\nwhy,so,7,z\n")
-    asked = {"text_field": "q", "pair_field": "a", "id_field": "n", "keep": "x"}
-    assert records(path, **asked) == [Record("why", "so", "7", {"x": "z"}, str(path), 2)]
-    for option in asked:
-        flag = "--keep-fields" if option == "keep" else "--" + option.replace("_", "-")
-        with pytest.raises(InputError, match="field 'no' not found") as failed:
-            records(path, **asked | {option: "no"})
-        assert f"available: q, a, n, x; choose with {flag}" in failed.value.hint
-
-
 @given(
     rows=st.lists(st.tuples(CELL, st.none() | CELL, st.none() | st.integers(-99, 99)), max_size=30),
     size=st.integers(1, 9),
@@ -339,13 +328,6 @@ def test_a_packed_file_that_is_garbled(tmp_path, name):
             assert found == LONG.decode().splitlines()  # a time stamp or a name, not the data
 
 
-@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst"])
-@pytest.mark.parametrize("content", [b"plain text\n", b"\n", b"\x1f\x8b", b"(\xb5/\xfd"])
-def test_a_file_that_is_not_packed(tmp_path, name, content):
-    with pytest.raises(InputError, match=name):
-        records(write(tmp_path, name, content))
-
-
 @pytest.mark.parametrize("inner", ["a.jsonl", "a.CSV", "a.Tsv"])
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".GZ", ".ZST"])
 def test_the_suffix_tells_the_format(tmp_path, inner, suffix):
@@ -388,19 +370,6 @@ def test_texts_already_split(tmp_path):
     assert "a.jsonl:2: with --pre-split a text is a list of words" in said[0]
 
 
-@pytest.mark.parametrize("text", ["101 102", "101,102", "[101, 102]", " 101 , 102 ", "[101,102]\n"])
-def test_ids(text):
-    assert ids_in(text, "x") == [101, 102]
-
-
-@pytest.mark.parametrize(
-    "text", ["a", "1.5", "[1.5]", "[true]", '["1"]', "[1", "{}", "[[1]]", None]
-)
-def test_ids_that_are_none(text):
-    with pytest.raises(InputError, match="x: "):
-        ids_in(text, "x")
-
-
 def test_surrogates_in_kept_fields(tmp_path):
     file = tmp_path / "in.jsonl"
     file.write_text('{"text": "a", "id": "\\ud83d\\ude00", "note": ["\\ud800"]}\n')
@@ -415,12 +384,3 @@ def test_surrogates_replaced():
     assert [record.text for record in reader] == ["a\ufffdb"]
     with pytest.raises(InputError, match="text 1: character 1 is half of a surrogate pair"):
         list(Reader(Source(texts=("a\udcffb",))))
-
-
-def test_what_a_source_cannot_be():
-    with pytest.raises(UsageError, match="TEXT cannot be combined with --input"):
-        Source(texts=("a",), paths=("b",))
-    with pytest.raises(UsageError, match="--pair needs exactly one text, not 2"):
-        Source(texts=("a", "b"), pair="c")
-    with pytest.raises(UsageError, match="unknown --encoding utf-9"):
-        Source(encoding="utf-9")

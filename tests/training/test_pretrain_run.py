@@ -633,16 +633,6 @@ def test_a_log_that_is_none_is_named(tmp_path):
 # --- the live view ---
 
 
-def test_a_curve_falls_from_left_to_right():
-    drawn = pretrain_view.curve([4.0, 3.0, 2.0, 1.0], 10, 1)
-    assert drawn == ["⢣⢣"] or len(drawn[0]) == 2
-    wide = pretrain_view.curve([*range(1000, 0, -1)], 20, 4)
-    assert [len(line) for line in wide] == [20] * 4
-    assert wide[0][0] != "⠀" and wide[0][-1] == "⠀" and wide[-1][-1] != "⠀"
-    assert pretrain_view.curve([], 20, 2) == ["", ""]
-    assert pretrain_view.curve([1.0, 1.0], 20, 2)[0] != "⠀"
-
-
 def test_the_live_picture_shows_what_happens():
     from rich.console import Console
 

@@ -10,7 +10,7 @@ from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
 from bertcli.errors import InputError, UsageError
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
-from bertcli.training.batches import Order, collate, held_out, parts, read
+from bertcli.training.batches import Order, collate, read
 from bertcli.training.loop import Ranks, Training, evaluating
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.pretraining import (
@@ -181,22 +181,6 @@ def test_every_epoch_has_every_row_once(rows, batch):
     assert all(sorted(epoch) == sorted(numbers) for epoch in epochs)
     assert rows == 1 or len({tuple(epoch) for epoch in epochs}) > 1
     assert (Order(numbers, batch, 5).batch(17) == stream[17 * batch : 18 * batch]).all()
-
-
-def test_parts_have_every_row_once_and_about_as_many_tokens(data):
-    found = read(data, np.arange(60))
-    dealt = parts(found, 4)
-    assert sum(len(part["lengths"]) for part in dealt) == 60
-    ids = np.concatenate([part["input_ids"] for part in dealt])
-    assert sorted(map(tuple, ids)) == sorted(map(tuple, found["input_ids"]))
-    tokens = [part["lengths"].sum() for part in dealt]
-    assert max(tokens) - min(tokens) <= data.max_length
-
-
-def test_held_out_rows_are_the_last_ones():
-    assert [list(part) for part in held_out(10, 0.25)] == [[*range(8)], [8, 9]]
-    assert [len(part) for part in held_out(10, 0.01)] == [9, 1]
-    assert [len(part) for part in held_out(10, 0.0)] == [10, 0]
 
 
 def test_evaluation_counts_what_is_right(data):

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,10 +13,6 @@ from safetensors.torch import load_file
 from bertcli.checkpoints.load import load
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.torch_engine import Encoder
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.extra_columns import NEEDED, ExtraColumns
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 MOODS = {"glad": (1, 2), "sad": (3, 4)}
 FIXED = ["--threads", 1, "--device", "cpu"]
@@ -199,29 +194,6 @@ def test_tags_of_words(base, tmp_path):
         words = zip(row["text"].lower().split(), row["syllables"], strict=True)
         right += named == [word for word, index in words if index == 2]
     assert right > 50, right
-
-
-def test_each_token_has_the_id_of_its_word(base):
-    columns = ExtraColumns({"mood": "ids"}, {"mood": 9})
-    layout = Layout(columns=("input_ids", "token_type_ids", *NEEDED))
-    both = [
-        Record("Ouagadougou is big.", "and  hot", extra={"ids": [1, 2, 3, 4, 5]}),
-        Record(["Ouagadougou", "is", "big."], ["and", "hot"], extra={"ids": [1, 2, 3, 4, 5]}),
-    ]
-    tokenizer = Tokenizer.load(base)
-    for record in both:
-        (item,) = columns.added(tokenizer.encode_records([record], layout), tokenizer)
-        ids = item.columns["extra.mood"]
-        pieces = ids.count(1)
-        assert pieces > 1 and ids == [0, *[1] * pieces, 2, 3, 3, 0, 4, 5, 0]
-        own = [*range(1, pieces + 1), 1, 2, 3, 4, 5]  # an id for each token, special ones apart
-        record = record._replace(extra={"ids": own})
-        (item,) = columns.added(tokenizer.encode_records([record], layout), tokenizer)
-        assert item.columns["extra.mood"] == [0, *own[:-2], 0, *own[-2:], 0]
-        short = replace(layout, max_length=pieces + 3, truncation="only_first")
-        (item,) = columns.added(tokenizer.encode_records([record], short), tokenizer)
-        left = pieces + 3 - 5
-        assert item.columns["extra.mood"] == [0, *own[:left], 0, *own[-2:], 0]
 
 
 def test_ids_of_tokens_are_as_good_as_those_of_words(made, tmp_path):

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from front import PACKAGE, bad, call, good, left_in, shell
-from safetensors.numpy import load_file
+from vector_files import vectors_in
 
 from bertcli.vectors import journal
 from bertcli.vectors.output import Sink
@@ -39,21 +39,6 @@ def interrupted(*argv):
     """A run that was stopped when all of its rows were committed."""
     with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
         assert call(*argv).code == 130
-
-
-def array(path):
-    match path.suffix:
-        case ".npy":
-            return np.load(path)
-        case ".npz":
-            return np.load(path)["embeddings"]
-        case ".safetensors":
-            return load_file(path)["embeddings"]
-        case _:
-            from pyarrow.parquet import read_table
-
-            column = read_table(path)["embedding"]
-            return np.zeros((len(column), column.type.list_size))
 
 
 # --- an input that is one of the run's own files ------------------------------------------------
@@ -725,8 +710,8 @@ def test_an_empty_input_is_an_empty_array(tmp_path, more):
         out, one = tmp_path / f"s.{form}", tmp_path / f"one.{form}"
         good(*SET, *more, "hi", "love", "-o", one)
         good(*SET, *more, "-o", out)
-        assert array(out).shape == (0, *SHAPES[more]) == (0, *array(one).shape[1:])
-        assert array(out).dtype == array(one).dtype
+        assert vectors_in(out).shape == (0, *SHAPES[more]) == (0, *vectors_in(one).shape[1:])
+        assert vectors_in(out).dtype == vectors_in(one).dtype
         made = json.loads(Path(f"{out}.manifest.json").read_text())
         assert (made["rows"], made["shape"]) == (0, [0, *SHAPES[more]])
         good(*SET, *more, "-o", out, "--resume")
@@ -748,7 +733,7 @@ def test_an_empty_input_replaces_the_old_output(tmp_path, texts, form):
     elif form == "csv":
         assert out.read_text() == "id,n_tokens,truncated,embedding\n"
     else:
-        assert array(out).shape == (0, 32)
+        assert vectors_in(out).shape == (0, 32)
     file = tmp_path / "bad.jsonl"
     file.write_text('{"text": 1}\n')
     done = call(*SET, "-i", file, "-o", out, "--overwrite", "--on-error", "skip")

@@ -18,43 +18,6 @@ TINY = ROOT / "samples" / "tiny-bert"
 FORMS = ["npy", "jsonl", "parquet"]
 SET = ("embed", "-q", "--device", "cpu", "--threads", 1, "--window", 10)
 
-# Forks of a program that has imported everything begin at once. A run is killed after a random time
-# (which may be in the middle of anything), or by itself between its data and the journal of them.
-HARNESS = """
-import os, random, signal, sys, time
-import bertcli.vectors.run, bertcli.inference.pool, pyarrow.parquet
-from bertcli.cli.app import main
-from bertcli.vectors.journal import Journal
-
-folder, suffix, kills, *argv = sys.argv[1:]
-choose, kills, killed, ended, longest = random.Random(7), int(kills), 0, 0, 0.2
-write, left = Journal.write, 0
-
-def fatal(self, path):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(self, path)
-
-Journal.write = fatal
-while killed < kills or not ended:
-    began, left = time.monotonic(), choose.choice([0, 0, choose.randint(1, 6)])
-    if killed >= kills:
-        left = 0
-    child = os.fork()
-    if not child:
-        os._exit(main([*argv, "-o", f"{folder}/{ended}.{suffix}", "--resume"]))
-    if left == 0 and killed < kills:
-        time.sleep(choose.random() * longest)
-        os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL), code
-    killed, ended = killed + (code != 0), ended + (code == 0)
-    longest = max(longest, (time.monotonic() - began) * (code == 0))
-print(killed, ended)
-"""
-
 
 @pytest.fixture(scope="module")
 def lines():
@@ -98,35 +61,17 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("suffix", "kills"), [("npy", 18), ("jsonl", 16), ("parquet", 16)])
-def test_killed_at_random_instants(tmp_path, texts, whole, suffix, kills):
-    expected, folder = whole(suffix), tmp_path / "runs"
-    folder.mkdir()
-    argv = [folder, suffix, kills, *SET, "-m", TINY, "-i", texts]
-    done = subprocess.run(
-        [sys.executable, "-c", HARNESS, *map(str, argv)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=4 * DEADLINE,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done
-    killed, ended = map(int, done.stdout.split())
-    assert killed >= kills
-    counts = Path(f"{expected}.manifest.json").read_text().replace(expected.name, "NAME")
-    for number in range(ended):
-        path = folder / f"{number}.{suffix}"
-        assert path.read_bytes() == expected.read_bytes()
-        manifest = Path(f"{path}.manifest.json").read_text()
-        assert manifest.replace(path.name, "NAME") == counts
-        assert left_beside(path) == []
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_before_calls_that_change_a_file():
+@pytest.mark.parametrize(
+    ("count", "kinds"),
+    [
+        (36, ("npy", "jsonl", "parquet")),
+        (5, ("npz", "safetensors", "csv", "tokens npy", "update npy", "empty")),
+    ],
+)
+def test_killed_at_random_instants_and_before_calls_that_change_a_file(count, kinds):
     """A few of what `python -m tests.kills` does for hours."""
-    kinds = ("npz", "safetensors", "csv", "tokens npy", "update npy", "empty")
-    argv = ["--count", "5", "--seed", "5", *(part for kind in kinds for part in ("--kind", kind))]
+    argv = ["--count", str(count), "--seed", "5"]
+    argv += [part for kind in kinds for part in ("--kind", kind)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.kills", *argv],
         cwd=ROOT,
@@ -305,6 +250,7 @@ def with_nan(folder):
 ERRORS = {
     "device": (["--device", "cuda:77"], "device 'cuda:77' not found", 2),
     "one of two devices": (["--device", "cpu,gpu"], "device 'gpu' not found", 2),
+    "layers": (["--layers", "x"], "--layers x is not a list of numbers", 2),
     "layer": (["--layers", "3"], "layer 3 not found", 2),
     "layer from above": (["--layers", "-4"], "layer -4 not found", 2),
     "pooler": (without_pooler, "", 1),

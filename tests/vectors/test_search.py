@@ -92,19 +92,6 @@ def test_the_best_rows_whatever_the_blocks(cuts, k, seed, doubled):
         assert best == sorted(best, key=lambda match: (-match.score, match.row))
 
 
-@pytest.mark.parity
-def test_the_scores_are_those_of_semantic_search():
-    from sentence_transformers.util import semantic_search
-
-    queries, corpus = normal(4, 20), normal(500, 20, seed=1)
-    theirs = semantic_search(queries, corpus, top_k=7)
-    for best, hits in zip(nearest(queries, np.split(corpus, 5), 7), theirs, strict=True):
-        assert [match.row for match in best] == [hit["corpus_id"] for hit in hits]
-        assert [match.score for match in best] == pytest.approx(
-            [hit["score"] for hit in hits], abs=1e-6
-        )
-
-
 def test_a_vector_of_zeros_is_like_nothing():
     found = nearest(normal(1), [np.zeros((1, 6), np.float32), -normal(1)], 2)[0]
     assert [(match.row, match.score) for match in found] == [(0, 0), (1, -1)]
@@ -513,13 +500,3 @@ def test_the_similarity_is_that_of_the_model(corpus):
     config.write_text('{"similarity_fn_name": "euclidean"}')
     assert good("similar", "-q", *where).out == cosines
     assert "euclidean similarity, the model's, is not available" in call("similar", *where).err
-
-
-def test_the_largest_products_whatever_the_blocks():
-    corpus = normal(60) * np.geomspace(1e-3, 1e3, 60)[:, None].astype(np.float32)
-    collector = Nearest(normal(3, seed=9), 5, dot=True)
-    for block in np.split(corpus, 6):
-        collector.add(block)
-    products = (normal(3, seed=9).astype(float) @ corpus.astype(float).T).round(9)
-    for best, row in zip(collector.matches(), products, strict=True):
-        assert [match.row for match in best] == np.argsort(-row, kind="stable")[:5].tolist()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from safetensors.numpy import load_file
+from vector_files import vectors_in
 from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
@@ -51,26 +51,6 @@ def made(path, form, cuts=(), **options):
     return path.read_bytes()
 
 
-def read(path, form):
-    match form:
-        case "jsonl":
-            return np.array(
-                [json.loads(line)["embedding"] for line in path.read_text().splitlines()]
-            )
-        case "csv":
-            with path.open(newline="") as file:
-                return np.array([json.loads(row["embedding"]) for row in csv.DictReader(file)])
-        case "npy":
-            return np.load(path)
-        case "npz":
-            with np.load(path) as archive:
-                return archive["embeddings"]
-        case "safetensors":
-            return load_file(path)["embeddings"]
-        case "parquet":
-            return np.array(pq.read_table(path)["embedding"].to_pylist())
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypatch):
@@ -82,7 +62,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
         list(sink.finishing({}))
     manifest = json.loads((tmp_path / f"out.{form}.manifest.json").read_text())
     wanted = quantize(vectors, precision, ranges_of([vectors]))
-    found = read(path, form)
+    found = vectors_in(path)
     assert_array_equal(found.astype(wanted.dtype), wanted, strict=True)
     assert manifest["shape"] == list(wanted.shape)
     assert manifest["dtype"] == wanted.dtype.name
@@ -159,27 +139,6 @@ def test_compressed(tmp_path, name):
         import zstandard
 
         assert zstandard.ZstdDecompressor().decompressobj().decompress(packed) == plain
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_no_rows(tmp_path, form):
-    for precision in ("float32", "int8", "binary"):
-        path = tmp_path / f"{precision}.{form}"
-        with open_vectors(Target(path, form, precision), MODEL) as sink:
-            sink.write([], np.zeros((0, 8), np.float32))
-            list(sink.finishing({}))
-        assert len(read(path, form)) == 0
-    if form in ("npy", "npz", "safetensors"):
-        assert read(tmp_path / f"int8.{form}", form).shape == (0, 8)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_layers_kept_apart(tmp_path, form):
-    path = tmp_path / f"out.{form}"
-    with open_vectors(Target(path, form), MODEL) as sink:
-        sink.write(METAS, VECTORS.reshape(ROWS, 3, 4))
-        list(sink.finishing({}))
-    assert_array_equal(np.float32(read(path, form)), VECTORS.reshape(ROWS, 3, 4))
 
 
 def test_streamed_rows_are_those_of_a_file(tmp_path):

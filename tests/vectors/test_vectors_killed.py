@@ -92,10 +92,8 @@ def again(folder, form, precision, **options):
 @pytest.mark.parametrize(
     ("form", "precision", "old", "kind"),
     [
-        ("npy", "float32", False, "one"),
         ("npy", "float32", True, "one"),
         ("npy", "int8", False, "one"),
-        ("jsonl", "float32", False, "one"),
         ("jsonl", "float32", True, "one"),
         ("parquet", "float32", False, "one"),
         ("npz", "float16", True, "one"),
@@ -104,9 +102,7 @@ def again(folder, form, precision, **options):
         ("npy", "float32", True, "many"),
         ("safetensors", "int8", False, "many"),
         ("parquet", "float16", False, "many"),
-        ("npy", "float32", True, "ids"),
         ("npz", "float32", False, "ids"),
-        ("safetensors", "int8", False, "ids"),
     ],
 )
 def test_every_line_is_a_place_to_be_killed(tmp_path, form, precision, old, kind, monkeypatch):

@@ -1,0 +1,33 @@
+"""Vectors read back from a file of `embed` by the library of its format."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file
+
+
+def vectors_in(path):
+    match path.suffix:
+        case ".npy":
+            return np.load(path)
+        case ".npz":
+            with np.load(path) as archive:
+                return archive["embeddings"]
+        case ".safetensors":
+            return load_file(path)["embeddings"]
+        case ".parquet":
+            column = pq.read_table(path)["embedding"]
+            return (
+                np.array(column.to_pylist())
+                if len(column)
+                else np.zeros((0, column.type.list_size))
+            )
+        case ".jsonl":
+            rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+            return np.array([row["embedding"] for row in rows])
+        case ".csv":
+            with path.open(newline="", encoding="utf-8") as file:
+                return np.array([json.loads(row["embedding"]) for row in csv.DictReader(file)])
+    raise AssertionError(path)
