@@ -1,6 +1,6 @@
 """What this machine has, told without the seconds that importing torch takes.
 
-Compiled models, and the last bits of what they compute, depend on what the CPU can do.
+The last bits of what is computed depend on what the CPU can do.
 """
 
 from __future__ import annotations

@@ -194,9 +194,8 @@ def _cosines(x: Array, y: Array) -> Array:
 def _keep_worst(agreement: Agreement, rows: Array, apart: Array, cosines: Array, most: int) -> None:
     top = np.lexsort((rows, -apart))[:most]
     new = map(Row, rows[top].tolist(), apart[top].tolist(), cosines[top].tolist())
-    agreement.worst = sorted([*agreement.worst, *new], key=lambda row: (-row.max_abs, row.row))[
-        :most
-    ]
+    ranked = sorted([*agreement.worst, *new], key=lambda row: (-row.max_abs, row.row))
+    agreement.worst = ranked[:most]
     agreement.max_abs = agreement.worst[0].max_abs
     least = float(cosines.min())
     agreement.cosine_min = (

@@ -210,20 +210,17 @@ class TextEmbedder(Embedder):
 
     def _serves(self, chosen: EmbedOptions) -> bool:
         """Tell whether the open model is what these options ask for."""
-        if chosen.sparse or self.terms or self._matched(chosen):
+        if chosen.sparse or self.terms:
+            return False
+        if not self.sentence.static and (  # tokens matched one by one: their role and length differ
+            self.late or late_of(self.folder.path, chosen, lambda: self.runtime.tokenizer)
+        ):
             return False
         computes = self._computes(settled(chosen, self.sentence))
         own = embed_options(self.asked).own_modules != chosen.own_modules
         if own and {*self.sentence.modules} - PLAIN:
             return False
         return computes == self._computes(self.options)
-
-    def _matched(self, chosen: EmbedOptions) -> bool:
-        """Tell whether tokens are matched one by one, or were: their role and length differ."""
-        if self.sentence.static:
-            return False
-        late = late_of(self.folder.path, chosen, lambda: self.runtime.tokenizer)
-        return self.late is not None or late is not None
 
     def _computes(self, options: EmbedOptions) -> tuple[Any, ...]:
         """Return all that a model is opened for."""
