@@ -65,9 +65,9 @@ embedding/sentence_modules
 embedding/embedder embedding/embedded
 embedding/options embedding/pooling embedding/sentence_config
 embedding/late_interaction embedding/sparse_config embedding/term_weights
-inference/__init__ inference/hardware inference/cpu_engine inference/graph inference/quantizing
+inference/__init__ inference/compute inference/cpu_engine inference/graph inference/quantizing
 inference/opening inference/openvino
-inference/options inference/pool inference/progress inference/runner inference/runtime
+inference/pool inference/progress inference/runner inference/runtime
 models/distance_tables
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from bertcli.embedding.sentence_config import MODES, Sentence
 from bertcli.errors import UsageError
 from bertcli.files.typed_json import whole_number
-from bertcli.inference.options import Compute
+from bertcli.inference.compute import Compute
 from bertcli.records.records import Record, Text, TextBlock
 
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens

@@ -8,9 +8,8 @@
 - Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),
   `npy`, `zips`, `safetensors`, `array_json`; `tables` says what the rows of all are,
   `stored_arrays` reads the arrays of any file, `id_arrays` writes and reads those of token ids.
-- Names: `side_files` beside an output, `same_file` against reading what is written, `addresses`,
-  `digests` of files;
-  `printable` is the only filter between text from outside and a terminal.
+- Names: `paths` of files beside an output, and against reading what is written; `printable` is the
+  only filter between text from outside and a terminal.
 - `versions`: of bertcli and of the libraries.
 
 Begin with `streams` and `writers`.

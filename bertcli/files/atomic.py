@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from bertcli.errors import OutputError
-from bertcli.files.same_file import refuse_inputs
-from bertcli.files.side_files import making, making_alone
+from bertcli.files.paths import making, making_alone, refuse_inputs
 from bertcli.files.system_calls import (
     MOVES_OPEN_FILES,
     OpenFolder,

@@ -22,8 +22,8 @@ from typing import IO, Any
 from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.atomic import FULL, whole_file
 from bertcli.files.jsonl import jsonl_writer
+from bertcli.files.paths import refuse_inputs, refuse_stdout
 from bertcli.files.printable import printable
-from bertcli.files.same_file import refuse_inputs, refuse_stdout
 from bertcli.files.streams import PACKED, packed
 from bertcli.files.tables import Row, lines_of
 

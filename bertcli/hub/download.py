@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from bertcli.checkpoints.scan import TOKENIZERS, WEIGHTS
 from bertcli.errors import ModelError
-from bertcli.files.addresses import HIDDEN, public
+from bertcli.files.paths import HIDDEN, public
 from bertcli.hub.files import of_tensorflow
 from bertcli.hub.local import near
 

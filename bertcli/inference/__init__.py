@@ -1,8 +1,8 @@
 """Running a model: opened once, run in batches by a token budget, by one process or by several.
 
-`runtime` is an open model, and `opening` says which engine opens it, by the `options` of the user
-and the `hardware` that is here. `cpu_engine` is OpenVINO (`openvino`), which runs the `graph` that
-is made of a model's weights whenever it is opened; `quantizing` makes one of 8-bit integers,
+`runtime` is an open model, and `opening` says which engine opens it, by what the user chooses and
+the machine has (`compute`). `cpu_engine` is OpenVINO (`openvino`), which runs the `graph` that is
+made of a model's weights whenever it is opened; `quantizing` makes one of 8-bit integers,
 `padded_graph` is the graph that others run, or made, and `onnx_graph` writes it as ONNX.
 `torch_engine` is torch, on the `devices` there are. `static_engine` takes means over tables of
 token vectors. `pool` shares batches among processes, one per device. All are runners behind the

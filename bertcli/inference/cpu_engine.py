@@ -25,9 +25,9 @@ import numpy as np
 from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.errors import ModelError, UsageError, out_of_memory
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
+from bertcli.inference.compute import cpu_features, several
 from bertcli.inference.graph import OpenvinoNetwork, built
-from bertcli.inference.hardware import cpu_features
 from bertcli.inference.openvino import (
     OpenvinoError,
     core_for_cpu,
@@ -36,7 +36,6 @@ from bertcli.inference.openvino import (
     openvino_version,
     settings,
 )
-from bertcli.inference.options import several
 from bertcli.inference.padded_graph import output_of_file
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens

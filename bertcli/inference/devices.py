@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
-from bertcli.inference.hardware import cpu_flags
-from bertcli.inference.options import several
+from bertcli.inference.compute import cpu_flags, several
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Kept
 from bertcli.models.attention import Varlen, packed, padded, varlen

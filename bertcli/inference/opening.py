@@ -5,7 +5,7 @@ from __future__ import annotations
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE
 from bertcli.errors import UsageError
 from bertcli.files.versions import install_command, require_torch
-from bertcli.inference.hardware import gpu_possible
+from bertcli.inference.compute import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runtime import ModelSpec, Runtime, TokenizerLoader

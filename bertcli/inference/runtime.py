@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
-from bertcli.inference.options import Compute
+from bertcli.inference.compute import Compute
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Reading, Runner
 from bertcli.models.config import BertConfig

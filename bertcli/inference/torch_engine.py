@@ -27,6 +27,7 @@ from torch import Tensor
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.load_report import LoadReport
 from bertcli.errors import UsageError, out_of_memory
+from bertcli.inference.compute import Compute
 from bertcli.inference.devices import (
     Arriving,
     Wire,
@@ -38,7 +39,6 @@ from bertcli.inference.devices import (
     use_threads,
     varlen_kernel,
 )
-from bertcli.inference.options import Compute
 from bertcli.inference.pool import ProcessPool
 from bertcli.inference.progress import SILENCE, Ran, Tell
 from bertcli.inference.runner import (

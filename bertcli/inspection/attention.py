@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
-from bertcli.files.same_file import refuse_inputs
+from bertcli.files.paths import refuse_inputs
 from bertcli.files.versions import require_torch
 from bertcli.files.writers import open_output
 from bertcli.inspection.attention_picture import (
@@ -110,7 +110,7 @@ def look(
     heads_of = choice.of(report.config)
     require_torch("--attention")
 
-    from bertcli.inference.options import Compute
+    from bertcli.inference.compute import Compute
     from bertcli.inference.runtime import ModelSpec, open_tokenizer
     from bertcli.inference.torch_engine import TorchRuntime
 

@@ -39,7 +39,7 @@ from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.families.config_checks import HIDDEN_ACTS
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_object
 from bertcli.hub import ModelFolder
 from bertcli.models.config import BertConfig

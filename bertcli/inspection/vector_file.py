@@ -20,8 +20,8 @@ from bertcli.errors import InputError
 from bertcli.files.delimited import DelimitedRows, refuse_other_columns
 from bertcli.files.jsonl import objects_of
 from bertcli.files.npy import BLOCK
+from bertcli.files.paths import manifest_beside
 from bertcli.files.safetensors import AGAIN
-from bertcli.files.side_files import manifest_beside
 from bertcli.files.stored_arrays import StoredArray, open_arrays
 from bertcli.files.streams import LARGEST_RECORD, PACKED, LineDecoder, open_bytes
 from bertcli.files.typed_json import BadJsonError, parse, read_object

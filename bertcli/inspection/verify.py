@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertcli.errors import BertcliError, ModelError
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_object
 from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, ModelFolder
 from bertcli.inspection.folder import FolderReport, ModelReport, StaticReport

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError, OutputError
-from bertcli.files.addresses import public
-from bertcli.files.side_files import side_name
+from bertcli.files.paths import public, side_name
 from bertcli.records.source import QUOTE
 
 LOCAL = "file://"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, counted
-from bertcli.files.addresses import public
+from bertcli.files.paths import public
 from bertcli.files.versions import __version__
 from bertcli.ray import locations
 from bertcli.ray.cluster import Pool

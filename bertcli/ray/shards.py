@@ -10,9 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError
-from bertcli.files.addresses import public
-from bertcli.files.same_file import refuse_inputs
-from bertcli.files.side_files import beside
+from bertcli.files.paths import beside, public, refuse_inputs
 from bertcli.files.streams import PACKED
 from bertcli.ray.locations import is_local, listed, local_path, named
 from bertcli.records.source import FORMATS, Source, is_data, is_glob, no_data

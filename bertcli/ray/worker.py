@@ -12,9 +12,7 @@ from time import monotonic
 from typing import Any
 
 from bertcli.errors import BertcliError, OutputError
-from bertcli.files.addresses import public
-from bertcli.files.digests import sha256
-from bertcli.files.side_files import beside, manifest_beside
+from bertcli.files.paths import beside, manifest_beside, public, sha256
 from bertcli.files.typed_json import JsonObject, as_json
 from bertcli.ray import locations
 from bertcli.ray.jobs import ShardJob

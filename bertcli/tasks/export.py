@@ -32,7 +32,7 @@ from bertcli.embedding.sentence_modules import (
 )
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_objects
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder

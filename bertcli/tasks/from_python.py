@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertcli.errors import called_from_python
 from bertcli.hub import MODEL_FILES, ModelFolder, find_model
-from bertcli.inference.options import options_from
+from bertcli.inference.compute import options_from
 from bertcli.inference.progress import InLog, Tell
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record

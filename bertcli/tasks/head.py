@@ -21,8 +21,8 @@ from bertcli.embedding.pooling import split
 from bertcli.embedding.sentence_config import default_prompt
 from bertcli.errors import ModelError
 from bertcli.hub import ModelFolder
+from bertcli.inference.compute import Compute
 from bertcli.inference.opening import open_runtime
-from bertcli.inference.options import Compute
 from bertcli.inference.progress import SILENCE, Ran, Tell
 from bertcli.inference.runner import Finish, Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs, token_limit

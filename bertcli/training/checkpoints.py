@@ -32,7 +32,7 @@ from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.sentence_config import CONFIG as PROMPTS
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, restore, scratch_folder
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.typed_json import (
     BadJsonError,
     JsonObject,

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, require_weights
 from bertcli.errors import InputError, UsageError, counted
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.streams import unreadable
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader

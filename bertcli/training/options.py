@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import UsageError
-from bertcli.files.same_file import refuse_inputs
+from bertcli.files.paths import refuse_inputs
 from bertcli.records.examples import USUAL, FieldNames
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.files.atomic import whole_folder
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance

@@ -23,7 +23,7 @@ from bertcli.checkpoints import shapes
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.errors import InputError, ModelError, UsageError
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_object
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining

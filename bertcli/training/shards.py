@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
 from bertcli.families.config_checks import CHECKS
-from bertcli.files.digests import sha256
+from bertcli.files.paths import sha256
 from bertcli.files.safetensors import read_header
 from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
 from bertcli.hub import TOKENIZER_FILES

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
 from bertcli.errors import OutputError
 from bertcli.families.structure import BERT
-from bertcli.files.digests import sha256
-from bertcli.files.same_file import refuse_inputs
+from bertcli.files.paths import refuse_inputs, sha256
 from bertcli.files.streams import can_be_reread, unreadable
 from bertcli.inference.progress import Hashed
 from bertcli.models.config import BertConfig

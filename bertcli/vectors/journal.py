@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import OutputError
 from bertcli.files.atomic import whole_file
-from bertcli.files.side_files import beside
+from bertcli.files.paths import beside
 from bertcli.files.system_calls import OWNER
 from bertcli.files.typed_json import BadJsonError, JsonObject, as_json, parse, read_bytes
 

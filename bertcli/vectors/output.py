@@ -35,9 +35,9 @@ import numpy as np
 
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files.atomic import explained, move
-from bertcli.files.digests import sha256
 from bertcli.files.jsonl import to_json
 from bertcli.files.lock import locked
+from bertcli.files.paths import sha256
 from bertcli.files.system_calls import opener, sync, sync_folder
 from bertcli.files.typed_json import as_json, read_bytes
 from bertcli.files.versions import __version__

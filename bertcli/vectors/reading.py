@@ -23,7 +23,7 @@ from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.npy import rows_at_once
-from bertcli.files.side_files import manifest_beside
+from bertcli.files.paths import manifest_beside
 from bertcli.files.stored_arrays import StoredArray, open_array, open_arrays
 from bertcli.files.streams import LARGEST_RECORD, unreadable
 from bertcli.files.typed_json import JsonObject, is_regular, kind_of, read_value

@@ -31,8 +31,8 @@ from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse_config import has_routes
 from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError, counted
-from bertcli.files.digests import sha256
 from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.paths import sha256
 from bertcli.files.stored_arrays import open_arrays
 from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
 from bertcli.files.typed_json import JsonObject, is_regular

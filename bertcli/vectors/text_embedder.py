@@ -27,7 +27,7 @@ from bertcli.embedding.sentence_config import SENTENCE
 from bertcli.errors import ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-from bertcli.inference.options import Compute, options_from
+from bertcli.inference.compute import Compute, options_from
 from bertcli.inference.progress import InLog, Ran
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record

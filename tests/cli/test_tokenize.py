@@ -16,7 +16,7 @@ from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
 from tokenizers_made import MADE
 
-from bertcli.files.side_files import making
+from bertcli.files.paths import making
 from bertcli.files.system_calls import hold, is_at
 
 A, B = [101, 1037, 102], [101, 1038, 102]  # the texts "a" and "b"

@@ -18,8 +18,7 @@ from fake_hub import FakeHub
 from front import process
 
 from bertcli.errors import ModelError, UsageError
-from bertcli.files.addresses import public
-from bertcli.files.digests import sha256
+from bertcli.files.paths import public, sha256
 from bertcli.hub import (
     DEFAULT_MODEL,
     DEFAULT_WEIGHTS_SHA256,

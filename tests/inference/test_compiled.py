@@ -23,7 +23,7 @@ import bertcli
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.hub import DEFAULT_MODEL, find_model
-from bertcli.inference import cpu_engine, devices, hardware, opening
+from bertcli.inference import compute, cpu_engine, devices, opening
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "samples" / "tiny-bert"
@@ -350,17 +350,17 @@ def test_auto_is_torch_where_there_is_a_gpu(monkeypatch):
 def test_a_torch_for_cpus_alone_is_not_asked_for_gpus(tmp_path, monkeypatch):
     told = tmp_path / "version.py"
     spec = mock.Mock(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(hardware, "find_spec", lambda name: spec)
-    monkeypatch.setattr(hardware, "glob", lambda pattern: ["/dev/nvidiactl"])
+    monkeypatch.setattr(compute, "find_spec", lambda name: spec)
+    monkeypatch.setattr(compute, "glob", lambda pattern: ["/dev/nvidiactl"])
     told.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
-    assert not hardware.gpu_possible()
+    assert not compute.gpu_possible()
     for build in ("cuda: Optional[str] = '13.0'", "hip = '7.1'", "xpu: Optional[str] = '2025'"):
         told.write_text(f"cuda: Optional[str] = None\n{build}\n")
-        assert hardware.gpu_possible()
-    monkeypatch.setattr(hardware, "glob", lambda pattern: [])
-    assert not hardware.gpu_possible()
-    monkeypatch.setattr(hardware, "METAL", str(tmp_path))
-    assert hardware.gpu_possible()
+        assert compute.gpu_possible()
+    monkeypatch.setattr(compute, "glob", lambda pattern: [])
+    assert not compute.gpu_possible()
+    monkeypatch.setattr(compute, "METAL", str(tmp_path))
+    assert compute.gpu_possible()
 
 
 def test_weights_with_nan_are_one_line(tmp_path):

@@ -16,9 +16,9 @@ from bertcli.checkpoints.load import save
 from bertcli.embedding.pooling import Pooling
 from bertcli.families.config_checks import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
+from bertcli.inference.compute import Compute
 from bertcli.inference.cpu_engine import open_runner
 from bertcli.inference.openvino import has_bfloat16
-from bertcli.inference.options import Compute
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
 from bertcli.models.bert import BertModel

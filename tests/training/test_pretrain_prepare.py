@@ -16,7 +16,7 @@ from tokenizers_made import roberta, wordpiece_folder
 
 from bertcli.errors import BertcliError
 from bertcli.files.atomic import GOING, OLD
-from bertcli.files.side_files import making
+from bertcli.files.paths import making
 from bertcli.training.documents import Documents
 from bertcli.training.prepare import Shuffle
 from bertcli.training.shards import Instances

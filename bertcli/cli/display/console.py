@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import typer
 
 from bertcli.errors import counted
-from bertcli.files.addresses import public
+from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
-from bertcli.inference.hardware import cpu_flags
+from bertcli.inference.compute import cpu_flags
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn

@@ -1,6 +1,7 @@
-"""What this machine has, told without the seconds that importing torch takes.
+"""Where and how a model runs: as a user chooses it, and what this machine has. No torch.
 
-The last bits of what is computed depend on what the CPU can do.
+Torch takes seconds to import, so what can be told without it is. The last bits of what is computed
+depend on what the CPU can do.
 """
 
 from __future__ import annotations
@@ -8,8 +9,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from glob import glob
 from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from bertcli.errors import UsageError
 
 BUILDS = re.compile(r"^(?:cuda|hip|xpu)\b.*= *'", re.MULTILINE)  # of torch, in torch/version.py
 METAL = "/System/Library/Frameworks/Metal.framework"  # of a Mac
@@ -54,3 +60,30 @@ def cpu_features() -> str:
     """Return the kind of the CPU and those of its flags that arithmetic depends on."""
     flags = (flag for flag in cpu_flags() if flag.startswith(ARITHMETIC))
     return " ".join([platform.machine(), *sorted(flags)])
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Devices, number format, threads and batch size. None, or auto, leaves the choice to us."""
+
+    backend: str = "auto"  # or torch, or openvino
+    device: str = "auto"  # or a list: a process for each
+    dtype: str = "auto"
+    threads: int | None = None  # of all processes together
+    batch_tokens: int | None = None
+
+
+def options_from(cls: type[T], options: Mapping[str, Any], **other: Any) -> T:
+    """Return a record of options by their names, and of others. UsageError for an unknown one."""
+    names = [x.name for x in fields(cls) if x.init and x.name not in other]  # type: ignore[arg-type]
+    if unknown := options.keys() - {*names}:
+        raise UsageError(f"unknown option {min(unknown)!r}", f"one of {', '.join(names)}")
+    return cls(**options, **other)
+
+
+def several(names: str, instead: str) -> UsageError:
+    """Return the refusal of a list of devices where one computes."""
+    return UsageError(f"--device {names} names several devices; this command takes one", instead)
