@@ -32,7 +32,6 @@ def without_pyarrow(monkeypatch):
         ["similar", "a", "--corpus", "v.parquet"],
         ["duplicates", "v.parquet"],
         ["pretrain", "prepare", "v.parquet", "-o", "shards"],
-        ["pretrain", "prepare", "v.txt", "-f", "parquet", "-o", "shards"],
         ["inspect", "v.parquet"],
     ],
 )
