@@ -12,7 +12,7 @@ import pytest
 from front import bad, call, environment, good, shell
 from terminal import at_terminal
 
-from bertcli.tokenizing.chunks import TokenCounter
+from bertcli.tokenizing.chunks import Chunker
 
 TEXT = "I love NLP! It is unaffable. Café au lait, s’il vous plaît."
 ROWS = [
@@ -164,7 +164,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 def test_an_interrupt_leaves_nothing(tmp_path):
     out = tmp_path / "out.jsonl"
-    with mock.patch.object(TokenCounter, "counts", side_effect=[[2, 3, 3], KeyboardInterrupt]):
+    with mock.patch.object(Chunker, "counts", side_effect=[[0], KeyboardInterrupt]):
         done = call("chunk", "a", "-o", out)
     assert (done.code, done.out, list(tmp_path.iterdir())) == (130, "", [])
 

@@ -106,7 +106,7 @@ def _write(
 
     def steps() -> Iterator[Advance]:
         for chunks in run.write(form, put, null=run.reader.source.null):
-            yield Advance(chunks, "chunks", run.bytes_done / size if size else None)
+            yield Advance(chunks, "chunks", run.reader.bytes_read / size if size else None)
 
     if output.on_terminal:
         for _ in steps():
