@@ -174,7 +174,7 @@ def main() -> None:
     if asked.threads:
         torch.set_num_threads(asked.threads)
     with tempfile.TemporaryDirectory() as folder:
-        data = Instances.open(asked.data or random_instances(Path(folder)))
+        data = Instances(asked.data or random_instances(Path(folder)))
         config = configuration.read(asked.config, data)
         options = TrainingOptions(steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype)
         (device,) = devices(asked.device)

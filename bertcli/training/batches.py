@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.errors import InputError
 from bertcli.tokenizing.columns import EXTRA, Encoded
-from bertcli.training.shards import Instances
 
 MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
 
@@ -76,23 +74,6 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
     least = min(1, count - 1) if fraction else 0
     cut = count - max(least, int(count * fraction))
     return np.arange(cut), np.arange(cut, count)
-
-
-def read(data: Instances, numbers: Any) -> Columns:
-    """Read rows; InputError when an id is not in the vocabulary, or in an extra embedding."""
-    rows: Columns = data.rows(numbers)
-    sizes = dict.fromkeys(("input_ids", "masked_lm_ids"), data.vocab_size)
-    extra = {EXTRA + name: size for name, size in data.extra_embeddings.items()}
-    for name, size in (sizes | extra).items():
-        for worst in (int(rows[name].max(initial=0)), int(rows[name].min(initial=0))):
-            if not 0 <= worst < size:
-                of = "its embedding" if name in extra else "the vocabulary"
-                raise InputError(
-                    f"{data.folder}: {name} contains {worst}, but {of} has {size} "
-                    f"{'ids' if name in extra else 'tokens'}",
-                    "prepare the instances again",
-                )
-    return rows
 
 
 def parts(rows: Columns, count: int) -> list[Columns]:
@@ -169,7 +150,7 @@ class TokenRows:
         places = np.concatenate([np.zeros(0, np.int64), *inside])
         return places[self.tokens[name][places] > 0]
 
-    def columns(self, numbers: Any) -> Columns:
+    def rows(self, numbers: Any) -> Columns:
         """Return rows by their numbers, their tokens padded with 0, [B, L]."""
         starts = self.starts[numbers]
         lengths = self.starts[numbers + 1] - starts

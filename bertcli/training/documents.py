@@ -1,23 +1,24 @@
-"""A corpus as documents of tokenized sentences, in a file; memory is that of the longest document.
+"""A corpus as documents of tokenized sentences, in two files that are mapped into memory.
 
 A text file has one sentence per line and blank lines between documents. In other formats a record
 is a document: text with one sentence per line, or a list of sentences; and fields with ids of extra
 embeddings for its words.
 
-The file holds int32: for each document the number of its sentences, their lengths, their tokens. A
-token is its id, followed by its id of each extra embedding. The offset of each document is kept in
-memory, 8 bytes.
+One file holds the tokens, int32: each is its id, followed by its id of each extra embedding. The
+other holds where sentences end, int64. The first sentence of each document is kept in memory.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from random import Random
+
+import numpy as np
 
 from bertcli.errors import UsageError
-from bertcli.files.system_calls import write_all
 from bertcli.records.extra_ids import MOST, sentence_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text
@@ -25,11 +26,10 @@ from bertcli.records.windows import ahead, windows
 from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.training.instances import Token
+from bertcli.training.instances import below
 
 END = Record("")  # between documents
 WINDOW = 4096  # sentences tokenized together
-ITEM = array("i").itemsize
 
 
 def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Record]]:
@@ -101,95 +101,62 @@ def tokenized(
 
 
 class Documents:
-    """Tokenized documents in a file. Written once, then read in any order.
+    """Tokenized documents in files. Written once, then read in any order.
 
     Tokens have ``width`` ids: their own, and one of each extra embedding.
     """
 
-    def __init__(self, path: Path, width: int = 1) -> None:
-        self.file, self.width = path.open("x+b", buffering=0), width
-        self.largest = [0] * (width - 1)  # id of each extra embedding
-        self.starts = array("q", [0])  # in items, of each document and of the end
-        self.tokens = self.sentences = 0
-        self.lengths = array("i")  # of the sentences of the document being written
-        self.ids = array("i")
-        self.waiting = bytearray()
+    def __init__(self, folder: Path, width: int = 1) -> None:
+        self.folder, self.width = folder, width
+        self.largest = np.zeros(width, np.int32)  # id of each kind
+        self.starts = array("q", [0])  # the first sentence of each document, and the end
+        self.sentences = 0
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def fill(self, batches: Iterable[Sequence[Sequence[int] | None]]) -> Iterator[int]:
         """Add sentences, flat, None ends a document; yield their number after each batch."""
-        for batch in batches:
-            for ids in batch:
-                if ids is None:
-                    self._end()
-                elif ids:
-                    self.lengths.append(len(ids) // self.width)
-                    self.ids.extend(ids)
-            yield self.sentences
-        self._flush()
+        files = self.folder / "tokens", self.folder / "ends"
+        with files[0].open("xb") as tokens_file, files[1].open("xb") as ends_file:
+            end = 0
+            ends_file.write(array("q", [end]))
+            for batch in batches:
+                tokens, ends = array("i"), array("q")
+                for ids in batch:
+                    if ids:
+                        tokens.extend(ids)
+                        end += len(ids) // self.width
+                        ends.append(end)
+                    elif ids is None and self.starts[-1] < self.sentences + len(ends):
+                        self.starts.append(self.sentences + len(ends))
+                columns = np.frombuffer(tokens, np.int32).reshape(-1, self.width)
+                self.largest = np.maximum(self.largest, columns.max(0, initial=0))
+                self.sentences += len(ends)
+                tokens_file.write(tokens)
+                ends_file.write(ends)
+                yield self.sentences
+        if end:
+            self.tokens = np.memmap(files[0], np.int32, "r").reshape(-1, self.width)
+            self.ends = np.memmap(files[1], np.int64, "r")
 
-    def _end(self) -> None:
-        count = len(self.lengths)
-        if not count:
-            return
-        self.tokens += len(self.ids) // self.width
-        for number, largest in enumerate(self.largest):
-            self.largest[number] = max(largest, *self.ids[number + 1 :: self.width])
-        self.sentences += count
-        self.starts.append(self.starts[-1] + 1 + count + len(self.ids))
-        for part in (array("i", [count]), self.lengths, self.ids):
-            self.waiting += part.tobytes()
-        del self.lengths[:], self.ids[:]
-        if len(self.waiting) > 1 << 20:
-            self._flush()
+    def __getitem__(self, number: int) -> tuple[np.ndarray, list[int]]:
+        """Return the tokens of a document, and where its sentences begin and the last one ends."""
+        ends = self.ends[self.starts[number] : self.starts[number + 1] + 1]
+        return self.tokens[ends[0] : ends[-1]], (ends - ends[0]).tolist()
 
-    def _flush(self) -> None:
-        write_all(self.file, self.waiting)
-        self.waiting = bytearray()
+    def elsewhere(self, number: int, tokens: int, rng: Random) -> np.ndarray:
+        """Return consecutive sentences of a random other document.
 
-    def __getitem__(self, number: int) -> list[list[Token]]:
-        """Return the sentences of a document."""
-        start, end = self.starts[number], self.starts[number + 1]
-        items = self._read(start, end - start)
-        place, document = 1 + items[0], []
-        for length in items[1:place]:
-            end = place + length * self.width
-            document.append(self._tokens(items[place:end]))
-            place = end
-        return document
-
-    def _tokens(self, ids: array[int]) -> list[Token]:
-        if self.width == 1:
-            return [*ids]
-        return [*zip(*(ids[at :: self.width] for at in range(self.width)), strict=True)]
-
-    def stretch(self, number: int, tokens: int, choose: Callable[[int], int]) -> list[Token]:
-        """Return the tokens of consecutive sentences: at least one, up to about ``tokens`` tokens.
-
-        ``choose`` selects the first sentence, given their number. Only these are read.
+        They are at least one, and end with that which reaches this number of ``tokens``.
         """
-        start = self.starts[number]
-        count = self._read(start, 1)[0]
-        lengths = self._read(start + 1, count)
-        first = choose(count)
-        last, size = first + 1, lengths[first]
-        while size < tokens and last < count:
-            size += lengths[last]
-            last += 1
-        start += 1 + count + sum(lengths[:first]) * self.width
-        return self._tokens(self._read(start, size * self.width))
+        other = below(rng, len(self) - 1)
+        other += other >= number
+        first, stop = self.starts[other], self.starts[other + 1]
+        ends = self.ends[first + below(rng, stop - first) : stop + 1]
+        last = 1 + int(np.searchsorted(ends[1:-1], ends[0] + tokens))
+        return self.tokens[ends[0] : ends[last]]
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
-    def _read(self, start: int, count: int) -> array[int]:
-        self.file.seek(start * ITEM)
-        items, size = array("i"), count * ITEM
-        raw = self.file.read(size)
-        while len(raw) < size and (more := self.file.read(size - len(raw))):
-            raw += more
-        items.frombytes(raw)
-        return items
+        """Let go of the files."""
+        del self.tokens, self.ends

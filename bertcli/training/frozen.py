@@ -51,7 +51,7 @@ class VectorRows:
     vectors: np.ndarray
     targets: np.ndarray
 
-    def columns(self, numbers: Any) -> Columns:
+    def rows(self, numbers: Any) -> Columns:
         """Return rows by their numbers."""
         vectors = self.vectors[numbers]
         lengths = np.ones(len(vectors), np.int64)

@@ -123,12 +123,12 @@ class Objective(ABC):
 
     losses: ClassVar[Sequence[str]] = ("loss",)  # their names in the log
 
-    data: Any  # gives rows by their numbers: `columns`
+    data: Any  # gives rows by their numbers: `rows`
     held: Any = ()  # the numbers of rows, or of examples, that no step trains on
 
     def read(self, numbers: Any) -> Columns:
         """Return rows by their numbers."""
-        rows: Columns = self.data.columns(numbers)
+        rows: Columns = self.data.rows(numbers)
         return rows
 
     @abstractmethod

@@ -107,7 +107,7 @@ class PairObjective(Objective):
     def vectors(self, model: BertModel, texts: Any, device: torch.device) -> Tensor:
         """Return the vectors of texts by their numbers, each of length 1, [B, D]."""
         order = np.argsort(np.diff(self.data.starts)[texts], kind="stable")
-        tokens = token_batch(self.data.columns(texts[order]), padded=device.type != "cpu")
+        tokens = token_batch(self.data.rows(texts[order]), padded=device.type != "cpu")
         hidden = states(model, tokens, device)
         if tokens.width:
             keep = np.arange(tokens.width) < tokens.lengths[:, None]

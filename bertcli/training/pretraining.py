@@ -35,7 +35,6 @@ from bertcli.training.batches import (
     held_out,
     in_batches,
     parts,
-    read,
 )
 from bertcli.training.checkpoints import put_model
 from bertcli.training.loop import Objective, Ranks, TrainedTask, states, tensor
@@ -87,10 +86,6 @@ class PretrainingObjective(Objective):
     others: Instances | None = None  # of the rows held out, where those are not of ``data``
     commonest: int = 0  # the token that is masked most often
 
-    def read(self, numbers: Any) -> Columns:
-        """Return rows of the instances."""
-        return read(self.data, numbers)
-
     def counts(self, rows: Columns) -> Sequence[float]:
         """Return the number of masked tokens, and of rows."""
         return max(int(rows["masked_lm_counts"].sum()), 1), len(rows["lengths"])
@@ -109,7 +104,7 @@ class PretrainingObjective(Objective):
         """
         sums = torch.zeros(8, dtype=torch.float64)
         for numbers in in_batches(self.held[ranks.index :: ranks.count], batch_size):
-            (longest_first,) = parts(read(self.others or self.data, numbers), 1)
+            (longest_first,) = parts((self.others or self.data).rows(numbers), 1)
             batch = collate(longest_first, padded=ranks.device.type != "cpu")
             predicted = predict(model, batch, ranks.device)
             losses = predicted.losses()
@@ -147,7 +142,7 @@ def commonest_word(data: Instances, rows: Any) -> int:
     """Return the token that is masked most often among these rows, or the first of them."""
     counts = np.zeros(data.vocab_size, np.int64)
     for block in in_batches(rows[:SAMPLE], BLOCK):
-        words = collate(read(data, block), padded=True).words
+        words = collate(data.rows(block), padded=True).words
         counts += np.bincount(words, minlength=data.vocab_size)
     return int(counts.argmax())
 
@@ -201,7 +196,7 @@ class PretrainingTask(TrainedTask):
                 )
         else:
             rows, held = held_out(len(data), options.eval_fraction)
-            if len(held) and (data.index["options"].get("dupe_factor") or 1) > 1:
+            if len(held) and (data.index.object("options").get("dupe_factor") or 1) > 1:
                 notes.append(
                     "held-out instances share texts with the training instances (dupe_factor); "
                     "use --eval-dir to evaluate on other texts"
@@ -250,7 +245,7 @@ class PretrainingTask(TrainedTask):
 
 def _open(folder: Path, ranks: Ranks, extra: Collection[str] | None) -> Instances:
     """Open prepared instances; InputError when there are none, or their files were changed."""
-    data = Instances.open(folder, extra)
+    data = Instances(folder, extra)
     if ranks.first:
         data.verify()
     if not len(data):

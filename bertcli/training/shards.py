@@ -3,7 +3,7 @@
 instances.json               the index: lengths, counts, options, files with their sha256
 instances-00000.safetensors  an array a column
 
-stored = Instances.open(Path("instances"))
+stored = Instances(Path("instances"))
 batch = stored.rows([3, 17, 4])["input_ids"]  # int32 [3, L]
 
 Letters: `n` rows, `L` the length, `P` the most predictions. A row is one instance:
@@ -20,34 +20,38 @@ Letters: `n` rows, `L` the length, `P` the most predictions. A row is one instan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
-from math import inf, prod
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertcli.errors import InputError
 from bertcli.families.config_checks import CHECKS
 from bertcli.files.paths import sha256
-from bertcli.files.safetensors import read_header
-from bertcli.files.typed_json import BadJsonError, JsonObject, is_regular, parse, read_bytes
+from bertcli.files.safetensors import NAMES, read_header
+from bertcli.files.typed_json import (
+    TEXT,
+    BadJsonError,
+    JsonObject,
+    is_regular,
+    is_text,
+    parse,
+    read_bytes,
+    whole_number,
+)
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.tokenizing.columns import EXTRA
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
-
-
+Array = NDArray[Any]
 AGAIN = "run bertcli pretrain prepare again"
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
     """Return the type of a row of these sizes, with these extra embeddings."""
-    import numpy as np
-
     return np.dtype(
         [
             ("input_ids", "<i4", (length,)),
@@ -62,33 +66,6 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
     )
 
 
-class SafetensorsRows:
-    """A memory-mapped safetensors file: only the pages that are read are loaded."""
-
-    def __init__(self, path: Path, rows: int, kind: np.dtype[Any]) -> None:
-        import numpy as np
-
-        stored = {tensor.name: tensor for tensor in read_header(path)}
-        self.columns: dict[str, Array] = {}
-        for name, shape, dtype in _parts(rows, kind):
-            tensor, size = stored.get(name), prod(shape) * dtype.itemsize
-            if tensor is None or (tensor.shape, tensor.nbytes) != (shape, size):
-                raise InputError(f"{path}: expected {name} as {dtype.name} {list(shape)}", AGAIN)
-            if rows:
-                self.columns[name] = np.memmap(path, dtype, "r", tensor.start, shape)
-
-    def fill(self, rows: Array, selected: Array, numbers: Array) -> None:
-        """Copy rows to those that the mask ``selected`` selects."""
-        for name, column in self.columns.items():
-            rows[name][selected] = column[numbers]
-
-
-def _parts(rows: int, kind: np.dtype[Any]) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-    """Return name, shape and type of every column."""
-    fields: Mapping[str, Any] = kind.fields or {}
-    return [(name, (rows, *fields[name][0].shape), fields[name][0].base) for name in fields]
-
-
 INDEX, FORMAT = "instances.json", "bertcli-pretrain"
 VERSION, WITH_EXTRA = 1, 2  # who reads the first alone knows no extra embeddings
 SHARD = "instances-{number:05d}.safetensors"
@@ -97,51 +74,49 @@ SHARD = "instances-{number:05d}.safetensors"
 class Instances:
     """The rows of a folder, read on request; memory is that of the rows requested.
 
-    ``extra`` selects extra embeddings by name; None: all.
+    ``extra`` selects extra embeddings by name; None: all. Raises InputError or ModelError when they
+    are not there, of another version, have no such extra embedding, or a file has not the shapes
+    that the index says. What the files hold is checked by ``verify`` only.
     """
 
-    def __init__(
-        self, folder: Path, index: dict[str, Any], extra: Collection[str] | None = None
-    ) -> None:
-        self.folder, self.index = folder, index
+    def __init__(self, folder: Path, extra: Collection[str] | None = None) -> None:
+        self.folder, self.index = folder, read_index(folder / INDEX)
+        index = self.index
         self.max_length: int = index["max_length"]
         self.max_predictions: int = index["max_predictions"]
         self.vocab_size: int = index["vocab_size"]
         self.pad_token_id: int = index["pad_token_id"]
-        sizes: dict[str, int] = index["extra_embeddings"]
-        chosen = sizes if extra is None else extra
-        self.extra_embeddings = {name: sizes[name] for name in sizes if name in chosen}
-        self.extra_fields = {name: index["extra_fields"][name] for name in self.extra_embeddings}
-        self.kind = row_type(self.max_length, self.max_predictions, sizes)
-        left_out = {EXTRA + name for name in sizes if name not in chosen}
-        self.names = [name for name in self.kind.names or () if name not in left_out]
-        self.files: list[SafetensorsRows] = []
-        for shard in index["shards"]:
-            path = folder / shard["file"]
-            if not path.is_file():
-                raise InputError(f"{path}: not found, but listed in the index", AGAIN)
-            if path.suffix != ".safetensors":
-                raise InputError(f"{path}: not safetensors, in which instances are kept", AGAIN)
-            self.files.append(SafetensorsRows(path, shard["rows"], self.kind))
-        self.starts: list[int] = [0, *accumulate(shard["rows"] for shard in index["shards"])]
-
-    @classmethod
-    def open(cls, folder: Path, extra: Collection[str] | None = None) -> Instances:
-        """Return the instances in a folder, with these extra embeddings; None: all.
-
-        Raises InputError or ModelError when they are not there, of another version, have no such
-        extra embedding, or a file has not the shapes that the index says. What the files hold is
-        checked by ``verify`` only.
-        """
-        index = _read_index(folder / INDEX)
-        sizes = index["extra_embeddings"]
+        sizes = index.checked("extra_embeddings", *CHECKS["extra_embeddings"]) or {}
+        fields = index.checked("extra_fields", *CHECKS["extra_fields"]) or {}
         if missing := [name for name in extra or () if name not in sizes]:
             raise InputError(
                 f"{folder}: the instances have no ids of the extra embedding {missing[0]}; "
                 f"available: {', '.join(sizes) or 'none'}",
                 f"prepare them with --extra {missing[0]}=FIELD",
             )
-        return cls(folder, index, extra)
+        chosen = sizes if extra is None else extra
+        self.extra_embeddings = {name: sizes[name] for name in sizes if name in chosen}
+        self.extra_fields = {
+            name: fields.get(name, f"{name}_ids") for name in self.extra_embeddings
+        }
+        self.kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
+        shards = index.list_of_objects("shards")
+        self.starts: list[int] = [0, *accumulate(shard["rows"] for shard in shards)]
+        self.files = [self._mapped(folder / shard["file"], shard["rows"]) for shard in shards]
+
+    def _mapped(self, path: Path, rows: int) -> dict[str, Array]:
+        """Return the columns of a file, of which only the pages that are read are loaded."""
+        if not path.is_file():
+            raise InputError(f"{path}: not found, but listed in the index", AGAIN)
+        stored = {tensor.name: tensor for tensor in read_header(path)}
+        columns: dict[str, Array] = {}
+        for name in self.kind.names or ():
+            dtype, shape = self.kind[name].base, (rows, *self.kind[name].shape)
+            tensor = stored.get(name)
+            if tensor is None or (tensor.dtype, tensor.shape) != (NAMES[dtype.str], shape):
+                raise InputError(f"{path}: expected {name} as {dtype.name} {list(shape)}", AGAIN)
+            columns[name] = np.memmap(path, dtype, "r", tensor.start, shape)
+        return columns
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -149,24 +124,35 @@ class Instances:
     def rows(self, numbers: Sequence[int]) -> dict[str, Array]:
         """Return rows by their numbers, in that order, as one array a column.
 
-        Raises IndexError for a number out of range.
+        Raises IndexError for a number out of range, InputError when an id is not in the
+        vocabulary, or in an extra embedding.
         """
-        import numpy as np
-
         places = np.asarray(numbers, np.int64)
-        if places.size and not 0 <= places.min() <= places.max() < len(self):
-            raise IndexError(f"rows {places.min()} to {places.max()} of {len(self)}")
         rows = np.zeros(len(places), self.kind)
         shards = np.searchsorted(self.starts, places, side="right") - 1
         for shard in np.unique(shards).tolist():
             selected = shards == shard
-            self.files[shard].fill(rows, selected, places[selected] - self.starts[shard])
-        return {name: rows[name] for name in self.names}
+            for name, column in self.files[shard].items():
+                rows[name][selected] = column[places[selected] - self.starts[shard]]
+        extra = {EXTRA + name: size for name, size in self.extra_embeddings.items()}
+        of_words = dict.fromkeys(("input_ids", "masked_lm_ids"), self.vocab_size)
+        for name, size in (of_words | extra).items():
+            for worst in (int(rows[name].max(initial=0)), int(rows[name].min(initial=0))):
+                if not 0 <= worst < size:
+                    of = "its embedding" if name in extra else "the vocabulary"
+                    raise InputError(
+                        f"{self.folder}: {name} contains {worst}, but {of} has {size} "
+                        f"{'ids' if name in extra else 'tokens'}",
+                        "prepare the instances again",
+                    )
+        return {name: rows[name] for name in self.kind.names or ()}
 
     def verify(self) -> None:
         """Check the sha256 of every file. Raises InputError when one was changed."""
-        written = {shard["file"]: shard["sha256"] for shard in self.index["shards"]}
-        for name, digest in {**self.index["tokenizer_sha256"], **written}.items():
+        hashes = self.index.object("tokenizer_sha256")
+        digests = {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes}
+        digests |= {shard["file"]: shard["sha256"] for shard in self.index["shards"] or ()}
+        for name, digest in digests.items():
             path = self.folder / name
             try:
                 same = is_regular(path, InputError, AGAIN, inf) and sha256(path) == digest
@@ -176,8 +162,8 @@ class Instances:
                 raise InputError(f"{path}: changed since the index was written", AGAIN)
 
 
-def _read_index(path: Path) -> dict[str, Any]:
-    """Return a valid index, or raise InputError."""
+def read_index(path: Path) -> JsonObject:
+    """Return an index, in which lengths, counts and names of files are checked."""
     raw = read_bytes(path, InputError, AGAIN)
     if raw is None:
         raise InputError(f"{path}: no instances found", "create them with bertcli pretrain prepare")
@@ -189,27 +175,14 @@ def _read_index(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(where, AGAIN)
     index = JsonObject(values, where, InputError, AGAIN)
-    shards = index.list_of_objects("shards")
-    names = ("version", "max_length", "max_predictions", "vocab_size", "pad_token_id")
-    for part, key in (*((index, name) for name in names), *((shard, "rows") for shard in shards)):
-        if part.whole(key) is None:
-            raise part.bad(key, "a whole number")
+    for key in ("version", "max_length", "max_predictions", "vocab_size", "pad_token_id"):
+        index.needed(key, *whole_number())
     if (version := index["version"]) not in (VERSION, WITH_EXTRA):
         ours = f"{VERSION} and {WITH_EXTRA}"
         raise InputError(f"{path}: version {version} is not supported, only {ours}", AGAIN)
-    for shard in shards:
-        file = shard.text("file") or ""
-        if Path(file).name != file or "\0" in file or not file or shard.text("sha256") is None:
-            raise shard.bad("file", "a file name, and its sha256")
-    options, hashes = index.object("options"), index.object("tokenizer_sha256")
-    options.whole("dupe_factor")
-    sizes = index.checked("extra_embeddings", *CHECKS["extra_embeddings"]) or {}
-    fields = index.checked("extra_fields", *CHECKS["extra_fields"]) or {}
-    return {
-        **values,
-        "shards": values.get("shards") or [],
-        "options": dict(options),
-        "tokenizer_sha256": {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes},
-        "extra_embeddings": sizes,
-        "extra_fields": {name: fields.get(name, f"{name}_ids") for name in sizes},
-    }
+    for shard in index.list_of_objects("shards"):
+        shard.needed("rows", *whole_number(1))
+        shard.needed("sha256", *TEXT)
+        shard.needed("file", lambda name: is_text(name) and Path(name).name == name, "a file name")
+    index.object("options").whole("dupe_factor")
+    return index

@@ -90,7 +90,7 @@ def run(place, data, out, *more, config="config.json"):
 
 
 def rows_of(folder):
-    stored = Instances.open(folder)
+    stored = Instances(folder)
     return stored.rows(range(len(stored)))
 
 

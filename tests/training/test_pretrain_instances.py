@@ -1,37 +1,36 @@
 """Pairs and masks: what is drawn by chance has its rate, and what must never happen does not."""
 
-from itertools import chain
+from itertools import accumulate, chain
 from random import Random
 
+import numpy as np
 import pytest
 from chances import likely, test_likely_knows_a_coin  # noqa: F401 - the test runs here
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertcli.training.instances import (
-    Masker,
+    InstanceMaker,
     Pair,
     PrepareOptions,
     below,
     between,
     drawn,
-    instance,
     pairs,
     truncated,
 )
+from bertcli.training.shards import row_type
 
 CLS, SEP, MASK = 1, 2, 3
 WORDS = range(10, 1010)
-MASKER = Masker(MASK, WORDS, frozenset())
 ELSEWHERE = 10**6  # ids of another document begin here
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 
 
-def document(sizes):
-    """Return sentences of these lengths whose ids are 0, 1, 2, ... over the whole document."""
-    ids = iter(range(sum(sizes)))
-    return [[next(ids) for _ in range(size)] for size in sizes]
+def maker(continuing=(), **options):
+    special = CLS, SEP, 0, MASK
+    return InstanceMaker(PrepareOptions(**options), special, WORDS, frozenset(continuing))
 
 
 def elsewhere(tokens, rng):
@@ -40,7 +39,8 @@ def elsewhere(tokens, rng):
 
 def made(sizes, **options):
     options = PrepareOptions(**options)
-    return [*pairs(document(sizes), options, elsewhere, Random(options.seed))]
+    bounds = [0, *accumulate(sizes)]
+    return [*pairs(range(bounds[-1]), bounds, options, elsewhere, Random(options.seed))]
 
 
 def consecutive(ids):
@@ -69,7 +69,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(sizes, seed):
 
 @given(lengths, st.integers(0, 99))
 def test_pairs_that_follow_begin_and_end_with_sentences(sizes, seed):
-    starts = {sentence[0] for sentence in document(sizes)}
+    starts = {0, *accumulate(sizes)}
     for a, b, is_random in made(sizes, max_length=2000, short_seq_prob=0, seed=seed):
         assert a[0] in starts
         assert is_random or (b[0] == a[-1] + 1 and b[0] in starts)
@@ -113,10 +113,9 @@ def test_front_and_end_are_cut_equally_often():
 
 
 def masked(count, size, **changes):
-    masker = Masker(MASK, WORDS, frozenset(), **changes)
     ids = [CLS, *([5000] * size), SEP]
     for seed in range(count):
-        yield masker.mask(ids, [range(1, size + 1)], Random(seed))
+        yield maker(**changes).mask(ids, [range(1, size + 1)], Random(seed))
 
 
 @pytest.mark.parametrize(
@@ -124,18 +123,18 @@ def masked(count, size, **changes):
     [(98, 0.15, 20, 15), (98, 0.15, 10, 10), (1, 0.15, 20, 1), (98, 0, 20, 1), (8, 1, 99, 8)],
 )
 def test_the_number_of_predictions_is_exact(size, prob, most, count):
-    for found in masked(20, size, masked_lm_prob=prob, max_predictions=most):
-        assert len(found.positions) == count
+    for _, positions in masked(20, size, masked_lm_prob=prob, max_predictions=most):
+        assert len(positions) == count
 
 
 def test_every_position_is_masked_equally_often():
-    found = [position for item in masked(2000, 98) for position in item.positions]
+    found = [position for _, positions in masked(2000, 98) for position in positions]
     for position in (1, 2, 49, 97, 98):
         assert likely(found.count(position), 2000, 15 / 98)
 
 
 def test_eighty_ten_ten():
-    stands = [item.ids[at] for item in masked(2000, 98) for at in item.positions]
+    stands = [ids[at] for ids, positions in masked(2000, 98) for at in positions]
     assert len(stands) == 30_000
     assert likely(stands.count(MASK), len(stands), 0.8)
     assert likely(stands.count(5000), len(stands), 0.1)
@@ -153,12 +152,15 @@ def test_eighty_ten_ten():
     st.integers(0, 99),
 )
 def test_masks_can_be_undone(a, b, whole_word, prob, most, seed):
-    masker = Masker(MASK, WORDS, frozenset(range(40, 61)), prob, most, whole_word)
-    ids = [CLS, *a, SEP, *b, SEP]
-    (found, positions, labels), first, *_ = instance(
-        Pair(a, b, False), CLS, SEP, masker, Random(seed)
+    options = {"masked_lm_prob": prob, "max_predictions": most, "whole_word": whole_word}
+    ids, continuing, row = [CLS, *a, SEP, *b, SEP], range(40, 61), np.zeros(1, row_type(128, most))
+    columns = (np.array(part)[:, None] for part in (a, b))
+    maker(continuing, **options).fill(row[0], Pair(*columns, False), Random(seed))
+    found, count, first = row["input_ids"][0, : len(ids)], row["masked_lm_counts"][0], len(a) + 2
+    positions, labels = (
+        row[f"masked_lm_{name}"][0, :count].tolist() for name in ("positions", "ids")
     )
-    assert len(found) == len(ids) and first == len(a) + 2
+    assert row["lengths"] == len(ids) and row["token_type_ids"].sum() == len(ids) - first
     assert positions == sorted(set(positions)) and len(positions) <= most
     assert not {0, first - 1, len(ids) - 1} & set(positions)
     restored = list(found)
@@ -167,14 +169,13 @@ def test_masks_can_be_undone(a, b, whole_word, prob, most, seed):
     assert restored == ids
     if whole_word:
         for at in range(1, len(ids) - 1):
-            if ids[at] in masker.continuing and at not in (1, first):
+            if ids[at] in continuing and at not in (1, first):
                 assert (at in positions) == (at - 1 in positions)
 
 
 def test_words_are_masked_as_often_as_tokens():
-    masker = Masker(MASK, WORDS, frozenset([50]), whole_word=True)
-    ids = [CLS, *([20, 50] * 49), SEP]
-    found = [masker.mask(ids, [range(1, 99)], Random(seed)).positions for seed in range(500)]
+    masker, ids = maker([50], whole_word=True), [CLS, *([20, 50] * 49), SEP]
+    found = [masker.mask(ids, [range(1, 99)], Random(seed))[1] for seed in range(500)]
     assert {len(positions) for positions in found} == {14}  # 15 cannot be made of pairs
     assert likely(sum(1 in positions for positions in found), 500, 7 / 49)
 

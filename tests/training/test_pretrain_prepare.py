@@ -17,8 +17,6 @@ from tokenizers_made import roberta, wordpiece_folder
 from bertcli.errors import BertcliError
 from bertcli.files.atomic import GOING, OLD
 from bertcli.files.paths import making
-from bertcli.training.documents import Documents
-from bertcli.training.prepare import Shuffle
 from bertcli.training.shards import Instances
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -78,7 +76,7 @@ def files_of(folder, pattern="*"):
 
 
 def rows_of(folder):
-    stored = Instances.open(folder)
+    stored = Instances(folder)
     columns = stored.rows(range(len(stored)))
     return [
         {name: column[at] for name, column in columns.items()} for at in range(len(stored))
@@ -228,10 +226,10 @@ def test_stdin_and_several_files(place, tmp_path):
 
 def test_shards_hold_the_same_rows(place, tmp_path):
     prepare(place, "corpus.txt", "-o", tmp_path / "a", "--shard-size", 100)
-    whole = Instances.open(place / "made")
+    whole = Instances(place / "made")
     numbers = [*range(len(whole))]
     numbers = numbers[::-7] + numbers[3::5] + [0, 0]
-    stored = Instances.open(tmp_path / "a")
+    stored = Instances(tmp_path / "a")
     assert [shard["rows"] for shard in stored.index["shards"][:-1]] == [100] * (len(whole) // 100)
     assert len(stored) == len(whole)
     for name, column in stored.rows(numbers).items():
@@ -245,7 +243,7 @@ def test_shards_hold_the_same_rows(place, tmp_path):
 def test_options_change_what_they_say(place, tmp_path):
     def index(*options):
         prepare(place, "corpus.txt", "-o", tmp_path / "a", "--overwrite", *options)
-        return Instances.open(tmp_path / "a").index
+        return Instances(tmp_path / "a").index
 
     base = index("--dupe-factor", 1)["statistics"]
     twice = index("--dupe-factor", 2)["statistics"]
@@ -285,43 +283,6 @@ def test_sentences_that_fill_sequences_alone_are_warned_of(place, tmp_path):
     text = "\n\n".join(" ".join(document) for document in CORPUS)
     done = prepare(place, "-o", tmp_path / "a", stdin=text)
     assert "warning: second sentence random in 100% of the pairs, as many" in done.err
-
-
-# --- parts --------------------------------------------------------------------------------------
-
-
-def test_a_shuffle_of_many_files_keeps_every_row_and_its_seed(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertcli.training.prepare.BUCKET", 80)
-
-    def shuffled(name, seed):
-        from random import Random
-
-        (tmp_path / name).mkdir()
-        shuffle = Shuffle(tmp_path / name, np.dtype("<i8"), 1000, Random(seed))
-        for start in range(0, 1000, 100):
-            shuffle.add(np.arange(start, start + 100))
-        found = np.concatenate([*shuffle]).tolist()
-        return found
-
-    first = shuffled("a", 1)
-    assert sorted(first) == [*range(1000)]
-    assert shuffled("b", 1) == first != shuffled("c", 2)
-    for third in (first[:333], first[333:666]):
-        assert likely(sum(row < 500 for row in third), len(third), 0.5)
-
-
-def test_documents_come_back_as_they_were(tmp_path):
-    documents = Documents(tmp_path / "spool")
-    added = documents.fill(
-        [[[1, 2], [], [3]], [None, None], [[4] * 70_000, None, [5], [6, 7], None]]
-    )
-    assert [*added] == [0, 2, 5]
-    assert [documents[at] for at in range(3)] == [[[1, 2], [3]], [[4] * 70_000], [[5], [6, 7]]]
-    assert documents.stretch(2, 1, lambda count: 0) == [5]
-    assert documents.stretch(2, 2, lambda count: 0) == [5, 6, 7]
-    assert documents.stretch(0, 9, lambda count: count - 1) == [3]
-    assert (documents.tokens, documents.sentences) == (70_006, 5)
-    documents.close()
 
 
 # --- what can go wrong --------------------------------------------------------------------------
@@ -468,7 +429,7 @@ def test_folders_that_are_broken(place, tmp_path, change, said):
     prepare(place, "corpus.txt", "-o", tmp_path / "a")
     change(tmp_path / "a")
     with pytest.raises(BertcliError, match=said):
-        Instances.open(tmp_path / "a").verify()
+        Instances(tmp_path / "a").verify()
 
 
 SHARD = "instances-00000.safetensors"

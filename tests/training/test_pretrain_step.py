@@ -10,7 +10,7 @@ from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
 from bertcli.errors import InputError, UsageError
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
-from bertcli.training.batches import Order, collate, read
+from bertcli.training.batches import Order, collate
 from bertcli.training.loop import Ranks, Training, evaluating
 from bertcli.training.options import Schedule, TrainingOptions
 from bertcli.training.pretraining import (
@@ -27,7 +27,7 @@ SHAPE = {**CONFIG, "vocab_size": VOCABULARY}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return Instances.open(prepared(tmp_path_factory.mktemp("instances") / "data", rows=60))
+    return Instances(prepared(tmp_path_factory.mktemp("instances") / "data", rows=60))
 
 
 def model(**changes):
@@ -58,7 +58,7 @@ def test_loss_and_gradients_are_those_of_transformers(data, padded):
     rows = np.array([50, 3, 17, 31, 4, 28])
     expected = their_loss(reference, data, rows)
     expected.backward()
-    batch = collate(read(data, rows), padded=padded)
+    batch = collate(data.rows(rows), padded=padded)
     words, follows = predict(ours, batch, CPU).losses()
     loss = words / len(batch.words) + follows / len(rows)
     loss.backward()
@@ -223,6 +223,6 @@ def test_interval_of_a_share():
 
 
 def test_ids_outside_the_vocabulary_are_refused(tmp_path):
-    data = Instances.open(prepared(tmp_path / "data", rows=5, shards=1, vocab_size=120))
+    data = Instances(prepared(tmp_path / "data", rows=5, shards=1, vocab_size=120))
     with pytest.raises(InputError, match=r"contains \d+, but the vocabulary has 120 tokens"):
-        read(data, np.arange(5))
+        data.rows(np.arange(5))

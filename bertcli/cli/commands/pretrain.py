@@ -212,16 +212,16 @@ def pretrain_prepare(
     $ bertcli pretrain prepare texts.jsonl --extra emotion=emotion_ids -o instances
     """
     from bertcli.training.instances import PrepareOptions
-    from bertcli.training.prepare import InstanceTokenizer, PrepareRun
+    from bertcli.training.prepare import PrepareRun, described, doubts
 
     console = messages.console()
     extra, settings = extra_fields(options.extra), record(PrepareOptions, options)
     reader = corpus.reader(console, extra.values())
     tokenizer = model.tokenizer(console, parse_special=False)
-    tokens = InstanceTokenizer.of(tokenizer, model.folder().path, settings)
     run = PrepareRun(
         reader,
-        tokens,
+        tokenizer,
+        model.folder().path,
         settings,
         folder.output,
         folder.overwrite,
@@ -229,13 +229,12 @@ def pretrain_prepare(
         extra,
     )
     console.watch(run)
-    for line in run.statistics.lines():
+    for line in described(run.statistics):
         console.note(line)
     for name, size in run.sizes.items():
         console.note(f"extra embedding {name}: ids 0 to {size - 1}, from the field {extra[name]}")
-    for warning in run.statistics.warnings():
-        console.warn(warning)
-    console.close(run.statistics.lengths.total(), reader)
+    console.warn(doubts(run.statistics))
+    console.close(run.statistics["instances"], reader)
 
 
 Beta = Annotated[float, decimal("Coefficient of AdamW.", high=0.9999)]
