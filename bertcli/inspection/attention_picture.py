@@ -4,7 +4,7 @@
 makes no request: page.html, filled with page.css, page.js and the data; a rule in it forbids every
 request. svg, png and pdf are drawn with matplotlib: one map, or many, layers below each other and
 heads side by side, with tokens at the outer maps only. Lengths there are pixels at 96 to the inch;
-every cell is a whole number of them, so that its edges are sharp.
+every cell is a whole number of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import UsageError
 from bertcli.files.printable import printable
@@ -34,8 +34,8 @@ from bertcli.inspection.drawing import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 DRAWN = ("svg", "png", "pdf")  # with matplotlib
 PICTURES = ("html", *DRAWN, "json", "npz")
@@ -148,7 +148,8 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
             return file.getvalue()
     (maps,) = texts
     with drawing():
-        return encode(_figure(maps), form, f"Attention of {maps.model}")
+        figure, box = _figure(maps)
+        return encode(figure, form, f"Attention of {maps.model}", box)
 
 
 def page(texts: Sequence[AttentionMaps]) -> bytes:
@@ -167,8 +168,8 @@ def page(texts: Sequence[AttentionMaps]) -> bytes:
             "choose fewer --layers or --heads",
         )
     look = {
-        "light": [hexadecimal(step) for step in ramp()],
-        "dark": [hexadecimal(step) for step in ramp(dark=True)],
+        "light": [*map(hexadecimal, ramp())],
+        "dark": [*map(hexadecimal, ramp(dark=True))],
         "steps": STEPS,
         "ticks": TICKS,
         "sentences": SENTENCES,
@@ -202,148 +203,76 @@ def unsupported_characters(texts: Sequence[AttentionMaps], form: str) -> str:
 # --- drawn with matplotlib ---
 
 INCH, POINT = 96, 0.75  # pixels to the inch; points to the pixel
-MARGIN, GAP, TITLE = 14, 14, 22
+LARGEST_CELL, SMALLEST_LABELLED = 26, 8
+WIDTH = 1200  # of all maps together, if their cells are not too small or too large for it
+GAP, TITLE_GAP = 14, 36  # between maps side by side, and below each other
 LABEL_GAP = 8  # between a map and its tokens, with the strip of the sentence inside
-LEGEND, LEGEND_WIDTH, LEGEND_TEXT = 46, 220, "attention weight,\nfrom row to column"
-NARROWEST = 360  # room for the legend
-# Up to so many maps: the largest cell, and the largest map unless its cells would be too small.
-CELLS = ((1, 26, 900), (4, 16, 450), (12, 12, 300), (10**9, 9, 190))
-PIXELS = 20_000_000  # of all maps together in SVG and PDF
+LEGEND, LEGEND_WIDTH, LEGEND_HEIGHT = 40, 220, 9
+LEGEND_TEXT = "attention weight,\nfrom row to column"
+IMAGE = 400  # pixels of the image of a map: some viewers blur smaller ones
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """The measures of small multiples."""
+def _figure(maps: AttentionMaps) -> tuple[Figure, Bbox]:
+    """Draw the maps of a layer side by side, or of one layer four in a row; return their box too.
 
-    cell: int
-    side: int  # of a map
-    label: float  # size of the tokens' text; 0 without
-    room: int  # for the tokens, left and above
-    columns: int
-    rows: int
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the figure."""
-        width = self.room + self.columns * (self.side + GAP) - GAP
-        height = self.room + self.rows * (self.side + GAP + TITLE) - GAP + LEGEND
-        return max(width + 2 * MARGIN, NARROWEST), height + 2 * MARGIN
-
-    def place(self, row: int, column: int) -> tuple[int, int]:
-        """Return where a map begins: from the left, and from the top."""
-        x = MARGIN + self.room + column * (self.side + GAP)
-        return x, MARGIN + self.room + TITLE + row * (self.side + GAP + TITLE)
-
-
-def _measure(maps: AttentionMaps) -> _Grid:
-    length, count = len(maps.tokens), maps.count
-    largest, room = next(sizes for most, *sizes in CELLS if count <= most)
-    cell = max(2, min(largest, room // length))
-    label = min(13.0, cell * 0.82) if cell >= 8 else 0.0
-    longest = max(_width(token, label) for token in maps.tokens) if label else 0.0
-    heads = {len(layer) for layer in maps.maps.values()}
-    square = len(maps.maps) > 1 and len(heads) == 1
-    across = count if count <= 3 else round((count * 1.4) ** 0.5)  # wider than high
-    columns = max(heads) if square else min(across, count)
-    space = ceil(longest) + LABEL_GAP + 8 if label else LABEL_GAP
-    return _Grid(cell, cell * length, label, space, columns, ceil(count / columns))
-
-
-def _width(text: str, size: float) -> float:
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font = FontProperties(size=size)
-    return float(text_to_path.get_text_width_height_descent(printable(text), font, False)[0])
-
-
-def _figure(maps: AttentionMaps) -> Figure:
-    from matplotlib.figure import Figure
-
-    grid = _measure(maps)
-    width, height = grid.size
-    figure = Figure(figsize=(width / INCH, height / INCH), dpi=INCH)
-    panels = [(layer, head, m) for layer, heads in maps.maps.items() for head, m in heads.items()]
-    for number, (layer, head, weights) in enumerate(panels):
-        row, column = divmod(number, grid.columns)
-        axes = _axes(figure, *grid.place(row, column), grid.side, grid.side)
-        _draw_map(axes, weights, min(2 * grid.cell, _sharpness(maps)))
-        _mark_sentences(axes, maps.sentences, grid.cell)
-        if grid.label and column == 0:
-            _write_tokens(axes, "y", maps, grid.label)
-        if grid.label and row == 0:
-            _write_tokens(axes, "x", maps, grid.label)
-        axes.set_title(
-            f"layer {layer} · {'mean of heads' if head == MEAN else f'head {head}'}",
-            {"fontsize": 11 * POINT, "color": INK},
-            loc="left",
-            y=1.0,
-            pad=(grid.room if row == 0 else LABEL_GAP) * POINT,
-        )
-    _draw_legend(figure)
-    return figure
-
-
-def _axes(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
-    """Add axes at (x, y) from the top left, without lines and ticks."""
-    whole, high = figure.get_size_inches() * INCH
-    axes = figure.add_axes((x / whole, 1 - (y + height) / high, width / whole, height / high))
-    axes.spines[:].set_visible(False)
-    axes.set(xticks=[], yticks=[])
-    axes.tick_params(length=0)
-    return axes
-
-
-def _sharpness(maps: AttentionMaps) -> int:
-    """Return how many pixels wide a cell may be in a file of lines and texts.
-
-    One would do, but some viewers blur small images when they enlarge them.
+    The figure is what the maps cover: titles, tokens and the legend are around it, in the box.
     """
-    return max(1, int((PIXELS / (maps.count * len(maps.tokens) ** 2)) ** 0.5))
-
-
-def _draw_map(axes: Axes, weights: Any, times: int) -> None:
-    cells = shades(weights).repeat(times, axis=0).repeat(times, axis=1)
-    length = len(weights)
-    axes.imshow(cells, interpolation="none", aspect="auto", extent=(0, length, length, 0))
-
-
-def _mark_sentences(axes: Axes, sentences: Sequence[int], cell: int) -> None:
-    """Draw coloured strips left of and above a map, one for each sentence."""
-    from matplotlib.patches import Rectangle
-
-    near, wide, gap = 5 / cell, 3 / cell, 1 / cell
-    for which in sorted(set(sentences)):
-        start, count = sentences.index(which), sentences.count(which)
-        long = count - (gap if start + count < len(sentences) else 0)
-        for corner, width, height in (((-near, start), wide, long), ((start, -near), long, wide)):
-            strip = Rectangle(corner, width, height, color=SENTENCES[which % 2], linewidth=0)
-            axes.add_patch(strip).set_clip_on(False)
-
-
-def _write_tokens(axes: Axes, side: Literal["x", "y"], maps: AttentionMaps, size: float) -> None:
-    """Write the tokens left of a map (side y), or upright above it (side x)."""
-    axis = axes.yaxis if side == "y" else axes.xaxis
-    axis.set_ticks([at + 0.5 for at in range(len(maps.tokens))])
-    axis.set_ticklabels([printable(token) for token in maps.tokens], fontsize=size * POINT)
-    axes.tick_params(side, pad=LABEL_GAP * POINT)
-    if side == "x":
-        axes.xaxis.tick_top()
-    for at, label in enumerate(axis.get_ticklabels()):
-        label.set_color(FAINT if maps.special[at] else SENTENCES[maps.sentences[at] % 2])
-        if side == "x":
-            label.set(rotation=90, rotation_mode="anchor", ha="left", va="center")
-
-
-def _draw_legend(figure: Figure) -> None:
-    """Draw the scale below the maps: colours go by the square root of the weight."""
     import numpy
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
-    _, high = figure.get_size_inches() * INCH
-    axes = _axes(figure, MARGIN + 3, high - MARGIN - LEGEND + 18, LEGEND_WIDTH, 9)
-    scale = numpy.linspace(0, 1, LEGEND_WIDTH)[None] ** 2
-    axes.imshow(shades(scale), interpolation="none", aspect="auto", extent=(0, 1, 0, 1))
-    labels: dict[str, Any] = {"fontsize": 9 * POINT, "color": INK}
-    axes.set_xticks([tick**0.5 for tick in TICKS], [f"{tick:g}" for tick in TICKS], **labels)
-    axes.tick_params(pad=4)
-    axes.annotate(LEGEND_TEXT, (1, 1), (9, 2), textcoords="offset points", va="top", **labels)
+    length, heads = len(maps.tokens), max(map(len, maps.maps.values()))
+    columns = heads if len(maps.maps) > 1 else min(heads, 4)
+    rows = len(maps.maps) - 1 + ceil(heads / columns)
+    cell = max(2, min(LARGEST_CELL, WIDTH // (columns * length)))
+    side, repeated = cell * length, max(1, IMAGE // length)
+    width, height = columns * (side + GAP) - GAP, rows * (side + TITLE_GAP) - TITLE_GAP
+    figure = Figure((width / INCH, height / INCH))
+    spaces = {"wspace": GAP / side, "hspace": TITLE_GAP / side}
+    grid = figure.add_gridspec(rows, columns, left=0, right=1, bottom=0, top=1, **spaces)
+    near, far = 2 / side, 5 / side  # of the strips of sentences
+    tokens = [printable(token) for token in maps.tokens]
+    colours = [
+        FAINT if special else SENTENCES[sentence % 2]
+        for special, sentence in zip(maps.special, maps.sentences, strict=True)
+    ]
+    panels = [
+        (first + at // columns, at % columns, f"layer {layer} · {_name(head)}", weights)
+        for first, (layer, heads_of_layer) in enumerate(maps.maps.items())
+        for at, (head, weights) in enumerate(heads_of_layer.items())
+    ]
+    for row, column, title, weights in panels:
+        axes = figure.add_subplot(grid[row, column])
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, pad=LABEL_GAP * POINT, labeltop=True, labelbottom=False)
+        image = shades(weights).repeat(repeated, 0).repeat(repeated, 1)
+        axes.imshow(image, interpolation="none", extent=(0, length, length, 0))
+        labelled = numpy.arange(length if cell >= SMALLEST_LABELLED else 0) + 0.5
+        text = {"fontsize": min(13, cell * 0.82) * POINT}
+        at_left, above = labelled[: 0 if column else None], labelled[: 0 if row else None]
+        axes.set_yticks(at_left, tokens[: len(at_left)], **text)
+        axes.set_xticks(above, tokens[: len(above)], **text, rotation=90)
+        for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+            for label, colour in zip(labels, colours, strict=False):
+                label.set_color(colour)
+        for sentence in sorted(set(maps.sentences)):
+            start = maps.sentences.index(sentence)
+            end = start + maps.sentences.count(sentence)
+            end -= 1 / cell if end < length else 0  # a gap between sentences
+            strip = {"color": SENTENCES[sentence % 2], "linewidth": 0, "clip_on": False}
+            axes.axvspan(start, end, 1 + near, 1 + far, **strip)
+            axes.axhspan(start, end, -far, -near, **strip)
+        axes.set_title(title, fontsize=11 * POINT, color=INK, loc="left", pad=LABEL_GAP * POINT)
+    size = LEGEND_WIDTH / width, LEGEND_HEIGHT / height
+    axes = figure.add_axes((0, -LEGEND / height, *size), frameon=False, yticks=[])
+    axes.imshow(ramp()[None], interpolation="none", aspect="auto", extent=(0, 1, 0, 1))
+    text = {"fontsize": 9 * POINT, "color": INK}
+    axes.set_xticks([tick**0.5 for tick in TICKS], [f"{tick:g}" for tick in TICKS], **text)
+    axes.tick_params(length=0)
+    axes.annotate(LEGEND_TEXT, (1, 1), (9, 2), textcoords="offset points", va="top", **text)
+    box = figure.get_tightbbox().padded(GAP / INCH)
+    return figure, Bbox(numpy.round(box.get_points() * INCH) / INCH)  # whole pixels: sharp edges
+
+
+def _name(head: int | str) -> str:
+    return "mean of heads" if head == MEAN else f"head {head}"

@@ -2,10 +2,8 @@
 
 It is imported here and inside the functions that draw, never earlier: it is the extra `plots`.
 
-The colours of weights are even steps of lightness from paper to ink, made in the OKLCH space. A
-weight from 0 to 1 gets its colour by its square root, so that weights of a few per cent, which most
-are, can be distinguished. Source of the space: Bjoern Ottosson, A perceptual color space for image
-processing, 2020.
+The colours of weights are even steps of lightness from paper to ink. A weight from 0 to 1 gets its
+colour by its square root, so that weights of a few per cent, which most are, can be distinguished.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from io import BytesIO
-from math import cos, pi, radians, sin
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, UsageError
@@ -25,6 +22,7 @@ from bertcli.files.versions import install_command
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture has the same text everywhere
 DENSITY = 192  # pixels to the inch of a PNG
@@ -64,20 +62,24 @@ def drawing() -> Iterator[None]:
             yield
 
 
-def encode(figure: Figure, form: str, title: str) -> bytes:
-    """Return the file of a figure, without a date. UsageError for a PNG that is too large."""
+def encode(figure: Figure, form: str, title: str, box: Bbox | None = None) -> bytes:
+    """Return the file of a figure, or of what is in a box of inches, without a date.
+
+    UsageError for a PNG that is too large.
+    """
+    box = box or figure.bbox_inches
     metadata: dict[str, dict[str, Any]] = {
         "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")) | {"Title": printable(title)},
         "png": {"Software": None},
         "pdf": dict.fromkeys(("Creator", "CreationDate", "Producer")) | {"Title": printable(title)},
     }
-    width, height = (round(inches * DENSITY) for inches in figure.get_size_inches())
+    width, height = (round(inches * DENSITY) for inches in box.size)
     if form == "png" and (width * height > LARGEST or max(width, height) >= 2**16):
         raise UsageError(
             f"a picture of {width} x {height} pixels is too large", "choose fewer --layers, --heads"
         )
     buffer = BytesIO()
-    figure.savefig(buffer, format=form, dpi=DENSITY, metadata=metadata[form])
+    figure.savefig(buffer, format=form, dpi=DENSITY, metadata=metadata[form], bbox_inches=box)
     return buffer.getvalue()
 
 
@@ -110,60 +112,37 @@ STEPS = 64
 TICKS = (0.0, 0.05, 0.25, 0.5, 1.0)  # of the legend
 INK, FAINT = "#1c2430", "#8b95a3"
 SENTENCES = ("#0e7c86", "#c2570c")  # of the text, and of its pair
-Colour = tuple[int, int, int]
-
-
-def colour(weight: float) -> Colour:
-    """Return red, green and blue, 0 to 255, of a weight from 0 to 1."""
-    return ramp()[round(min(max(weight, 0.0), 1.0) ** 0.5 * (STEPS - 1))]
+# From weight 0 to 1, the steps between them in even steps of lightness.
+ON_LIGHT = "fbfaf4 d1e6b2 91d397 44bc95 009f97 008291 1d617b 2e4358 282a2e"
+ON_DARK = "1c1f29 14365b 00557f 00788e 00988b 2baf85 8ac38a c7d5a8 eeecdd"
 
 
 @lru_cache
-def ramp(dark: bool = False) -> tuple[Colour, ...]:
-    """Return the colours from weight 0 to 1; `dark` is for a dark background."""
-    shades = []
-    for step in range(STEPS):
-        t = step / (STEPS - 1)
-        if dark:
-            shades.append(_oklch(0.24 + 0.70 * t, 0.02 + 0.12 * sin(pi * t**0.9), 275 - 175 * t))
-        else:
-            chroma = 0.008 + 0.115 * sin(pi * t**0.8)
-            shades.append(_oklch(0.985 - 0.70 * t, chroma, 105 + 165 * t))
-    return tuple(shades)
+def ramp(dark: bool = False) -> Any:
+    """Return the colours from weight 0 to 1, [STEPS, 3]; `dark` is for a dark background."""
+    import numpy
+
+    anchors = [[*bytes.fromhex(anchor)] for anchor in (ON_DARK if dark else ON_LIGHT).split()]
+    places = numpy.linspace(0, len(anchors) - 1, STEPS)
+    channels = [
+        numpy.interp(places, range(len(anchors)), part) for part in zip(*anchors, strict=True)
+    ]
+    return numpy.stack(channels, 1).round().astype(numpy.uint8)
 
 
-def hexadecimal(colour: Colour) -> str:
+def shades(weights: Any) -> Any:
+    """Return the colours of weights [...] as bytes of red, green and blue, [..., 3]."""
+    import numpy
+
+    return ramp()[numpy.rint(numpy.clip(weights, 0, 1) ** 0.5 * (STEPS - 1)).astype(int)]
+
+
+def hexadecimal(colour: Any) -> str:
     """Return a colour as #rrggbb."""
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def shades(weights: Any) -> Any:
-    """Return the colours of an array of weights as an array [rows, columns, 3] of bytes."""
-    import numpy
-
-    palette = numpy.array(ramp(), dtype=numpy.uint8)
-    return palette[(weights.clip(0, 1) ** 0.5 * (STEPS - 1)).round().astype(int)]
-
-
-def readable_on(background: Colour) -> Colour:
+def readable_on(background: Any) -> str:
     """Return black or white, whichever is more readable."""
-    red, green, blue = background
-    return (255, 255, 255) if 0.3 * red + 0.59 * green + 0.11 * blue < 140 else (20, 25, 32)
-
-
-def _oklch(lightness: float, chroma: float, hue: float) -> Colour:
-    a, b = chroma * cos(radians(hue)), chroma * sin(radians(hue))
-    long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
-    middle = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
-    short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
-    return (
-        _channel(4.0767416621 * long - 3.3077115913 * middle + 0.2309699292 * short),
-        _channel(-1.2684380046 * long + 2.6097574011 * middle - 0.3413193965 * short),
-        _channel(-0.0041960863 * long - 0.7034186147 * middle + 1.7076147010 * short),
-    )
-
-
-def _channel(linear: float) -> int:
-    linear = min(max(linear, 0.0), 1.0)
-    curved = 12.92 * linear if linear <= 0.0031308 else 1.055 * linear ** (1 / 2.4) - 0.055
-    return round(255 * curved)
+    red, green, blue = background.tolist()
+    return "#ffffff" if 0.3 * red + 0.59 * green + 0.11 * blue < 140 else "#141920"

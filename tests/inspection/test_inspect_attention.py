@@ -351,10 +351,7 @@ def expected_colours(layers, heads, text="hello world", pair="me too"):
         inspect_folder(find_model(TINY)), [Record(text, pair)], AttentionChoice(layers, heads)
     )
     return {
-        layer: {
-            head: np.array([[colours.colour(weight) for weight in row] for row in weights.tolist()])
-            for head, weights in maps.items()
-        }
+        layer: {head: colours.shades(weights) for head, weights in maps.items()}
         for layer, maps in found.maps.items()
     }
 
@@ -637,7 +634,7 @@ def test_page_in_a_browser(picture, browse):
     assert found["on"] == [tokens[1]]
     assert found["sentences"] == ["a", "b"] and found["special"] == 3
     assert found["size"] == [len(tokens)] * 2
-    expected = [*colours.colour(weights[2][1] / data["scale"]), 255]
+    expected = [*colours.shades(weights[2][1] / data["scale"]), 255]
     assert np.abs(np.subtract(found["pixel"], expected)).max() <= 6
     assert found["requests"] == 0 and found["ready"] == "yes"
 

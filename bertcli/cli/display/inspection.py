@@ -19,7 +19,7 @@ from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
 from bertcli.inspection.attention_picture import AttentionMaps
-from bertcli.inspection.drawing import colour, hexadecimal, readable_on
+from bertcli.inspection.drawing import hexadecimal, readable_on, shades
 from bertcli.inspection.folder import StaticReport
 from bertcli.inspection.verify import VerifyCheck
 from bertcli.tasks.head import command_of, is_pooled_head
@@ -477,8 +477,8 @@ def _add_cell(line: Text, weight: float, cell: int, coloured: bool) -> None:
     percent = round(100 * weight)
     shown = f"{percent or '':>{cell}}" if cell > 2 else ""
     if coloured:
-        back = colour(weight)
-        style = Style(color=hexadecimal(readable_on(back)), bgcolor=hexadecimal(back))
+        back = shades(weight)
+        style = Style(color=readable_on(back), bgcolor=hexadecimal(back))
         line.append(shown.rjust(cell), style)
     else:
         shade = SHADES[round(weight**0.5 * (len(SHADES) - 1))]
