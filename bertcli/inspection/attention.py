@@ -5,10 +5,10 @@ This needs torch, which is imported when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
@@ -26,12 +26,8 @@ from bertcli.inspection.drawing import require_matplotlib
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
+from bertcli.tokenizing.columns import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from bertcli.models.bert import BertModel
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
 
@@ -44,20 +40,22 @@ class AttentionChoice:
     heads: Sequence[int] | None = None
     mean: bool = False  # of all heads, in place of each
 
-    def of(self, config: BertConfig) -> dict[int, list[int]]:
-        """Return layer -> heads, as numbered before pruning. UsageError for one not found."""
-        count = config.depth
-        if not count:
+    def of(self, config: BertConfig) -> dict[int, dict[int, int]]:
+        """Return layer -> head, as numbered before pruning -> its place among those left.
+
+        UsageError for one not found.
+        """
+        if not config.depth:
             raise ModelError("this model has no layers, so no attention")
-        layers = _resolved(self.layers, count, "layer")
         heads = _resolved(self.heads, config.num_attention_heads, "head")
-        heads_of = {}
-        for layer in layers:
-            gone = config.pruned_heads.get(layer, ())
-            if lost := sorted({*gone} & {*(self.heads or ())}):
+        chosen = {}
+        for layer in _resolved(self.layers, config.depth, "layer"):
+            pruned = config.pruned_heads.get(layer, ())
+            if lost := sorted({*pruned} & {*(self.heads or ())}):
                 raise UsageError(f"head {lost[0]} of layer {layer} was pruned (--heads)")
-            heads_of[layer] = [head for head in heads if head not in gone]
-        return heads_of
+            left = [head for head in range(config.num_attention_heads) if head not in pruned]
+            chosen[layer] = {head: at for at, head in enumerate(left) if head in heads}
+        return chosen
 
 
 class AttentionFile(NamedTuple):
@@ -111,65 +109,47 @@ def look(
     require_torch("--attention")
 
     from bertcli.inference.compute import Compute
-    from bertcli.inference.runtime import ModelSpec, open_tokenizer
+    from bertcli.inference.runtime import ModelSpec, open_tokenizer, refuse_pairs
     from bertcli.inference.torch_engine import TorchRuntime
+    from bertcli.models.forward_passes import attention_maps
 
     spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, extra=True)
     tokenizer = open_tokenizer(spec)
     model = TorchRuntime.open(spec, tokenizer).encoder.bert
+    config, length = report.config, report.config.most_tokens
+    if config.position_embedding_type == "sinusoidal":
+        length = tokenizer.limit or length
+    extra = ExtraColumns.of(config)
+    layout = Layout((*COLUMNS, *extra.needed), max_length=length, truncation="longest_first")
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
     results = []
     for record in records:
-        encoded = _encoded(report, tokenizer, record)
-        ids, types = encoded.columns["input_ids"], encoded.columns["token_type_ids"]
-        maps = AttentionMaps(
+        (encoded,) = extra.added(tokenizer.encode_records([record], layout), tokenizer)
+        refuse_pairs([encoded], config)
+        if not encoded.length:
+            raise InputError("the text has no tokens")
+        columns = encoded.columns
+        ids, types = columns["input_ids"], columns["token_type_ids"]
+        beside = {name: columns[EXTRA + name] for name in config.extra_embeddings}
+        recorded = attention_maps(model, ids, types, max(heads_of) + 1, beside)
+        maps: dict[int, dict[int | str, Any]] = {
+            layer: {MEAN: recorded[layer].mean(axis=0)}
+            if choice.mean
+            else {head: recorded[layer][at] for head, at in heads.items()}
+            for layer, heads in heads_of.items()
+        }
+        attention = AttentionMaps(
             model=report.folder.name,
-            tokens=encoded.columns["tokens"],
+            tokens=columns["tokens"],
             sentences=types,
             special=[index in quiet for index in ids],
-            maps=_maps(model, encoded, heads_of, mean=choice.mean),
-            layers=report.config.depth,
-            averaged={n: report.config.heads(n) for n in heads_of} if choice.mean else {},
+            maps=maps,
+            layers=config.depth,
+            averaged={layer: config.heads(layer) for layer in heads_of} if choice.mean else {},
         )
-        results.append((maps, encoded.cut))
+        results.append((attention, encoded.cut))
     return results
-
-
-def _maps(
-    model: BertModel, encoded: Encoded, heads_of: Mapping[int, Sequence[int]], *, mean: bool
-) -> dict[int, dict[int | str, Any]]:
-    """Return layer -> head -> map [L, L], or layer -> MEAN -> that of its heads."""
-    from bertcli.models.forward_passes import attention_maps
-
-    columns, config = encoded.columns, model.config
-    ids, types = columns["input_ids"], columns["token_type_ids"]
-    extra = {name: columns[EXTRA + name] for name in config.extra_embeddings}
-    recorded = attention_maps(model, ids, types, max(heads_of) + 1, extra)
-    if mean:
-        return {layer: {MEAN: recorded[layer].mean(axis=0)} for layer in heads_of}
-    maps: dict[int, dict[int | str, Any]] = {}
-    for layer, heads in heads_of.items():
-        gone = config.pruned_heads.get(layer, ())
-        left = [h for h in range(config.num_attention_heads) if h not in gone]
-        maps[layer] = {head: recorded[layer][left.index(head)] for head in heads}
-    return maps
-
-
-def _encoded(report: FolderReport, tokenizer: Tokenizer, record: Record) -> Encoded:
-    places = report.config.most_tokens
-    if report.config.position_embedding_type == "sinusoidal":
-        places = tokenizer.limit or places
-    extra = ExtraColumns.of(report.config)
-    columns = (*COLUMNS, *extra.needed)
-    layout = Layout(columns=columns, max_length=places, truncation="longest_first")
-    (encoded,) = extra.added(tokenizer.encode_records([record], layout), tokenizer)
-    from bertcli.inference.runtime import refuse_pairs
-
-    refuse_pairs([encoded], report.config)
-    if not encoded.length:
-        raise InputError("the text has no tokens")
-    return encoded
 
 
 def _resolved(chosen: Sequence[int] | None, count: int, kind: str) -> list[int]:

@@ -89,15 +89,17 @@ class AttentionMaps:
         """
         import numpy as np
 
-        names = sorted({head for heads in self.maps.values() for head in heads}, key=str)
-        names = [MEAN] if MEAN in names else sorted(names, key=int)
+        names = {head for heads in self.maps.values() for head in heads}
+        heads_of = dict(sorted((-1 if name == MEAN else int(name), name) for name in names))
         length = len(self.tokens)
         gone = np.full((length, length), np.nan, np.float32)
-        whole = [[heads.get(name, gone) for name in names] for heads in self.maps.values()]
+        whole = [
+            [heads.get(name, gone) for name in heads_of.values()] for heads in self.maps.values()
+        ]
         return {
             "attention": np.array(whole, np.float32).reshape(len(whole), -1, length, length),
             "layers": np.array([*self.maps], np.int64),
-            "heads": np.array([-1 if name == MEAN else name for name in names], np.int64),
+            "heads": np.array([*heads_of], np.int64),
             "tokens": np.array(self.tokens, np.str_),
             "sentences": np.array(self.sentences, np.int64),
             "special": np.array(self.special, np.bool_),
@@ -248,25 +250,25 @@ def _figure(maps: AttentionMaps) -> tuple[Figure, Bbox]:
         image = shades(weights).repeat(repeated, 0).repeat(repeated, 1)
         axes.imshow(image, interpolation="none", extent=(0, length, length, 0))
         labelled = numpy.arange(length if cell >= SMALLEST_LABELLED else 0) + 0.5
-        text = {"fontsize": min(13, cell * 0.82) * POINT}
+        font = min(13, cell * 0.82) * POINT
         at_left, above = labelled[: 0 if column else None], labelled[: 0 if row else None]
-        axes.set_yticks(at_left, tokens[: len(at_left)], **text)
-        axes.set_xticks(above, tokens[: len(above)], **text, rotation=90)
+        axes.set_yticks(at_left, tokens[: len(at_left)], fontsize=font)
+        axes.set_xticks(above, tokens[: len(above)], fontsize=font, rotation=90)
         for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
             for label, colour in zip(labels, colours, strict=False):
                 label.set_color(colour)
         for sentence in sorted(set(maps.sentences)):
             start = maps.sentences.index(sentence)
             end = start + maps.sentences.count(sentence)
-            end -= 1 / cell if end < length else 0  # a gap between sentences
+            gap = 1 / cell if end < length else 0  # between sentences
             strip = {"color": SENTENCES[sentence % 2], "linewidth": 0, "clip_on": False}
-            axes.axvspan(start, end, 1 + near, 1 + far, **strip)
-            axes.axhspan(start, end, -far, -near, **strip)
+            axes.axvspan(start, end - gap, 1 + near, 1 + far, **strip)
+            axes.axhspan(start, end - gap, -far, -near, **strip)
         axes.set_title(title, fontsize=11 * POINT, color=INK, loc="left", pad=LABEL_GAP * POINT)
-    size = LEGEND_WIDTH / width, LEGEND_HEIGHT / height
-    axes = figure.add_axes((0, -LEGEND / height, *size), frameon=False, yticks=[])
+    place = (0, -LEGEND / height, LEGEND_WIDTH / width, LEGEND_HEIGHT / height)
+    axes = figure.add_axes(place, frameon=False, yticks=[])
     axes.imshow(ramp()[None], interpolation="none", aspect="auto", extent=(0, 1, 0, 1))
-    text = {"fontsize": 9 * POINT, "color": INK}
+    text: dict[str, Any] = {"fontsize": 9 * POINT, "color": INK}
     axes.set_xticks([tick**0.5 for tick in TICKS], [f"{tick:g}" for tick in TICKS], **text)
     axes.tick_params(length=0)
     axes.annotate(LEGEND_TEXT, (1, 1), (9, 2), textcoords="offset points", va="top", **text)

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -47,70 +46,60 @@ from bertcli.tokenizing.model_files import read_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
 
+NAMELESS = ("none", "openvino")  # weights without tensors by their names
+FORMAT_WARNINGS = {
+    "none": "no weights in this folder: it can only tokenize",
+    "pytorch": "pytorch_model.bin instead of safetensors: slower to load, and a pickle",
+    "tensorflow": "a TensorFlow checkpoint instead of safetensors",
+    "openvino": "an exported graph instead of weights: only embed and the like can run it",
+}
 LICENCES = ("license", "licence", "copying")  # how names of such files begin, in any case
 PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
 
 
-@dataclass(frozen=True)
-class TokenizerInfo:
-    """A tokenizer, in summary."""
+def tokenizer_details(folder: Path, warnings: list[str] | None = None) -> dict[str, Any]:
+    """Return the details of a tokenizer, and add its ``warnings``; ModelError without a whole one.
 
-    file: str
-    vocabulary_size: int
-    largest_id: int
-    lower_case: bool | None  # None where its normalizer has no such setting
-    special_tokens: dict[str, int]
-    limit: int | None
-    types_of_pairs: int  # the highest token type that a pair has
-
-
-def read_tokenizer(folder: Path) -> tuple[TokenizerInfo | None, list[str]]:
-    """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
-    try:
-        tokenizer = Tokenizer.load(folder)
-        lower = getattr(tokenizer.core.normalizer, "lowercase", None)
-        if lower is None:
-            lower = read_settings(folder).switch("do_lower_case")
-    except ModelError as failed:
-        return None, [str(failed)]
-    info = TokenizerInfo(
-        file=tokenizer_files(bert_folder(folder))[0].name,
-        vocabulary_size=len(tokenizer),
-        largest_id=max(tokenizer.core.get_vocab().values(), default=-1),
-        lower_case=lower,
-        special_tokens=tokenizer.special_ids(),
-        limit=tokenizer.limit,
-        types_of_pairs=max(tokenizer.core.encode("a", "b").type_ids, default=0),
-    )
-    return info, [*tokenizer.warnings]
-
-
-def tokenizer_details(folder: Path) -> dict[str, Any]:
-    """Return the details of a tokenizer; ModelError when it is missing or broken."""
+    ``lower_case`` is None where nothing tells; ``types_of_pairs`` is the highest token type there.
+    """
     tokenizer = Tokenizer.load(folder)
     core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
     file, continues = tokenizer_files(bert_folder(folder))[0], goes_on(core)
     added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
     marked = type(core.model).__name__ == "WordPiece"
     continuations = sum(continues(token) and (marked or token not in added) for token in vocabulary)
+    lower = getattr(core.normalizer, "lowercase", None)
+    if warnings is not None:
+        warnings += tokenizer.warnings
     return {
         "file": file.name,
         "sha256": sha256(file),
         "model": type(core.model).__name__,
         "normalizer": type(core.normalizer).__name__ if core.normalizer else None,
         "vocabulary_size": len(vocabulary),
+        "largest_id": max(vocabulary.values(), default=-1),
         "words": len(vocabulary) - continuations,
         "continuations": continuations,
         "unused": sum(token.startswith("[unused") for token in vocabulary),
         "added_tokens": added,
         "roles": tokenizer.roles,
         "special_tokens": tokenizer.special_ids(),
-        "lower_case": getattr(core.normalizer, "lowercase", None),
+        "lower_case": read_settings(folder).switch("do_lower_case") if lower is None else lower,
         "strip_accents": getattr(core.normalizer, "strip_accents", None),
         "limit": tokenizer.limit,
+        "types_of_pairs": max(core.encode("a", "b").type_ids, default=0),
         "truncation_side": tokenizer.truncation_side,
         "padding_side": tokenizer.padding_side,
     }
+
+
+def read_tokenizer(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
+    warnings: list[str] = []
+    try:
+        return tokenizer_details(folder, warnings), warnings
+    except ModelError as failed:
+        return None, [str(failed)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +109,7 @@ class ModelReport(ABC):
     folder: ModelFolder
     weights: WeightFiles
     tensors: Sequence[StoredTensor]
-    tokenizer: TokenizerInfo | None
+    tokenizer: dict[str, Any] | None
     tokenizer_warnings: Sequence[str]  # the first says why there is no tokenizer
     sentence: Sentence
 
@@ -148,12 +137,9 @@ class ModelReport(ABC):
         ]
 
     def _json(
-        self, first: Mapping[str, Any], dtypes: Mapping[str, int], tokenizer: Path, **behind: Any
+        self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any
     ) -> dict[str, Any]:
-        """Return the report as JSON values: ``first``, and ``behind`` the weights, are its own.
-
-        ``tokenizer`` is the folder that it is in.
-        """
+        """Return the report as JSON values: ``first``, and ``behind`` the weights, are its own."""
         folder, sentence, weights = self.folder, self.sentence, self.weights
         sizes = {path.name: path.stat().st_size for path in weights.files}
         modules = {"of_tokens": sentence.of_tokens, "of_texts": sentence.of_texts}
@@ -171,7 +157,7 @@ class ModelReport(ABC):
                 "tensors": len(self.tensors) or None,
             },
             **behind,
-            "tokenizer": self.tokenizer and asdict(self.tokenizer) | tokenizer_details(tokenizer),
+            "tokenizer": self.tokenizer,
             "sentence": asdict(sentence)
             | {key: [module._asdict() for module in kind] for key, kind in modules.items()},
             "warnings": self.warnings,
@@ -193,26 +179,23 @@ class Node:
     times: int = 1
 
 
-def _node(name: str, tensors: Mapping[str, tuple[int, ...]], counts: Mapping[str, int]) -> Node:
-    inside = {key.partition(".")[0]: None for key in tensors if "." in key}  # in their order
-    parts = []
-    for part in inside:
-        start = f"{part}."
-        below = {key.removeprefix(start): tensors[key] for key in tensors if key.startswith(start)}
-        parts.append(_node(part, below, {key: counts[start + key] for key in below}))
-    children = []
-    for layers, alike in groupby(parts, lambda part: part.name.isdecimal() and _alike(part)):
-        first, *others = alike
-        if layers and others:
-            first = replace(first, name=f"{first.name}-{others[-1].name}", times=1 + len(others))
-            others = []
-        children += [first, *others]
-    own = {key: shape for key, shape in tensors.items() if "." not in key}
-    return Node(name, own, sum(counts.values()), tuple(children))
-
-
-def _alike(node: Node) -> str:
-    return repr((node.shapes, node.children))
+def _node(name: str, tensors: Mapping[str, tuple[tuple[int, ...], int]]) -> Node:
+    """Return the part that has these tensors: their shapes, and how many numbers count."""
+    parts: dict[str, dict[str, tuple[tuple[int, ...], int]]] = {}
+    for key, tensor in tensors.items():
+        part, _, inner = key.partition(".")
+        parts.setdefault(part if inner else "", {})[inner or key] = tensor
+    own = {key: shape for key, (shape, _) in parts.pop("", {}).items()}
+    children: list[Node] = []
+    for child in (_node(part, inside) for part, inside in parts.items()):
+        first = children[-1] if children else Node("", {}, 0, ())
+        alike = (first.shapes, first.children) == (child.shapes, child.children)
+        if alike and child.name.isdecimal() and first.name[:1].isdecimal():
+            start = first.name.partition("-")[0]
+            children[-1] = replace(first, name=f"{start}-{child.name}", times=first.times + 1)
+        else:
+            children.append(child)
+    return Node(name, own, sum(count for _, count in tensors.values()), tuple(children))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,18 +229,56 @@ class FolderReport(ModelReport):
             "parameters": self.parameters | {"in_file": fit.pop("in_file") or None},
         }
         return {
-            **self._json(first, fit.pop("dtypes"), self.bert, fit=fit),
+            **self._json(first, fit.pop("dtypes"), fit=fit),
             "config": self.config.to_dict(),
             "tensors": self.tensor_rows if self.weights.files or with_tensors else None,
             **({"tree": asdict(self.tree())} if with_tree else {}),
         }
 
     def _concerns(self) -> Iterator[str]:
-        yield from _about_architecture(self)
-        yield from _about_weights(self)
-        yield from _about_tokenizer(self)
-        width = self.config.hidden_size
-        pooled = self.sentence.dimension
+        config, fit, title = self.config, self.fit, self.config.family.title
+        if config.architectures and config.architectures[0] not in (*CLASSES, COLBERT):
+            name = config.architectures[0]
+            yield f"the architecture {name} is unknown: only its {title} can be used"
+        if config.hidden_act not in HIDDEN_ACTS:
+            yield f"hidden_act {config.hidden_act!r} is unknown: this model cannot be loaded"
+        pad, rows = config.pad_token_id, config.vocab_size
+        if pad is not None and pad >= rows:
+            yield f"pad_token_id {pad} is outside the vocabulary of {rows}: it cannot be loaded"
+        if extra := ", ".join(config.extra_embeddings):
+            fields = ", ".join(config.fields_of_extra.values())
+            yield f"extra embeddings ({extra}): texts come with ids of their words in {fields}"
+        if self.tokenizer and not config.takes_types(self.tokenizer["types_of_pairs"]):
+            yield f"type_vocab_size is {config.type_vocab_size}: text pairs cannot be encoded"
+        if self.weights.format in FORMAT_WARNINGS:
+            yield FORMAT_WARNINGS[self.weights.format]
+        if self.weights.format not in NAMELESS:
+            if not self.pooler and config.structure.pooler:
+                yield "no pooler weights: pooler output is not available"
+            named = config.family.their_class(self.architecture)
+            if fit.missing:
+                yield f"missing for {named}: {grouped(fit.missing)}"
+            own = PROJECTION if COLBERT in config.architectures else ""
+            if unused := [name for name in fit.unused if name != own]:
+                yield f"in the file, but no part of {named}: {grouped(unused)}"
+            for name, (stored, needed) in list(fit.misshapen.items())[:1]:
+                others = len(fit.misshapen) - 1
+                more = f", and {others} more do not fit" if others else ""
+                yield f"{name} is {_by(stored)}, {self.config_file} requires {_by(needed)}{more}"
+            if odd := sorted(kind for kind in fit.dtypes if not kind.startswith(("F", "BF"))):
+                kinds = ", ".join(odd)
+                yield f"weights are stored as {kinds}: these are not floating-point numbers"
+            if fit.twice:
+                yield f"stored under two names: {', '.join(fit.twice[:4])}"
+        if self.tokenizer:
+            tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
+            both = f"{tokens:,} tokens{{}} {rows:,} word embeddings: {{}}"
+            if largest >= rows:
+                only = f"this model can only tokenize (ids go up to {largest:,})"
+                yield both.format(", but only", only)
+            elif tokens < rows:
+                yield both.format(" for", "the last ones are never used")
+        width, pooled = config.hidden_size, self.sentence.dimension
         if pooled not in (None, width) and not self.sentence.of_tokens:
             yield f"pooling expects {pooled} dimensions per token, the model has {width}"
         option = self.option
@@ -265,16 +286,16 @@ class FolderReport(ModelReport):
             yield f"the model makes no vector of a text: embed requires {option}"
         for name in () if option else self.sentence.unknown:
             yield f"sentence module {name} is unknown: embed requires --pooling"
-        limit, fits = self.sentence.max_length, self.config.most_tokens
+        limit, fits = self.sentence.max_length, config.most_tokens
         if limit is not None and limit > fits:
             yield f"max_seq_length is {limit}, but the model has {fits} positions"
 
     def tree(self) -> Node:
         """Return the parts of the model."""
         second = shapes.tied(self.config, self.architecture)
-        tensors = shapes.expected(self.config, self.architecture, self.pooler)
-        counted = {name: 0 if name in second else prod(shape) for name, shape in tensors.items()}
-        return _node(self.architecture, tensors, counted)
+        tensors = shapes.expected(self.config, self.architecture, self.pooler).items()
+        counted = {name: (shape, 0 if name in second else prod(shape)) for name, shape in tensors}
+        return _node(self.architecture, counted)
 
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
@@ -289,7 +310,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     if architecture not in CLASSES:
         architecture = "BertModel"
     weights = find_weights(place)
-    listed = weights.format not in ("none", "openvino")  # tensors by their names
+    listed = weights.format not in NAMELESS
     tensors = read_tensors(weights) if listed else []
     sentence = read_sentence(folder.path, pooling="none")
     try:
@@ -325,67 +346,6 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     )
 
 
-def _about_architecture(report: FolderReport) -> Iterator[str]:
-    declared = report.config.architectures
-    if declared and declared[0] not in (*CLASSES, COLBERT):
-        title = report.config.family.title
-        yield f"the architecture {declared[0]} is unknown: only its {title} can be used"
-    act, pad = report.config.hidden_act, report.config.pad_token_id
-    if act not in HIDDEN_ACTS:
-        yield f"hidden_act {act!r} is unknown: this model cannot be loaded"
-    if pad is not None and pad >= (rows := report.config.vocab_size):
-        yield f"pad_token_id {pad} is outside the vocabulary of {rows}: it cannot be loaded"
-    if extra := ", ".join(report.config.extra_embeddings):
-        fields = ", ".join(report.config.fields_of_extra.values())
-        yield f"extra embeddings ({extra}): texts come with ids of their words in {fields}"
-    tokenizer = report.tokenizer
-    if tokenizer and not report.config.takes_types(tokenizer.types_of_pairs):
-        yield f"type_vocab_size is {report.config.type_vocab_size}: text pairs cannot be encoded"
-
-
-def _about_weights(report: FolderReport) -> Iterator[str]:
-    fit, weights = report.fit, report.weights
-    match weights.format:
-        case "none":
-            yield "no weights in this folder: it can only tokenize"
-        case "pytorch":
-            yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
-        case "tensorflow":
-            yield "a TensorFlow checkpoint instead of safetensors"
-        case "openvino":
-            yield "an exported graph instead of weights: only embed and the like can run it"
-    if weights.format in ("none", "openvino"):
-        return
-    if not report.pooler and report.config.structure.pooler:
-        yield "no pooler weights: pooler output is not available"
-    named = report.config.family.their_class(report.architecture)
-    if fit.missing:
-        yield f"missing for {named}: {grouped(fit.missing)}"
-    own = PROJECTION if COLBERT in report.config.architectures else ""
-    if unused := [name for name in fit.unused if name != own]:
-        yield f"in the file, but no part of {named}: {grouped(unused)}"
-    for name, (stored, needed) in list(fit.misshapen.items())[:1]:
-        more = f", and {len(fit.misshapen) - 1} more do not fit" if len(fit.misshapen) > 1 else ""
-        yield f"{name} is {_by(stored)}, {report.config_file} requires {_by(needed)}{more}"
-    if odd := sorted(dtype for dtype in fit.dtypes if not dtype.startswith(("F", "BF"))):
-        yield f"weights are stored as {', '.join(odd)}: these are not floating-point numbers"
-    if fit.twice:
-        yield f"stored under two names: {', '.join(fit.twice[:4])}"
-
-
-def _about_tokenizer(report: FolderReport) -> Iterator[str]:
-    if report.tokenizer is None:
-        return
-    tokens, rows = report.tokenizer.vocabulary_size, report.config.vocab_size
-    if report.tokenizer.largest_id >= rows:
-        yield (
-            f"{tokens:,} tokens, but only {rows:,} word embeddings: this model can only tokenize "
-            f"(ids go up to {report.tokenizer.largest_id:,})"
-        )
-    elif tokens < rows:
-        yield f"{tokens:,} tokens for {rows:,} word embeddings: the last ones are never used"
-
-
 def _by(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "a number"
 
@@ -401,11 +361,6 @@ class StaticReport(ModelReport):
     width: int
     config: dict[str, Any]
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers its files hold."""
-        return sum(tensor.numbers for tensor in self.tensors)
-
     def to_json(self, *, with_tensors: bool = False) -> dict[str, Any]:
         """Return the report as JSON values."""
         dtypes: Counter[str] = Counter()
@@ -413,21 +368,21 @@ class StaticReport(ModelReport):
             dtypes[tensor.dtype] += tensor.numbers
         first = {
             "architecture": {"name": STATIC, "declared": [], "library": self.sentence.static},
-            "parameters": {"total": self.numbers, "in_file": self.numbers},
+            "parameters": {"total": dtypes.total(), "in_file": dtypes.total()},
             "table": {"tokens": self.tokens, "dimensions": self.width},
         }
         return {
-            **self._json(first, dtypes, self.folder.path),
+            **self._json(first, dtypes),
             "config": self.config,
             **({"tensors": self.tensor_rows} if with_tensors else {}),
         }
 
     def _concerns(self) -> Iterator[str]:
-        if self.weights.format == "pytorch":
-            yield "pytorch_model.bin instead of safetensors: slower to load, and a pickle"
-        if self.tokenizer and self.tokenizer.largest_id >= self.tokens:
+        if self.weights.format in FORMAT_WARNINGS:
+            yield FORMAT_WARNINGS[self.weights.format]
+        if self.tokenizer and self.tokenizer["largest_id"] >= self.tokens:
             yield (
-                f"token ids go up to {self.tokenizer.largest_id:,}, but only {self.tokens:,} "
+                f"token ids go up to {self.tokenizer['largest_id']:,}, but only {self.tokens:,} "
                 "tokens have a vector: this model cannot be used"
             )
 

@@ -8,52 +8,70 @@ needs the memory of a block: a numpy array [rows, width] of at most a few megaby
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
-from math import isfinite, prod
+from itertools import chain, groupby
+from math import inf, isfinite, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
-from bertcli.files.delimited import DelimitedRows, refuse_other_columns
+from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import objects_of
 from bertcli.files.npy import BLOCK
 from bertcli.files.paths import manifest_beside
-from bertcli.files.safetensors import AGAIN
-from bertcli.files.stored_arrays import StoredArray, open_arrays
-from bertcli.files.streams import LARGEST_RECORD, PACKED, LineDecoder, open_bytes
-from bertcli.files.typed_json import BadJsonError, parse, read_object
+from bertcli.files.safetensors import AGAIN, NUMPY_OF
+from bertcli.files.stored_arrays import open_arrays
+from bertcli.files.streams import LARGEST_RECORD, PACKED, LineDecoder, open_bytes, unreadable
+from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
 from bertcli.files.zips import UNREADABLE
 
-ROWS = 256  # vectors of JSON that are measured together
-LARGEST = 10**300  # of a whole number; larger ones are no numbers of 64 bits
+ROWS = 256  # of a Parquet file that are measured together
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
 
 
+@dataclass
+class FileReport:
+    """All that `bertcli inspect` reports about a file."""
+
+    path: Path
+    format: str
+    nbytes: int
+    records: int | None = None
+    fields: dict[str, str] = field(default_factory=dict)  # of records -> their types
+    arrays: list[dict[str, Any]] = field(default_factory=list)
+    manifest: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are finite."""
+        return not any(array["nan"] or array["inf"] for array in self.arrays)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        values = vars(self).copy()
+        return {"file": str(values.pop("path")), "format": self.format, "bytes": self.nbytes} | {
+            name: value for name, value in values.items() if name != "nbytes"
+        }
+
+
+# --- reading ---
+
+
 class ArrayPart(NamedTuple):
-    """An array, or a piece of one, in a file: `shape` is None where only reading it tells."""
+    """Some rows of an array in a file: `shape` is None where only reading all of it tells."""
 
     name: str
     dtype: str
     shape: list[Any] | None
-    blocks: Iterable[Any]
-    rows: bool = True  # whether the blocks' rows are vectors
+    block: Any  # a numpy array [rows, width]; None where no numbers can be read
+    rows: bool = True  # whether the rows are vectors
 
 
-@dataclass
-class FileFields:
-    """What a file of records has beside arrays; filled while it is read."""
-
-    records: int | None = None
-    kinds: dict[str, str] = field(default_factory=dict)  # field -> its type
-    warnings: list[str] = field(default_factory=list)
-
-
-def arrays(path: Path, fields: FileFields, form: str) -> Iterator[ArrayPart]:
-    """Yield the arrays of an NPY, NPZ or safetensors file."""
-    with open_arrays(str(path), str(path), form) as opened:
+def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
+    """Yield the arrays of an NPY, NPZ or safetensors file; numbers of a list are a row each."""
+    with open_arrays(str(path), str(path), report.format) as opened:
         for name, open_array in opened.items():
             array = open_array()
             if getattr(array.dtype, "hasobject", False):
@@ -61,25 +79,27 @@ def arrays(path: Path, fields: FileFields, form: str) -> Iterator[ArrayPart]:
                 why = "holds Python objects, which are not read: they may run code"
                 raise InputError(f"{where}: {why}")
             numeric = array.label == "BF16" or getattr(array.dtype, "kind", "") in (*"fiub",)
-            blocks = _rows(array, path, form) if numeric else ()
+            width = array.shape[-1] if len(array.shape) > 1 else 1
+            rows = prod(array.shape) // width if width and numeric else 0
             vectors = len(array.shape) > 1 and not array.by_columns
-            yield ArrayPart(name, array.label, list(array.shape), blocks, vectors)
-            if array.behind and form == "npy":
-                fields.warnings.append("extra bytes after the end of the array")
+            for block in chain([None], array.read(rows, width, max(1, BLOCK // max(1, width)))):
+                yield ArrayPart(name, array.label, list(array.shape), block, vectors)
+            if array.behind and report.format == "npy":
+                report.warnings.append("extra bytes after the end of the array")
 
 
-def jsonl(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+def jsonl(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
-    yield from _of_records(chain.from_iterable(objects_of(str(path))), fields)
+    yield from _of_records(objects_of(str(path)), report)
 
 
-def csv(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+def csv(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in the cells of CSV, which are JSON there."""
-    yield from _of_records(_csv_rows(path), fields)
+    yield from _of_records(_csv_rows(path), report)
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place of each row of CSV, and its cells by the names in the header."""
+def _csv_rows(path: Path) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Yield rows of CSV: the place of each, and its cells by the names in the header."""
 
     def refuse(error: InputError) -> None:
         raise error
@@ -92,10 +112,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise InputError(f"{path}: the file has no header", AGAIN)
         if len({*columns}) < len(columns):
             raise InputError(f"{path}: two columns have the same name")
-        for number, row in rows:
-            where = f"{path}:{number}"
-            refuse_other_columns(where, row, columns)
-            yield where, {name: _cell(text) for name, text in zip(columns, row, strict=True)}
+        for some in handfuls(rows):
+            for number, row in some:
+                refuse_other_columns(f"{path}:{number}", row, columns)
+            yield [
+                (f"{path}:{number}", dict(zip(columns, map(_cell, row), strict=True)))
+                for number, row in some
+            ]
 
 
 def _cell(text: Any) -> Any:
@@ -110,281 +133,179 @@ def _cell(text: Any) -> Any:
 
 
 def _of_records(
-    records: Iterable[tuple[str, dict[str, Any]]], fields: FileFields
+    blocks: Iterable[list[tuple[str, dict[str, Any]]]], report: FileReport
 ) -> Iterator[ArrayPart]:
-    waiting: dict[str, list[list[float]]] = {}
-    fields.records = 0
-    for where, record in records:
-        fields.records += 1
-        for name, value in record.items():
-            vectors = [] if name in SPANS else _vectors(value)
-            if any(map(_overflows, vectors)):
-                raise InputError(f"{where}: field {name!r} holds too large numbers")
-            _note_kind(fields, name, value, numeric=bool(vectors))
-            if vectors:
-                yield from _together(waiting, name, vectors)
-    for name, rows in waiting.items():
-        if rows:
-            yield _measured(name, rows)
+    report.records = 0
+    for records in blocks:
+        report.records += len(records)
+        vectors_of: dict[str, list[list[float]]] = {}
+        for _, record in records:
+            for name, value in record.items():
+                vectors = [] if name in SPANS else _vectors(value)
+                vectors_of.setdefault(name, []).extend(vectors)
+                kind = type(value).__name__.replace("NoneType", "null")
+                kind = "numbers" if vectors else kind
+                before = report.fields.get(name, kind)
+                alike = before in (kind, "null") or kind == "null"
+                report.fields[name] = kind if alike else "mixed"
+        for name, rows in vectors_of.items():
+            try:
+                for block in _stacked(rows):
+                    yield ArrayPart(name, "JSON", None, block)
+            except OverflowError:
+                where = f"{report.path}: field {name!r}"
+                raise InputError(f"{where} holds too large numbers") from None
 
 
-def parquet(path: Path, fields: FileFields) -> Iterator[ArrayPart]:
+def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the columns of lists of numbers in a Parquet file."""
     from bertcli.files.parquet import opened
 
     with opened(str(path), str(path), AGAIN) as table:
-        fields.records = table.count
-        fields.kinds = table.kinds
+        report.records, report.fields = table.count, table.kinds
         lists = [name for name in table.vector_columns if name not in SPANS]
         for name, kind, vectors in table.vectors(lists, ROWS):
-            yield ArrayPart(name, kind, None, _stacked(vectors))
-
-
-def _rows(array: StoredArray, path: Path, form: str) -> Iterator[Any]:
-    """Yield an array's numbers, [rows, width]: a row is the last axis, or one number of a list."""
-    width = array.shape[-1] if len(array.shape) > 1 else 1
-    rows = prod(array.shape) // width if width else 0
-    try:
-        yield from array.read(rows, width, max(1, BLOCK // max(1, width)))
-    except (ValueError, EOFError) as broken:
-        raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
+            for block in _stacked(vectors):
+                yield ArrayPart(name, kind, None, block)
 
 
 def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
-    """Return the vectors in a value: a list of numbers, or lists of them, so deep; else none."""
-    if not (deep > 1 and isinstance(value, list) and value and isinstance(value[0], list)):
-        return [value] if _is_numbers(value) else []
-    inner = [_vectors(row, deep - 1) for row in value]
-    return [vector for vectors in inner for vector in vectors] if all(inner) else []
+    """Return the vectors in a value: a list of numbers, or lists of them, so deep; else none.
+
+    null stands for NaN, which JSON has not.
+    """
+    if not isinstance(value, list) or not value:
+        return []
+    if {*map(type, value)} <= {int, float, type(None)}:
+        return [value]
+    inner = [_vectors(row, deep - 1) for row in value] if deep > 1 else [[]]
+    return [*chain(*inner)] if all(inner) else []
 
 
-def _overflows(row: list[float]) -> bool:
-    return any(type(number) is int and abs(number) > LARGEST for number in row)
-
-
-def _is_numbers(row: Any) -> bool:
-    """Allow null, which stands for NaN: JSON has none."""
-    return isinstance(row, list) and bool(row) and {*map(type, row)} <= {int, float, type(None)}
-
-
-def _note_kind(fields: FileFields, name: str, value: Any, *, numeric: bool) -> None:
-    kind = "numbers" if numeric else type(value).__name__.replace("NoneType", "null")
-    before = fields.kinds.get(name, kind)
-    fields.kinds[name] = kind if before in (kind, "null") or kind == "null" else "mixed"
-
-
-def _together(
-    waiting: dict[str, list[list[float]]], name: str, vectors: list[list[float]]
-) -> Iterator[ArrayPart]:
-    """Collect vectors of one length, and yield them when they are many or another length comes."""
-    rows = waiting.setdefault(name, [])
-    for vector in vectors:
-        if rows and (len(rows) == ROWS or len(vector) != len(rows[0])):
-            yield _measured(name, rows.copy())
-            rows.clear()
-        rows.append(vector)
-
-
-def _measured(name: str, rows: list[list[float]]) -> ArrayPart:
+def _stacked(vectors: Sequence[Any]) -> Iterator[Any]:
+    """Yield vectors as blocks, those behind each other that are of one length together."""
     import numpy
 
-    return ArrayPart(name, "JSON", None, [numpy.array(rows, dtype=numpy.float64)])
-
-
-def _stacked(rows: list[Any]) -> Iterator[Any]:
-    """Yield rows as one block, or as one block each when they differ in length."""
-    import numpy
-
-    if len({len(row) for row in rows}) == 1:
-        yield numpy.stack(rows)
-    else:
-        yield from (row[None] for row in rows)
+    for _, rows in groupby(vectors, len):
+        yield numpy.array([*rows], numpy.float64)
 
 
 # --- the report ---
 
-SOURCES: Mapping[str, Callable[[Path, FileFields], Iterator[ArrayPart]]] = {
-    ".npy": partial(arrays, form="npy"),
-    ".npz": partial(arrays, form="npz"),
-    ".safetensors": partial(arrays, form="safetensors"),
+SOURCES: Mapping[str, Callable[[Path, FileReport], Iterator[ArrayPart]]] = {
+    ".npy": arrays,
+    ".npz": arrays,
+    ".safetensors": arrays,
     ".jsonl": jsonl,
     ".ndjson": jsonl,
     ".csv": csv,
     ".parquet": parquet,
 }
-NUMPY_NAMES = {  # what safetensors and Arrow call a type -> what numpy does, and the manifest
-    "halffloat": "float16", "float": "float32", "double": "float64",
-    "F16": "float16", "F32": "float32", "F64": "float64", "BOOL": "bool",
-    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
-    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
-}  # fmt: skip
-LINES = (".jsonl", ".ndjson", ".csv")  # which may be packed
-FILE_SUFFIXES = (*SOURCES, *(name + end for name in LINES for end in PACKED))
+SUFFIXES = {suffix: suffix for suffix in SOURCES} | {  # at the end of a name -> its format's
+    suffix + packed: suffix for suffix in (".jsonl", ".ndjson", ".csv") for packed in PACKED
+}
+FILE_SUFFIXES = tuple(SUFFIXES)
 
 
-class NumberStatistics:
-    """Running counts, extremes and mean of numbers, and the norms of rows.
+@dataclass
+class Range:
+    """The extremes and the mean of numbers that come in parts."""
+
+    count: int = 0
+    total: float = 0.0
+    low: float = inf
+    high: float = -inf
+
+    def add(self, numbers: Any) -> None:
+        """Add a numpy array."""
+        if numbers.size:
+            self.count += numbers.size
+            self.total += float(numbers.sum())
+            self.low = min(self.low, float(numbers.min()))
+            self.high = max(self.high, float(numbers.max()))
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return None where there was nothing; also for the mean of numbers too large for a sum."""
+        mean = self.total / self.count if self.count and isfinite(self.total) else None
+        measures = {"min": self.low, "mean": mean, "max": self.high}
+        return measures if self.count else dict.fromkeys(measures)
+
+
+class ArrayStatistics:
+    """The numbers of an array, and the norms of its rows.
 
     A row with NaN or infinity has no norm: it is counted in `not_finite`.
     """
 
-    def __init__(self, *, rows: bool) -> None:
-        self.rows = rows  # whether rows are vectors, so that norms mean something
-        self.numbers = self.nan = self.inf = 0
-        self.low, self.high, self.total = float("inf"), float("-inf"), 0.0
-        self.vectors = self.not_finite = 0
-        self.norm_low, self.norm_high, self.norm_total = float("inf"), 0.0, 0.0
-        self.shortest, self.longest = 0, 0
+    def __init__(self, part: ArrayPart) -> None:
+        self.part = part
+        self.numbers, self.norms = Range(), Range()  # of what is finite
+        self.count = self.nan = self.vectors = 0
+        self.widths: set[int] = set()
 
     def add(self, block: Any) -> None:
         """Add a numpy array [rows, width]."""
         import numpy
 
-        rows, width = block.shape
-        if rows:
-            self.shortest = min(self.shortest, width) if self.vectors else width
-            self.longest = max(self.longest, width)
-            self.vectors += rows
-            self.not_finite += rows  # until their norms are known
-        self.numbers += block.size
-        if not block.size:
-            return
+        self.vectors += len(block)
+        self.widths.add(block.shape[1])
+        self.count += block.size
         with numpy.errstate(all="ignore"):  # of numbers from a file, NaN and infinity are counted
-            self._add(block.astype(numpy.float64))
-
-    def _add(self, values: Any) -> None:
-        import numpy
-
-        finite = numpy.isfinite(values)
-        whole = finite.all(axis=1)
-        if not whole.all():
+            values = block.astype(numpy.float64)
+            finite = numpy.isfinite(values)
             self.nan += int(numpy.isnan(values).sum())
-            self.inf += int(numpy.isinf(values).sum())
-        numbers = values if whole.all() else values[finite]
-        if numbers.size:
-            self.low = min(self.low, float(numbers.min()))
-            self.high = max(self.high, float(numbers.max()))
-            self.total += float(numbers.sum())
-        if not self.rows:
-            return
-        self.not_finite -= int(whole.sum())
-        if whole.any():
-            norms = numpy.linalg.norm(values[whole], axis=1)
-            self.norm_low = min(self.norm_low, float(norms.min()))
-            self.norm_high = max(self.norm_high, float(norms.max()))
-            self.norm_total += float(norms.sum())
-
-    def shape(self) -> list[Any]:
-        """Return the shape of the rows seen so far; rows of different lengths have "min..max"."""
-        width: Any = self.longest
-        if self.shortest != self.longest:
-            width = f"{self.shortest}..{self.longest}"
-        return [self.vectors, width]
-
-    def summary(self) -> dict[str, Any]:
-        """Return the statistics as JSON values.
-
-        None where there was nothing to measure, or the numbers are too large for a sum.
-        """
-        finite = self.numbers - self.nan - self.inf
-        measured = self.vectors - self.not_finite
-        measures = self.rows and measured and self.longest
-        norm = {
-            "min": self.norm_low,
-            "mean": self.norm_total / measured if measured else None,
-            "max": self.norm_high,
-        }
-        return {
-            "numbers": self.numbers,
-            "nan": self.nan,
-            "inf": self.inf,
-            "min": self.low if finite else None,
-            "mean": self.total / finite if finite and isfinite(self.total) else None,
-            "max": self.high if finite else None,
-            "vectors": self.vectors if self.rows else None,
-            "not_finite": self.not_finite if self.rows else None,
-            "norm": norm if measures and isfinite(self.norm_total) else None,
-        }
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """All that `bertcli inspect` reports about a file."""
-
-    path: Path
-    format: str
-    nbytes: int
-    fields: FileFields
-    arrays: list[dict[str, Any]]
-    manifest: dict[str, Any] | None
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def finite(self) -> bool:
-        """Whether all numbers are finite."""
-        return not any(array["nan"] or array["inf"] for array in self.arrays)
+            self.numbers.add(values[finite])
+            if self.part.rows and block.size:
+                self.norms.add(numpy.linalg.norm(values[finite.all(axis=1)], axis=1))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
+        """Return the statistics as JSON values; rows of different lengths have "min..max"."""
+        part, widths = self.part, sorted(self.widths)
+        width = widths[0] if len(widths) == 1 else f"{widths[0]}..{widths[-1]}" if widths else 0
+        norm = self.norms.to_json()
         return {
-            "file": str(self.path),
-            "format": self.format,
-            "bytes": self.nbytes,
-            "records": self.fields.records,
-            "fields": self.fields.kinds,
-            "arrays": self.arrays,
-            "manifest": self.manifest,
-            "warnings": self.warnings,
+            "name": part.name,
+            "dtype": part.dtype,
+            "shape": [self.vectors, width] if part.shape is None else part.shape,
+            "numbers": self.count,
+            "nan": self.nan,
+            "inf": self.count - self.nan - self.numbers.count,
+            **self.numbers.to_json(),
+            "vectors": self.vectors if part.rows else None,
+            "not_finite": self.vectors - self.norms.count if part.rows else None,
+            "norm": None if norm["mean"] is None else norm,
         }
 
 
 def inspect_file(path: Path) -> FileReport:
     """Read a file of vectors to its end. InputError when it is damaged or of another format."""
-    suffix = suffix_of(path)
-    if suffix not in SOURCES:
+    name = path.name.lower()
+    suffix = next((SUFFIXES[end] for end in SUFFIXES if name.endswith(end)), "")
+    if not suffix:
         raise InputError(f"{path}: unknown format", f"known: {', '.join(FILE_SUFFIXES)}")
+    statistics: dict[str, ArrayStatistics] = {}
     try:
-        if not path.is_file():
-            what = "is not a file" if path.exists() else "file not found"
-            raise InputError(f"{path}: {what}", "check the path")
-        size = path.stat().st_size
-    except OSError as failed:  # a link in a circle
-        raise InputError(f"{path}: {failed.strerror}") from None
-    if size == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
-        raise InputError(f"{path}: the file is empty", AGAIN)
-    fields = FileFields()
-    tallies: dict[str, tuple[ArrayPart, NumberStatistics]] = {}
-    try:
-        for part in SOURCES[suffix](path, fields):
-            _, tally = tallies.setdefault(part.name, (part, NumberStatistics(rows=part.rows)))
-            for block in part.blocks:
-                tally.add(block)
+        if not is_regular(path, InputError, "check the path", inf):
+            raise InputError(f"{path}: file not found", "check the path")
+        report = FileReport(path, suffix[1:], path.stat().st_size)
+        if report.nbytes == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
+            raise InputError(f"{path}: the file is empty", AGAIN)
+        for part in SOURCES[suffix](path, report):
+            array = statistics.setdefault(part.name, ArrayStatistics(part))
+            if part.block is not None:
+                array.add(part.block)
     except OSError as failed:
-        raise InputError(f"{path}: {failed.strerror or failed}") from None
+        raise unreadable(str(path), failed) from None
     except UNREADABLE as broken:
         raise InputError(f"{path}: broken or truncated: {broken}", AGAIN) from None
-    described = [
-        {
-            "name": part.name,
-            "dtype": part.dtype,
-            "shape": tally.shape() if part.shape is None else part.shape,
-            **tally.summary(),
-        }
-        for part, tally in tallies.values()
-    ]
-    warnings = [text for array in described for text in _concerns(array)] + fields.warnings
-    manifest = _manifest(path, warnings)
-    if manifest is not None:
-        warnings += _contradictions(manifest, described, flat=fields.records is not None)
-    return FileReport(path, suffix[1:], size, fields, described, manifest, warnings)
-
-
-def suffix_of(path: Path) -> str:
-    """Return the suffix that tells the format: that of the contents for a compressed file."""
-    name = path.name.lower()
-    packed = next((end for end in PACKED if name.endswith(end)), "")
-    suffix = Path(name.removesuffix(packed)).suffix
-    return suffix if not packed or SOURCES.get(suffix) in (jsonl, csv) else packed
+    report.arrays = [array.to_json() for array in statistics.values()]
+    report.warnings[:0] = chain(*map(_concerns, report.arrays))
+    try:
+        report.manifest = dict(read_object(manifest_beside(path), InputError)) or None
+    except InputError as broken:
+        report.warnings.append(str(broken))
+    report.warnings += _contradictions(report)
+    return report
 
 
 def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
@@ -396,30 +317,23 @@ def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}some vectors have length 0"
 
 
-def _manifest(path: Path, warnings: list[str]) -> dict[str, Any] | None:
-    """Read the manifest beside a file; a broken one is a warning."""
-    try:
-        return dict(read_object(manifest_beside(path), InputError)) or None
-    except InputError as broken:
-        warnings.append(str(broken))
-        return None
+def _contradictions(report: FileReport) -> Iterator[str]:
+    """Compare with the manifest; in arrays of records the vectors of a record are rows."""
+    import numpy
 
-
-def _contradictions(
-    manifest: Mapping[str, Any], described: list[dict[str, Any]], *, flat: bool
-) -> Iterator[str]:
-    """Compare with the manifest; in ``flat`` arrays the vectors of a record are rows."""
     from bertcli.vectors.reading import ARRAY
 
-    vectors = [array for array in described if len(described) == 1 or array["name"] == ARRAY]
-    if len(vectors) != 1:
-        return
-    shape, dtype = vectors[0]["shape"], vectors[0]["dtype"]
-    declared = in_rows = manifest.get("shape")
-    if flat and isinstance(declared, list) and len(declared) > 2:
-        in_rows = [prod(declared[:-1]), declared[-1]]  # [n, layers, D] -> [n * layers, D]
-    if declared is not None and shape not in (declared, in_rows):
-        yield f"the manifest says shape {declared}, the file has {shape}"
-    declared = manifest.get("dtype")
-    if declared is not None and dtype != "JSON" and declared != NUMPY_NAMES.get(dtype, dtype):
-        yield f"the manifest says dtype {declared}, the file has {dtype}"
+    names = {name: numpy.dtype(code).name for name, code in NUMPY_OF.items()}
+    names |= {"halffloat": "float16", "float": "float32", "double": "float64"}  # of Arrow
+    arrays = report.arrays if len(report.arrays) == 1 else []
+    arrays = arrays or [array for array in report.arrays if array["name"] == ARRAY]
+    for array in arrays:
+        shape, dtype = array["shape"], array["dtype"]
+        declared = in_rows = (report.manifest or {}).get("shape")
+        if report.records is not None and isinstance(declared, list) and len(declared) > 2:
+            in_rows = [prod(declared[:-1]), declared[-1]]  # [n, layers, D] -> [n * layers, D]
+        if declared is not None and shape not in (declared, in_rows):
+            yield f"the manifest says shape {declared}, the file has {shape}"
+        declared = (report.manifest or {}).get("dtype")
+        if declared is not None and dtype != "JSON" and declared != names.get(dtype, dtype):
+            yield f"the manifest says dtype {declared}, the file has {dtype}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.paths import sha256
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertcli.checkpoints.stored_tensor import StoredTensor
-    from bertcli.embedding.sentence_modules import VectorModule
 
-    Arrays = Iterable[tuple[str, np.ndarray]]
+    Arrays = Iterator[tuple[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     if report.weights.format != "openvino":  # an exported graph has hashes alone
         if isinstance(report, FolderReport):
             yield _loads(report)
-        yield _finite("every number is finite", partial(_stored, report.tensors))
+        yield _finite("every number is finite", _stored(report.tensors))
     yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
@@ -57,7 +56,7 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     if report.tokenizer is None:
         yield VerifyCheck(what, False, report.tokenizer_warnings[0])
     else:
-        tokens, fits = report.tokenizer.vocabulary_size, report.tokenizer.largest_id < rows
+        tokens, fits = report.tokenizer["vocabulary_size"], report.tokenizer["largest_id"] < rows
         yield VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} {unit}")
 
 
@@ -79,26 +78,43 @@ def _loads(report: FolderReport) -> VerifyCheck:
 def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
     from bertcli.checkpoints.scan import TERM_TABLE, read_modules, read_routes
-    from bertcli.embedding import late_interaction, sparse_config
+    from bertcli.embedding.late_interaction import BGE, linear, linear_of
     from bertcli.embedding.sentence_config import COLBERT
     from bertcli.embedding.sentence_modules import READERS
+    from bertcli.embedding.sparse_config import BGE as SPARSE_BGE
 
     folder = report.folder.path
-    layers: dict[str, Callable[[], Arrays]] = {}
+    readers: dict[str, Callable[[], Any]] = {}
     for module in (*read_modules(folder), *chain(*read_routes(folder).values())):
         kind, place = module.kind.rpartition(".")[2], folder / module.path
         if kind == TERM_TABLE:
-            layers[f"{module.path} ({kind})"] = partial(_terms, place, folder)
+            readers[f"{module.path} ({kind})"] = partial(_terms, place, folder)
         elif kind in READERS and kind != "Normalize":
-            layers[f"{module.path} ({kind})"] = partial(_layer, READERS[kind], place)
-    for name in (late_interaction.BGE, sparse_config.BGE):
+            readers[f"{module.path} ({kind})"] = partial(READERS[kind], place)
+    for name in (BGE, SPARSE_BGE):
         if (folder / name).exists():
-            layers[name] = partial(_layer, late_interaction.linear, folder / name)
+            readers[name] = partial(linear, folder / name)
     if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
-        read = partial(late_interaction.linear_of, report.tensors, before="linear.")
-        layers["the linear layer of ColBERT"] = partial(_layer, read, report.bert)
-    for name, numbers in layers.items():
-        yield _finite(f"{name}: every number is finite", numbers)
+        layer = partial(linear_of, report.tensors, report.bert, "linear.")
+        readers["the linear layer of ColBERT"] = layer
+    for name, read in readers.items():
+        yield _finite(f"{name}: every number is finite", _numbers(read))
+
+
+def _numbers(read: Callable[[], Any]) -> Arrays:
+    """Yield the arrays of a module, which is read then."""
+    import numpy as np
+
+    values = vars(read()).items()
+    yield from ((name, value) for name, value in values if isinstance(value, np.ndarray))
+
+
+def _terms(place: Path, folder: Path) -> Any:
+    from bertcli.embedding.sparse_config import term_table
+    from bertcli.embedding.term_weights import TableTerms
+    from bertcli.tokenizing.tokenizer import Tokenizer
+
+    return TableTerms(term_table(place, Tokenizer.load(folder)))
 
 
 def _stored(tensors: Sequence[StoredTensor]) -> Arrays:
@@ -107,26 +123,12 @@ def _stored(tensors: Sequence[StoredTensor]) -> Arrays:
     return ((stored.name, mapped(stored)) for stored in tensors)
 
 
-def _terms(place: Path, folder: Path) -> Arrays:
-    from bertcli.embedding.sparse_config import term_table
-    from bertcli.tokenizing.tokenizer import Tokenizer
-
-    return [("weights", term_table(place, Tokenizer.load(folder)))]
-
-
-def _layer(read: Callable[[Path], VectorModule], place: Path) -> Arrays:
-    import numpy as np
-
-    values = vars(read(place)).items()
-    return [(name, value) for name, value in values if isinstance(value, np.ndarray)]
-
-
-def _finite(what: str, arrays: Callable[[], Arrays]) -> VerifyCheck:
+def _finite(what: str, arrays: Arrays) -> VerifyCheck:
     import numpy as np
 
     bad, numbers = [], 0
     try:
-        for name, array in arrays():
+        for name, array in arrays:
             numbers += array.size
             if wrong := int((~np.isfinite(array)).sum()):
                 bad.append(f"{name} ({wrong:,})")

@@ -26,7 +26,7 @@ from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
     from bertcli.embedding.sentence_config import Sentence
-    from bertcli.inspection.folder import Node, TokenizerInfo
+    from bertcli.inspection.folder import Node
     from bertcli.models.config import BertConfig
 
 
@@ -189,19 +189,19 @@ def _weights(report: FolderReport) -> str:
     return f"{files}, {total}, {tensors}{', ' if kinds else ''}{kinds}"
 
 
-def tokenizer_facts(info: TokenizerInfo | None) -> Iterator[tuple[str, Any]]:
+def tokenizer_facts(info: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
     """Yield what a tokenizer is, with names."""
     if info is None:
         yield "tokenizer", "none"
         return
-    case = {True: ", lower-cases", False: ", keeps case", None: ""}[info.lower_case]
-    limit = f", at most {info.limit} tokens" if info.limit else ""
-    yield "tokenizer", f"{info.vocabulary_size:,} tokens{case}{limit} ({info.file})"
+    case = {True: ", lower-cases", False: ", keeps case", None: ""}[info["lower_case"]]
+    limit = f", at most {info['limit']} tokens" if info["limit"] else ""
+    yield "tokenizer", f"{info['vocabulary_size']:,} tokens{case}{limit} ({info['file']})"
     yield (
         "",
         Text("  ").join(
             Text.assemble((printable(token), "cyan"), f" {index}")
-            for token, index in info.special_tokens.items()
+            for token, index in info["special_tokens"].items()
         ),
     )
 
@@ -338,12 +338,12 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
 def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
     """Show a file of vectors; `whole`: all of its arrays, however many."""
     screen.print(plain(str(report.path), "bold"), soft_wrap=True)
-    records = report.fields.records
+    records = report.records
     summary = [report.format, size(report.nbytes)]
     summary += [counted(records, "record")] if records is not None else []
     screen.print(Text(", ".join(summary), "dim"))
-    if report.fields.kinds:
-        kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.kinds.items())
+    if report.fields:
+        kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.items())
         screen.print(plain(f"fields: {kinds}"))
     screen.print()
     shown = report.arrays if whole else report.arrays[:ROWS]
