@@ -86,7 +86,7 @@ class Harness:
         more = [] if self.updates else more
         while (code := self._struck(out, more)) != 0:
             assert code == -signal.SIGKILL, (code, self.said.read_text(), _sizes(place))
-            begun = any(name.endswith(".journal.json") for name in _contents(place))
+            begun = any(name.endswith(".run/journal") for name in _contents(place))
             old = out.exists() and out.read_bytes() == b"old"
             again = ["--overwrite"] if old and not begun else ["--resume"]
             more = [] if self.updates else again
@@ -159,7 +159,8 @@ def _lines(choose: random.Random) -> Iterator[str]:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -11,15 +11,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from bertcli.errors import BertcliError, OutputError
+from bertcli.errors import BertcliError
 from bertcli.files.paths import beside, manifest_beside, public, sha256
-from bertcli.files.typed_json import JsonObject, as_json
+from bertcli.files.typed_json import as_json
 from bertcli.ray import locations
 from bertcli.ray.jobs import ShardJob
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.journal import MOST, Files, manifest_in, not_resumable, refuse_changes
+from bertcli.vectors.journal import Files, manifest_in, not_resumable, refuse_changes
 
 MANIFEST = ".manifest.json"
 COUNTS = (*(field.name for field in fields(TokenCounts)), "skipped")
@@ -81,15 +81,22 @@ class ShardWorker:
         manifest = None if self.job.overwrite else manifest_of(shard)
         if exists := manifest is not None and locations.exists(shard.output):
             refuse_changes(public(shard.output), manifest["shard"], now)
-        if not (passed_over := exists and not _left(shard)):
-            if not self.job.overwrite:
-                _refuse_unknown(shard)
-            job = replace(self.job, overwrite=self.job.overwrite or _begun(shard))
+        here = locations.is_local(shard.output)
+        files = Files.of(locations.local_path(shard.output)) if here else None
+        begun = files is not None and files.journal.exists()
+        killed = files is not None and (files.folder.exists() or files.lock.exists())
+        if not (passed_over := exists and not killed):
+            # What begins an output of a shard is its manifest, or the journal of its vectors.
+            ours = self.job.overwrite or begun or "shard" in _manifest(shard)
+            if not ours and locations.exists(shard.output):
+                raise not_resumable(public(shard.output))
+            # Of a run that had committed nothing, why records were skipped may be gone.
+            job = replace(self.job, overwrite=self.job.overwrite or (killed and not begun))
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
                 skipped = self._make(job, shard, Path(scratch), now)
             manifest = manifest_of(shard)
         counts = manifest["counts"] if manifest else asdict(TokenCounts()) | {"skipped": skipped}
-        if not counts["skipped"] and locations.is_local(shard.output):
+        if files and not counts["skipped"]:
             beside(locations.local_path(shard.output), DEAD).unlink(missing_ok=True)
         digest = manifest["sha256"] if manifest else None
         limit = self.job.max_length(self.loaded)
@@ -122,27 +129,6 @@ class ShardWorker:
         return reader.skipped
 
 
-def _files(shard: Shard) -> Files | None:
-    """Return the output and the files next to it, if they are of this machine."""
-    here = locations.is_local(shard.output)
-    return Files.of(locations.local_path(shard.output)) if here else None
-
-
-def _left(shard: Shard) -> bool:
-    """Tell whether a killed worker left something beside an output."""
-    files = _files(shard)
-    return files is not None and any(path.exists() for path in (*files.unfinished, files.lock))
-
-
-def _begun(shard: Shard) -> bool:
-    """Tell whether a killed worker had begun to write vectors, and committed none.
-
-    If they were to replace others, those are still there, but why records were skipped is not.
-    """
-    files = _files(shard)
-    return files is not None and files.vectors.exists() and not files.journal.exists()
-
-
 def source_of(shard: Shard) -> dict[str, Any]:
     """Return what identifies the contents of a shard's source."""
     identity: dict[str, Any] = {
@@ -158,28 +144,12 @@ def source_of(shard: Shard) -> dict[str, Any]:
 def manifest_of(shard: Shard) -> dict[str, Any] | None:
     """Return what is written of an output that is whole; None when there is none."""
     manifest = _manifest(shard)
-    try:
-        shown = dict(manifest) | {
-            "shard": dict(manifest.object("shard")),
-            "sha256": manifest.text("sha256"),
-        }
-        counts = {name: manifest.object("counts").whole(name, most=MOST) for name in COUNTS}
-    except OutputError:
-        return None  # another's file: the shard is made again
-    return None if None in (shown["sha256"], *counts.values()) else shown | {"counts": counts}
+    counts = manifest.get("counts")
+    whole = isinstance(counts, dict) and all(isinstance(counts.get(name), int) for name in COUNTS)
+    return manifest if whole and isinstance(manifest.get("sha256"), str) else None
 
 
-def _manifest(shard: Shard) -> JsonObject:
-    return manifest_in(locations.read(locations.beside(shard.output, MANIFEST)), shard.output)
-
-
-def _refuse_unknown(shard: Shard) -> None:
-    """Raise OutputError for an output that no run over shards has begun.
-
-    What begins one is its manifest, which names the shard, or the journal of its vectors.
-    """
-    files = _files(shard)
-    if files is not None and files.journal.exists():
-        return
-    if locations.exists(shard.output) and not isinstance(_manifest(shard).get("shard"), dict):
-        raise not_resumable(public(shard.output))
+def _manifest(shard: Shard) -> dict[str, Any]:
+    """Return the manifest that names the shard; nothing when there is none."""
+    manifest = manifest_in(locations.read(locations.beside(shard.output, MANIFEST)))
+    return manifest if isinstance(manifest.get("shard"), dict) else {}

@@ -67,15 +67,11 @@ class TextDigests:
 class InputDigest:
     """The sha256 of the records so far, so that a changed input is noticed on resuming.
 
-    ``texts`` is that of the texts and pairs alone, whatever else was read with them; ``each_text``
-    has those of every text, if they are asked for.
+    ``texts`` is that of the texts and pairs alone, whatever else was read with them.
     """
-
-    of_texts: TextDigests | None = None
 
     sha: Any = field(default_factory=hashlib.sha256)
     texts: Any = field(default_factory=hashlib.sha256)
-    each_text: bytearray = field(default_factory=bytearray)
     records: int = 0
 
     def add(self, records: Sequence[Record]) -> None:
@@ -89,8 +85,6 @@ class InputDigest:
             "".join([f"({key}, {text}, {extra})" for key, text, extra in rows]).encode()
         )
         self.texts.update("".join([f"({text})" for text in both]).encode())
-        if self.of_texts:
-            self.each_text += b"".join(self.of_texts.of(block))
         self.records += len(block)
 
 

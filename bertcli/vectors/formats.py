@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,33 +79,21 @@ def converter(precision: str, ranges: np.ndarray | None = None) -> Convert:
     return lambda vectors: quantize(vectors, precision, ranges)
 
 
-def make(rows: Rows, form: str, mode: int | None = None) -> Iterator[int]:
-    """Make the whole file beside its name, and put it on the disk; yield the rows on the way."""
-    files = rows.files
+def make(rows: Rows, form: str, place: Path, name: Path) -> Iterator[int]:
+    """Make a whole file of this name elsewhere, on the disk; yield the rows on the way."""
     try:
-        with open(files.whole, "wb", opener=opener(mode)) as file:
-            with packed(files.output, file) as inner:
+        with open(place, "wb", opener=opener(None)) as file:
+            with packed(name, file) as inner:
                 yield from WRITERS[form](inner, rows)
             sync(file)
     except BaseException:
-        files.whole.unlink(missing_ok=True)  # makes room for a second attempt
+        place.unlink(missing_ok=True)  # makes room for a second attempt
         raise
 
 
-def put_header(rows: Rows) -> None:
-    """Make the spool an NPY file."""
-    with open(rows.files.vectors, "r+b") as file:
-        file.write(_head(rows))
-        sync(file)
-
-
-def _head(rows: Rows) -> bytes:
-    shape, dtype = rows.kind()
-    return header_of(dtype.str, shape)
-
-
 def _npy(file: IO[bytes], rows: Rows) -> Iterator[int]:
-    file.write(_head(rows))
+    shape, dtype = rows.kind()
+    file.write(header_of(dtype.str, shape))
     yield from _data(file, rows)
 
 
@@ -136,7 +125,7 @@ def _csr(file: IO[bytes], rows: Rows) -> Iterator[int]:
         _put(member("indptr"), "<i8", (shape[0] + 1,), chain([[0]], stops))
         _put(member("shape"), "<i8", (len(shape),), [shape])
         _put(member("format"), "|S3", (), [b"csr"])
-        if any(ID in meta for metas in rows.metas() for meta in metas):
+        if rows.ids:
             _put_ids(member(IDS), rows, shape[0])
     yield rows.count
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -48,11 +48,6 @@ def stacked(block: EmbeddedBlock) -> np.ndarray:
     return np.concatenate(vectors) if isinstance(vectors, list) else vectors
 
 
-def counts(block: EmbeddedBlock) -> list[int]:
-    """Return how many rows of the array each record has."""
-    return list(map(len, block.vectors)) if isinstance(block.vectors, list) else [1] * len(block)
-
-
 @dataclass
 class EmbedRun:
     """A run that writes a file, window by window. ``tally`` counts over all runs of the file."""
@@ -78,52 +73,45 @@ class EmbedRun:
 
         Raises OutputError when a run that is resumed saw another input.
         """
-        inputs = self._inputs()
-        with claimed(self.target, inputs) as files:
+        inputs, known = self._inputs(), None
+        with claimed(self.target, inputs) as files, ExitStack() as stack:
             sink = yield from begin(self.target, files, self._fingerprint(), inputs)
-            with closing(sink):
-                if not self.target.update or sink.done:
-                    yield from self._run(sink, inputs)
-                    return
-                fields = tuple(self.embedder.extra.limits)
-                digests = TextDigests(self._made_by(), fields)
-                with KnownVectors.open(files, digests, self.embedder.nothing) as reusable:
-                    yield from self._run(sink, inputs, reusable)
-
-    def _run(
-        self, sink: Sink, inputs: Inputs, reusable: KnownVectors | None = None
-    ) -> Iterator[Step]:
-        self.unchecked = inputs.streams if sink.done or sink.state else ()
-        if sink.done:
-            self.complete = True
-            return
-        state = sink.state or {}
-        self.committed = state.get("records", 0)
-        if reusable:
-            reusable.reused = state.get("reused", 0)
-            self.without_digests = reusable.without_digests
-        self.tally = TokenCounts(**state.get("tally", {}))
-        yield Resumed(self.tally.records)
-        digest = InputDigest(reusable.digests if reusable else None)
-        blocks = self._after(state, digest)
-        run = self.embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
-        for window in (
-            reusable.windows(self.embedder, run) if reusable else self.embedder.windows(run)
-        ):
-            self.tally.merge(window.counts)
-            for part in window.parts:
-                if isinstance(part, Ran):
-                    yield part
-                else:
-                    self._write(sink, part, digest)
-            self.reused = reusable.reused if reusable else 0
+            stack.enter_context(closing(sink))
+            self.unchecked = inputs.streams if sink.done or sink.state else ()
+            if sink.done:
+                self.complete = True
+                return
+            state = sink.state or {}
+            self.committed = state.get("records", 0)
+            self.tally = TokenCounts(**state.get("tally", {}))
+            if self.target.update:
+                digests = TextDigests(self._made_by(), tuple(self.embedder.extra.limits))
+                opened = KnownVectors.open(files, digests, self.embedder.nothing)
+                known = stack.enter_context(opened)
+                known.reused = state.get("reused", 0)
+                self.without_digests = known.without_digests
+            yield Resumed(self.tally.records)
+            digest = InputDigest()
+            blocks = self._after(state, digest)
+            run = self.embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
+            for window in (
+                known.windows(self.embedder, run) if known else self.embedder.windows(run)
+            ):
+                self.tally.merge(window.counts)
+                for part in window.parts:
+                    if isinstance(part, Ran):
+                        yield part
+                        continue
+                    digest.add(part.records)
+                    self._write(sink, part, known)
+                self.reused = known.reused if known else 0
+                yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
+                self._commit(sink, digest)
             yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
+            if not sink.rows:
+                sink.write([], self.embedder.nothing, [] if self.target.many else None)
             self._commit(sink, digest)
-        yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
-        if not sink.rows:
-            sink.write([], self.embedder.nothing, [] if self.target.many else None)
-        self._commit(sink, digest)
-        yield from sink.finishing(self._manifest(digest), bytes(digest.each_text))
+            yield from sink.finishing(self._manifest(digest))
 
     def _after(self, state: Mapping[str, Any], digest: InputDigest) -> Iterator[Sequence[Record]]:
         """Return the records after those that are committed, which go to the digest.
@@ -150,14 +138,18 @@ class EmbedRun:
         needed = [Path(source.list_file)] if source.list_file else []
         return Inputs(source.paths, texts, [*needed, *model_files(self.embedder.folder.path)])
 
-    def _write(self, sink: Sink, block: EmbeddedBlock, digest: InputDigest) -> None:
-        digest.add(block.records)
+    def _write(self, sink: Sink, block: EmbeddedBlock, known: KnownVectors | None) -> None:
         rows = (
             own_ids(block, self.target.places)
             if self.target.only_ids
             else metas(block, self.consumed)
         )
-        sink.write(rows, stacked(block), counts(block) if self.target.many else None)
+        counts = None
+        if self.target.many:
+            several = isinstance(block.vectors, list)
+            counts = [len(vectors) if several else 1 for vectors in block.vectors]
+        digests = known.digests.of(block.records) if known else ()
+        sink.write(rows, stacked(block), counts, digests)
 
     def _commit(self, sink: Sink, digest: InputDigest) -> None:
         sink.commit(

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from bertcli.errors import OutputError
 from bertcli.files.jsonl import to_lines
 from bertcli.files.system_calls import opener, sync, write_all
 from bertcli.files.typed_json import parse_lines, parse_own
-from bertcli.vectors.journal import BEGIN_AGAIN, Files, Journal
+from bertcli.vectors.journal import BEGIN_AGAIN, FIELDS, INDEX, VECTORS, Journal
 
 if TYPE_CHECKING:
     from bertcli.embedding.term_weights import TermNames
@@ -34,41 +33,31 @@ Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or sev
 Row = dict[str, Any]
 START, STOP = "start", "stop"
 ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
-HEAD = 128  # bytes of an NPY header: a float32 NPY needs no copy
 CHUNK = 8 << 20  # bytes of vectors read at a time
 MOST = 8192  # rows read at a time
 
 
 class SummedFile(io.FileIO):
-    """A file that is appended to, and the sha256 of what it holds from ``start`` on."""
+    """A file that is appended to, its size, and the sha256 of what it holds."""
 
-    def __init__(self, path: Path, start: int, end: int, expected: str, mode: int | None) -> None:
+    def __init__(self, path: Path, end: int = 0, expected: str = "") -> None:
         """Open it at ``end``: what is beyond was not committed, and is removed.
 
         Raises OutputError when there are fewer bytes, or their sha256 is not the expected one.
         """
-        super().__init__(path, "a", opener=opener(mode))
-        self.sha256 = hashlib.sha256()
+        super().__init__(path, "a", opener=opener(None))
+        self.sha256, self.size = hashlib.sha256(), end
         try:
-            size = os.fstat(self.fileno()).st_size
-            if end == start:
-                self.truncate(0)
-            elif size < end:
-                raise OutputError(
-                    f"{path}: has {size:,} bytes, but its journal says {end:,}",
-                    f"it was changed or cut; {BEGIN_AGAIN}",
-                )
-            self.truncate(end)
             with open(path, "rb") as file:
-                file.seek(start)
-                for at in range(start, end, CHUNK):
+                for at in range(0, end, CHUNK):
                     self.sha256.update(file.read(min(CHUNK, end - at)))
-            if end > start and self.sha256.hexdigest() != expected:
+            if end and self.sha256.hexdigest() != expected:
                 raise OutputError(
                     f"{path}: the committed rows are not those that were written: their sha256 "
                     "differs from the journal's",
-                    f"the file was changed or the disk fails; {BEGIN_AGAIN}",
+                    f"the file was changed or cut, or the disk fails; {BEGIN_AGAIN}",
                 )
+            self.truncate(end)
         except BaseException:
             self.close()
             raise
@@ -77,108 +66,64 @@ class SummedFile(io.FileIO):
         """Write bytes at the end."""
         write_all(self, data)
         self.sha256.update(data)
+        self.size += len(data)
 
 
-class VectorSpool:
-    """The partial files of a run, behind the last committed row of the journal."""
+class Spool:
+    """The files of a run, behind the last committed row of the journal."""
 
-    def __init__(
-        self,
-        files: Files,
-        journal: Journal,
-        *,
-        metas: bool,
-        ids: bool = False,
-        mode: int | None = None,
-    ) -> None:
-        """Open the files behind the committed rows.
+    def __init__(self, folder: Path, journal: Journal, names: Sequence[str]) -> None:
+        """Open the files of these names behind the committed rows.
 
-        With ``ids`` the only other field is the id, written from the first record on that has one.
         Raises OutputError when the committed rows are not those that were written.
         """
-        self.rows, self.shape = journal.rows, journal.shape
-        self.meta_bytes, self.ids = journal.meta_bytes, ids
-        end = HEAD + 4 * math.prod(self.shape) * self.rows
+        self.rows, self.shape = journal.rows, tuple(journal.shape)
         with ExitStack() as stack:
-            vectors = SummedFile(files.vectors, HEAD, end, journal.vectors_sha256, mode)
-            self.vectors, self.metas = stack.enter_context(vectors), None
-            if metas:
-                lines = SummedFile(files.metas, 0, self.meta_bytes, journal.metas_sha256, mode)
-                self.metas = stack.enter_context(lines)
+            self.files = {
+                name: stack.enter_context(SummedFile(folder / name, *journal.parts.get(name, ())))
+                for name in names
+            }
             self.open = stack.pop_all()
 
-    def append(
-        self, metas: Sequence[Row], vectors: np.ndarray, counts: Sequence[int] | None = None
-    ) -> None:
-        """Add rows, ``counts`` for each record; they count once both files have them."""
+    def append(self, vectors: np.ndarray, lines: Mapping[str, Sequence[Row]]) -> None:
+        """Add rows, and what goes into the other files of it."""
         if self.rows == 0:
             self.shape = vectors.shape[1:]
-        rows = len(metas) if counts is None else sum(counts)
-        if rows != len(vectors) or vectors.shape[1:] != self.shape:
-            raise ValueError(
-                f"{len(metas)} records, vectors {vectors.shape}, rows before {self.shape}"
-            )
-        if counts is not None:
-            metas = [*_placed(metas, counts, self.rows)]
-        if self.metas:
-            for part in self._parts(metas):
-                self.metas.append(part)
-                self.meta_bytes += len(part)
-        self.vectors.append(vectors.astype("<f4", copy=False).tobytes())
+        for name in lines.keys() & self.files.keys():
+            self.files[name].append(self._text(lines[name]))
+        self.files[VECTORS].append(vectors.astype("<f4", copy=False).tobytes())
         self.rows += len(vectors)
 
-    def _parts(self, metas: Sequence[Row]) -> list[bytes] | Iterator[bytes]:
-        """Return the other fields of these rows as lines, for an index with those before if due."""
-        if not self.ids:
-            return [self._lines(metas)]
-        if not self.meta_bytes and not any(metas):
-            return []  # no record has an id so far
-        lines = self._lines(
-            [{ROW: row, ID: None, **meta} for row, meta in enumerate(metas, self.rows)]
-        )
-        return chain(() if self.meta_bytes else _without_ids(self.rows), [lines])
-
-    @property
-    def sums(self) -> dict[str, str]:
-        """The sha256 of what was written, as a journal has them."""
-        metas = self.metas.sha256.hexdigest() if self.metas else ""
-        return {"vectors_sha256": self.vectors.sha256.hexdigest(), "metas_sha256": metas}
-
-    def _lines(self, metas: Sequence[Row]) -> bytes:
+    def _text(self, lines: Sequence[Row]) -> bytes:
         """Return the fields as JSON lines: what cannot be written is found here, not at the end."""
         try:
-            return to_lines(metas).encode()
+            return to_lines(lines).encode()
         except (TypeError, ValueError) as bad:  # a date, say, or half a surrogate pair
             raise OutputError(
-                f"one of the records {self.rows + 1} to {self.rows + len(metas)} has a field "
+                f"one of the records {self.rows + 1} to {self.rows + len(lines)} has a field "
                 f"that cannot be written: {bad}",
                 "leave it out of --keep-fields",
             ) from None
 
-    def sync(self) -> None:
-        """Put all rows on the disk."""
-        for file in filter(None, (self.vectors, self.metas)):
+    def committed(self) -> dict[str, Any]:
+        """Put all rows on the disk; return what a journal says of them."""
+        for file in self.files.values():
             sync(file)
+        parts = {name: (file.size, file.sha256.hexdigest()) for name, file in self.files.items()}
+        return {"rows": self.rows, "shape": self.shape, "parts": parts}
 
     def close(self) -> None:
         """Close the files, which stay as they are."""
         self.open.close()
 
 
-def _placed(metas: Sequence[Row], counts: Sequence[int], first: int) -> Iterator[Row]:
+def placed(metas: Sequence[Row], counts: Sequence[int], first: int) -> Iterator[Row]:
     """Yield the fields of records with the rows that each has, behind its id."""
     for meta, count in zip(metas, counts, strict=True):
         place = {START: first, STOP: first + count}
         own = {"id": meta["id"]} if "id" in meta else {}
         yield {**own, **place, **{key: meta[key] for key in meta if key not in place}}
         first += count
-
-
-def _without_ids(count: int) -> Iterator[bytes]:
-    """Yield the lines of an index for rows whose records have no id."""
-    for start in range(0, count, MOST):
-        rows = range(start, min(start + MOST, count))
-        yield to_lines([{ROW: row, ID: None} for row in rows]).encode()
 
 
 @dataclass(frozen=True)
@@ -189,11 +134,11 @@ class Rows:
     the output shows how they were written.
     """
 
-    files: Files
+    folder: Path
     count: int
     shape: tuple[int, ...]
     many: bool = False
-    ids: bool = False  # whether the other fields are the rows' ids alone
+    ids: bool = False  # whether an archive has the ids of the records
     convert: Convert = lambda vectors: vectors
     terms: TermNames | None = None  # whether the rows are terms of texts
 
@@ -204,8 +149,7 @@ class Rows:
 
     def raw(self) -> Iterator[np.ndarray]:
         """Yield the vectors as they were computed: float32 [<= step, D...]."""
-        with open(self.files.vectors, "rb") as file:
-            file.seek(HEAD)
+        with open(self.folder / VECTORS, "rb") as file:
             for start in range(0, self.count, self.step):
                 yield self._read(file, min(self.step, self.count - start))
 
@@ -214,9 +158,14 @@ class Rows:
         for vectors in self.raw():
             yield self.convert(vectors)
 
+    def _lines(self) -> IO[bytes]:
+        """Open the other fields of the records."""
+        fields = self.folder / FIELDS
+        return open(fields if fields.exists() else self.folder / INDEX, "rb")
+
     def metas(self) -> Iterator[list[Row]]:
         """Yield the other fields of the records."""
-        with open(self.files.metas, "rb") as file:
+        with self._lines() as file:
             lines = map(bytes.decode, file)
             if self.many:
                 yield from _within(map(parse_own, lines), self.step)
@@ -227,8 +176,7 @@ class Rows:
 
     def records(self) -> Iterator[tuple[list[Row], Vectors]]:
         """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
-        with open(self.files.vectors, "rb") as file:
-            file.seek(HEAD)
+        with open(self.folder / VECTORS, "rb") as file:
             for metas in self.metas():
                 ends = list(accumulate(meta[STOP] - meta[START] for meta in metas if self.many))
                 rows = ends[-1] if self.many else len(metas)
@@ -239,16 +187,12 @@ class Rows:
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
         return flat.reshape(rows, *self.shape)
 
-    @property
-    def texts(self) -> int:
-        """The number of records, where each may have several rows."""
-        with open(self.files.metas, "rb") as file:
-            return sum(1 for _ in file)
-
     def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return the shape of all the vectors together as they are written, and their dtype."""
         if self.terms:
-            return (self.texts, self.terms.width), np.dtype(np.float32)
+            with self._lines() as file:
+                texts = sum(1 for _ in file)
+            return (texts, self.terms.width), np.dtype(np.float32)
         sample = self.convert(np.zeros((1, *self.shape), np.float32))
         return (self.count, *sample.shape[1:]), sample.dtype
 

@@ -261,7 +261,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(suffix, what, many, tmp_p
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     argv = ("embed", "-q", "-m", TINY, what, "-i", many, "--window", 20, "--prompt", "q: ")
     good(*argv, "-o", whole)
-    journal = tmp_path / f"out.{suffix}.journal.json"
+    journal = tmp_path / f"out.{suffix}.run/journal"
     assert struck("SIGKILL", *argv, "-o", out, "--resume") == -signal.SIGKILL
     assert not out.exists()
     assert json.loads(journal.read_text())["state"]["records"] < 300

@@ -65,7 +65,7 @@ def test_tokenize(tmp_path, workers):
 def test_embed_to_a_file_and_resume(tmp_path):
     argv = ["embed", "I love NLP!", "So do I.", "-q", "-o", "out.npy"]
     without(*argv, "--resume", more=STOPPED, code=9, cwd=tmp_path)
-    assert (tmp_path / "out.npy.journal.json").exists()
+    assert (tmp_path / "out.npy.run/journal").exists()
     without(*argv, "--resume", cwd=tmp_path)
     (tmp_path / "whole").mkdir()
     good(*argv[:-1], str(tmp_path / "whole" / "out.npy"))

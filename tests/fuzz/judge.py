@@ -31,7 +31,7 @@ OPTION = re.compile(r"(?<![\w-])--?[a-z]")
 PANIC = re.compile(r"\n?thread .* panicked at .*\n.*\n(note: .*\n)?")
 GROWTH = 700 << 20  # bytes
 LONG = 1500  # characters of a message
-KEPT = (".partial", ".partial.jsonl", ".journal.json", ".partial.crc", ".partial.index.jsonl")
+KEPT = (".run",)
 PACKAGE = str(Path(__file__).parents[2] / "bertcli")
 
 

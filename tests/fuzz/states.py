@@ -91,7 +91,8 @@ def _side_files(dice: random.Random, sound: Path, case: Path) -> list[Command]:
         else:
             path.write_bytes(mutated_bytes(path.read_bytes(), dice, head=200))
         if dice.random() < 0.2:  # of a run that was killed
-            (place / f"{out}.journal.json").write_text(
+            (place / f"{out}.run").mkdir(exist_ok=True)
+            (place / f"{out}.run/journal").write_text(
                 mutated_json({"rows": 3}, dice), "utf-8", "replace"
             )
 

@@ -190,7 +190,7 @@ def test_a_process_that_is_killed_is_one_clear_error(tmp_path, texts, one_thread
     with start(*argv, "-o", out) as running:
         running.stdin.write(texts.read_bytes())
         running.stdin.flush()
-        until(Path(f"{out}.journal.json").exists)
+        until(Path(f"{out}.run/journal").exists)
         workers = [pid for pid in children(running.pid) if b"spawn_main" in command_of(pid)]
         assert len(workers) == 2
         os.kill(workers[1], signal.SIGKILL)

@@ -270,7 +270,7 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     assert again.make(shard).counts["skipped"] == 0 and not letters.exists()
 
 
-@pytest.mark.parametrize("ends", [[".lock"], [".lock", ".partial"], [".manifest.json.tmp"]])
+@pytest.mark.parametrize("ends", [[".lock"], [".lock", ".run/vectors"], [".run/making"]])
 def test_what_a_killed_worker_left_beside_a_whole_output(tmp_path, ends):
     """Behind its manifest, or before it had committed anything that was to replace it."""
     source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
@@ -279,8 +279,9 @@ def test_what_a_killed_worker_left_beside_a_whole_output(tmp_path, ends):
     out = tmp_path / "out"
     whole = {path.name: path.read_bytes() for path in out.iterdir()}
     for end in ends:
+        (out / f"a.npy{end}").parent.mkdir(exist_ok=True)
         (out / f"a.npy{end}").write_bytes(b"half")
-    if ".partial" in ends:
+    if len(ends) > 1:
         (out / "a.npy.errors.jsonl").write_bytes(b"half")
     assert not worker("mean", source)[0].make(shard).passed_over
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
@@ -405,7 +406,7 @@ def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
         *("embed", "-m", TINY, "-i", source, "-o", out, "-f", "npy", "--window", 64),
         *("--engine", "ray", "--ray-address", cluster),
     )
-    while not list(out.glob("*.journal.json")):
+    while not list(out.glob("*.run/journal")):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     os.kill(worker_of(cluster), signal.SIGKILL)
@@ -416,7 +417,7 @@ def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
         assert call("embed", "-m", TINY, "-i", source / f"{number}.txt", "-o", local).code == 0
         made = np.load(out / f"{number}.npy")
         assert np.abs(made - np.load(local)).max() < 1e-6
-    assert not list(out.glob("*.partial*"))
+    assert not list(out.glob("*.run"))
 
 
 @pytest.mark.ray

@@ -21,7 +21,7 @@ TINY = PACKAGE / "samples" / "tiny-bert"
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
 LINES = [{"id": f"ü{n}", "text": f"i love nlp {n}"} for n in range(6)]
-OWN = (*journal.ENDS, ".journal.json.tmp", ".manifest.json.tmp")
+OWN = (*journal.ENDS[:-1], *(f".run/{name}" for name in journal.PARTS))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def texts(tmp_path):
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def interrupted(*argv):
@@ -48,6 +48,7 @@ def interrupted(*argv):
 @pytest.mark.parametrize("how", ["name", "symlink", "link", "stdin"])
 def test_an_input_that_the_run_would_remove_is_refused(tmp_path, texts, end, how):
     out = tmp_path / "s.jsonl"
+    (tmp_path / f"{out.name}{end}").parent.mkdir(exist_ok=True)
     own = texts.rename(tmp_path / f"{out.name}{end}")
     given = own
     if how == "symlink":
@@ -56,7 +57,7 @@ def test_an_input_that_the_run_would_remove_is_refused(tmp_path, texts, end, how
         os.link(own, given := tmp_path / "given.jsonl")
     before = contents(tmp_path)
     if how == "stdin":
-        if end not in ("", ".partial.jsonl", ".lock"):
+        if end not in ("", ".run/fields", ".lock"):
             return  # each is a process
         command = " ".join(map(str, (*SET, "-o", out, "--overwrite")))
         done = shell(f"exec bertcli {command} < {own}", cwd=tmp_path)
@@ -64,7 +65,7 @@ def test_an_input_that_the_run_would_remove_is_refused(tmp_path, texts, end, how
     else:
         done = bad(*SET, "-i", given, "-o", out, "--overwrite")
     assert done.error.startswith(f"{out}: ")
-    assert end in done.error and ("input" in done.error)
+    assert end.removeprefix(".run/") in done.error and ("input" in done.error)
     assert contents(tmp_path) == before
 
 
@@ -139,6 +140,7 @@ def test_results_do_not_replace_the_vectors_that_they_are_made_of(tmp_path, text
 @pytest.mark.parametrize("end", OWN)
 def test_a_link_at_the_name_of_a_side_file_leads_nowhere(tmp_path, texts, end):
     (other := tmp_path / "other").write_text("precious")
+    (tmp_path / f"s.npy{end}").parent.mkdir(exist_ok=True)
     (tmp_path / f"s.npy{end}").symlink_to(other)
     for more in ([], ["--resume"], ["--overwrite"]):
         assert call(*SET, "-i", texts, "-o", tmp_path / "s.npy", *more).code in (0, 1)
@@ -270,8 +272,8 @@ def test_modes_are_kept(tmp_path, texts, form):
         good(*argv, "--overwrite")
         assert set(modes(tmp_path).values()) == {0o600}  # the manifest tells of what is private
         interrupted(*argv, "--overwrite")
-        assert len(modes(tmp_path)) > 3
-        assert set(modes(tmp_path).values()) == {0o600}
+        assert modes(tmp_path).pop(f"s.{form}.run") == 0o700
+        assert set(modes(tmp_path).values()) == {0o600, 0o700}
         good(*argv, "--resume")
         assert set(modes(tmp_path).values()) == {0o600}
         out.chmod(0o444)
@@ -380,20 +382,20 @@ def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path, texts):
 @pytest.mark.parametrize(
     ("form", "name", "at"),
     [
-        ("npy", "partial", 128),
-        ("npy", "partial", -1),
-        ("npy", "partial.jsonl", 12),
-        ("jsonl", "partial.jsonl", 12),
-        ("npz", "partial", 400),
-        ("csv", "journal.json", 100),
-        ("parquet", "journal.json", -100),
+        ("npy", "vectors", 0),
+        ("npy", "vectors", -1),
+        ("npy", "index", 12),
+        ("jsonl", "fields", 12),
+        ("npz", "vectors", 400),
+        ("csv", "journal", 100),
+        ("parquet", "journal", -100),
     ],
 )
 def test_a_flipped_bit_is_found(tmp_path, texts, form, name, at):
     argv = begun(tmp_path, texts, form)
-    flipped(tmp_path / f"s.{form}.{name}", at)
+    flipped(tmp_path / f"s.{form}.run" / name, at)
     done = bad(*argv)
-    assert f"s.{form}.{name}: " in done.error
+    assert f"s.{form}.run/{name}: " in done.error
     assert "--overwrite" in done.hint
     good(*argv[:-1], "--overwrite")
 
@@ -401,10 +403,9 @@ def test_a_flipped_bit_is_found(tmp_path, texts, form, name, at):
 @pytest.mark.parametrize("form", ["npy", "npz"])
 def test_a_flipped_bit_in_an_output_without_its_name(tmp_path, texts, form):
     out = tmp_path / f"s.{form}"
-    with mock.patch.object(Sink, "_publish", side_effect=KeyboardInterrupt):
+    with mock.patch("bertcli.vectors.output.publish", side_effect=KeyboardInterrupt):
         assert call(*SET, "-i", texts, "-o", out).code == 130
-    (whole,) = [p for p in tmp_path.glob("s.*partial*") if p.suffix in (".partial", ".whole")][-1:]
-    whole = tmp_path / f"s.{form}.partial{'' if form == 'npy' else '.whole'}"
+    whole = tmp_path / f"s.{form}.run" / "whole"
     flipped(whole, -1)
     assert f"{whole}: was changed" in bad(*SET, "-i", texts, "-o", out, "--resume").error
     flipped(whole, -1)
@@ -442,50 +443,21 @@ def test_the_manifest_names_the_inputs(tmp_path, texts):
     assert made["inputs"] == [{"name": str(texts), "bytes": len(data), "sha256": digest}]
 
 
-def damaged(**changes):
-    def change(found):
-        found |= changes
-        found.pop("sha256")
-        found["sha256"] = journal._sha256(found)
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (damaged(rows=-1), "rows: expected a whole number"),
-        (damaged(rows=1e300), "rows: expected a whole number"),
-        (
-            damaged(rows="x"),
-            'rows: expected a whole number from 0 to 4611686018427387904, found "x"',
-        ),
-        (damaged(shape=[[]]), "shape: expected a list of whole numbers"),
-        (damaged(fingerprint=[]), "fingerprint: expected an object"),
-        (damaged(inputs={}), "inputs: expected a list of objects"),
-        (damaged(meta_bytes=10**400), "meta_bytes: expected a whole number"),
-        (damaged(modes={"output": "x"}), "modes.output: expected a whole number"),
-        (damaged(version=2), "not a journal of this version of bertcli"),
-    ],
-)
-def test_a_journal_of_other_types_is_one_line(tmp_path, texts, change, message):
-    argv = begun(tmp_path, texts)
-    place = tmp_path / "s.npy.journal.json"
-    found = json.loads(place.read_text())
-    change(found)
-    place.write_text(json.dumps(found))
-    done = bad(*argv)
-    assert done.error.startswith(f"{place}: ")
-    assert message in done.error
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[" * 100_000, "null", "[]", '{"version": 3}', "1" * 9999]
+    "text", ["", "{", "[" * 100_000, "null", "[]", '{"version": 4}', "1" * 9999]
 )
 def test_what_is_no_journal(tmp_path, texts, text):
     argv = begun(tmp_path, texts)
-    (tmp_path / "s.npy.journal.json").write_text(text)
-    assert "s.npy.journal.json: " in bad(*argv).error
+    (tmp_path / "s.npy.run" / "journal").write_text(text)
+    assert "s.npy.run/journal: " in bad(*argv).error
+
+
+def test_an_interrupted_run_of_an_older_version_is_refused_by_name(tmp_path, texts):
+    (tmp_path / "s.npy.journal.json").write_text("{}")
+    argv = (*SET, "-i", texts, "-o", tmp_path / "s.npy")
+    assert "an interrupted run left s.npy.journal.json" in bad(*argv, "--resume").error
+    good(*argv, "--overwrite")
+    assert not (tmp_path / "s.npy.journal.json").exists()
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", '{"fingerprint": 1, "sha256": "x"}'])

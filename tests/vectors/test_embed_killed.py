@@ -54,8 +54,9 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
     """Where --overwrite was killed before its first journal, --resume finds the old output."""
     out = whole("npy")
     before = out.read_bytes()
-    for end in (".partial", ".partial.jsonl", ".lock"):
-        out.with_name(out.name + end).write_bytes(b"half")
+    (tmp_path / "whole.npy.run").mkdir()
+    for end in (".run/vectors", ".run/index", ".lock"):
+        Path(f"{out}{end}").write_bytes(b"half")
     good(*SET, "-m", TINY, "-i", texts, "-o", out, "--resume")
     assert out.read_bytes() == before and not left_beside(out)
 
@@ -210,13 +211,13 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_run_is_not_resumed(tmp_path, begun, name):
     argv, message = CHANGES[name](tmp_path, begun)
-    before = {one.name: one.read_bytes() for one in tmp_path.glob("out*")}
+    before = {one: one.read_bytes() for one in tmp_path.glob("out*/*")}
     done = call(*argv, "--resume")
     assert (done.code, done.out) == (1, "")
     assert done.error.startswith(f"{tmp_path / 'out.npy'}: ")
     assert message in done.error
     assert "--overwrite" in done.hint
-    assert {one.name: one.read_bytes() for one in tmp_path.glob("out*")} == before
+    assert {one: one.read_bytes() for one in tmp_path.glob("out*/*")} == before != {}
 
 
 def test_what_does_not_change_the_numbers_may_change(tmp_path, begun, whole):

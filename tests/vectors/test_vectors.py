@@ -194,7 +194,7 @@ def resumed(path, form="npy", fingerprint=MODEL, **options):
 def test_what_is_there_is_kept(tmp_path):
     path = tmp_path / "out.npy"
     interrupted(path)
-    with pytest.raises(OutputError, match=r"interrupted run left out.npy.journal.json") as raised:
+    with pytest.raises(OutputError, match=r"interrupted run left out.npy.run") as raised:
         made(path, "npy")
     assert "--resume" in raised.value.hint and "--overwrite" in raised.value.hint
     path.write_text("mine")

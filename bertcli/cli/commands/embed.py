@@ -415,7 +415,7 @@ def _to_file(embedder: "Embedder", reader: "Reader", target: "Target", console: 
         what = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
     _report(run.tally, embedder, console)
-    console.close(run.tally.records, reader, numbered=not target.lists_ids)
+    console.close(run.tally.records, reader, numbered=target.many or target.with_fields)
 
 
 def _to_stream(
