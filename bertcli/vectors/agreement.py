@@ -1,4 +1,4 @@
-"""How far apart the vectors of two files are, in one pass and the memory of a block.
+"""How far apart the vectors of two files are, in the memory of a block.
 
     compare("a.npy", "b.parquet").max_abs
     compare("minilm.npy", "mpnet.npy").similarity.neighbour_overlap   # of other widths
@@ -12,9 +12,9 @@ same in both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.errors import BertcliError, InputError, counted
-from bertcli.vectors.reading import Array, floats, precision_of, stored
+from bertcli.vectors.reading import ROWS, Array, Aside, floats, precision_of, stored
 
 WORST = 5
 
@@ -90,96 +90,63 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     Vectors of a lower precision are restored first when their manifest says how. Raises InputError
     when a file cannot be read, or their rows are not as many.
     """
-    with np.errstate(all="ignore"):  # of numbers from files, NaN and infinity are counted
-        sides = [_peeked(_readable(path)) for path in (a, b)]
-        widths = [() if first is None or not len(first) else first.shape[1:] for first, _ in sides]
-        blocks = [whole for _, whole in sides]
-        if all(len(width) == 1 for width in widths) and widths[0] != widths[1]:
-            return _compare_widths(Agreement(a, b), *blocks)
-        return _compare(Agreement(a, b), blocks, worst)
-
-
-def _peeked(blocks: Iterator[Array]) -> tuple[Array | None, Iterator[Array]]:
-    """Return the first block, None without one, and all of them."""
-    first = next(blocks, None)
-    return first, blocks if first is None else chain([first], blocks)
-
-
-def _compare_widths(agreement: Agreement, x: Iterator[Array], y: Iterator[Array]) -> Agreement:
-    a, b = RowSample(x), RowSample(y)
-    if a.count != b.count:
-        raise _differing(agreement, [a.count, b.count], [(), ()])
-    agreement.shape, agreement.widths, agreement.identical = [a.count], [a.width, b.width], False
-    agreement.dtype = [precision_of(agreement.a) or a.dtype, precision_of(agreement.b) or b.dtype]
-    agreement.similarity, agreement.not_finite = agreement_of(a, b)
+    agreement = Agreement(a, b)
+    with np.errstate(all="ignore"), ExitStack() as stack:  # NaN and infinity are counted
+        both = []
+        for path in (a, b):
+            precision = precision_of(path)
+            is_float = precision is None or precision.startswith("float")
+            blocks = stored(path) if is_float else floats(path)
+            first = next(blocks, np.zeros(0))
+            exact = first.dtype if first.dtype.kind == "f" else np.float64
+            both.append(stack.enter_context(closing(Aside(exact))))
+            for block in chain([first], blocks):
+                both[-1].add(block)
+            agreement.dtype += [precision or first.dtype.name] * (first.ndim > 1)
+        sizes = [side.shape for side in both]  # of a file without lines it is not known
+        unlike = all(sizes) and sizes[0] != sizes[1]
+        of_widths = unlike and all(len(size) == 1 for size in sizes) and all(s.count for s in both)
+        what = ""
+        if unlike and not of_widths:
+            shown = [" x ".join(map(str, size)) for size in sizes]
+            what = f"{a} has {shown[0]} dimensions, {b} has {shown[1]}"
+        elif both[0].count != both[1].count:
+            what = f"{a} has {counted(both[0].count, 'row')}, {b} has {both[1].count:,}"
+        if what:
+            hint = "both must hold the same texts, same model"
+            raise InputError(f"nothing to compare: {what}", hint)
+        if not all(sizes):
+            agreement.dtype = []
+        agreement.shape = [both[0].count, *([] if of_widths else max(sizes, key=len))]
+        measure = _compare_widths if of_widths else _compare
+        measure(agreement, both[0].vectors(), both[1].vectors(), worst)
     return agreement
 
 
-def _compare(agreement: Agreement, blocks: Sequence[Iterator[Array]], worst: int) -> Agreement:
+def _compare(agreement: Agreement, x: Array, y: Array, worst: int) -> None:
+    """Compare rows of one width, which are in the files."""
     total = np.zeros(2)  # of absolute differences, of cosines
-    measured = 0
-    for start, x, y in _pairs(agreement, blocks):
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
+    measured: list[tuple[Array, Array, Array]] = []  # rows, how far apart they are, cosines
+    for start in range(0, len(x) if x.size else 0, ROWS):
+        p, q = (
+            side[start : start + ROWS].reshape(-1, prod(side.shape[1:])).astype(np.float64)
+            for side in (x, y)
+        )
+        same = (p == q) | (np.isnan(p) & np.isnan(q))
         agreement.identical = agreement.identical and bool(same.all())
-        finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+        finite = np.isfinite(p).all(axis=1) & np.isfinite(q).all(axis=1)
         agreement.not_finite += int((~finite).sum())
-        rows, x, y = start + np.flatnonzero(finite), x[finite], y[finite]
-        if not x.size:
-            continue
-        apart, cosines = np.abs(x - y), _cosines(x, y)
+        apart, cosines = np.abs(p[finite] - q[finite]), _cosines(p[finite], q[finite])
         total += apart.mean(axis=1).sum(), cosines.sum()
-        measured += len(rows)
-        _keep_worst(agreement, rows, apart.max(axis=1), cosines, worst)
-    if measured:
-        agreement.mean_abs, agreement.cosine_mean = (total / measured).tolist()
-    return agreement
-
-
-def _pairs(
-    agreement: Agreement, blocks: Sequence[Iterator[Array]]
-) -> Iterator[tuple[int, Array, Array]]:
-    """Yield the number of the first row, and the same rows of both files, [n, D] in float64."""
-    counts = [0, 0]
-    shapes: list[tuple[int, ...]] = [(), ()]
-    for pair in zip_longest(*blocks, fillvalue=None):
-        for side, block in enumerate(pair):
-            if block is not None:
-                counts[side] += len(block)
-                shapes[side] = block.shape[1:]
-        x, y = pair
-        if x is not None and y is not None and x.shape == y.shape:
-            agreement.dtype = agreement.dtype or [_kind(agreement.a, x), _kind(agreement.b, y)]
-            wide = [
-                block.reshape(len(block), prod(block.shape[1:])).astype(np.float64)
-                for block in (x, y)
-            ]
-            yield counts[0] - len(x), wide[0], wide[1]
-        elif all(shapes) and shapes[0] != shapes[1]:
-            break
-    if counts[0] != counts[1] or (all(shapes) and shapes[0] != shapes[1]):
-        raise _differing(agreement, counts, shapes)
-    agreement.shape = [counts[0], *max(shapes, key=len)]  # of a file without lines it is not known
-
-
-def _readable(path: str) -> Iterator[Array]:
-    """Yield float vectors where that is possible, else the numbers as they are."""
-    precision = precision_of(path) or "float32"
-    return stored(path) if precision.startswith("float") else floats(path)
-
-
-def _kind(path: str, block: Array) -> str:
-    return precision_of(path) or block.dtype.name
-
-
-def _differing(
-    agreement: Agreement, counts: list[int], shapes: list[tuple[int, ...]]
-) -> InputError:
-    if all(shapes) and shapes[0] != shapes[1]:
-        sizes = [" x ".join(map(str, shape)) for shape in shapes]
-        what = f"{agreement.a} has {sizes[0]} dimensions, {agreement.b} has {sizes[1]}"
-    else:
-        what = f"{agreement.a} has {counted(counts[0], 'row')}, {agreement.b} has {counts[1]:,}"
-    return InputError(f"nothing to compare: {what}", "both must hold the same texts, same model")
+        measured.append((start + np.flatnonzero(finite), apart.max(axis=1), cosines))
+    if not any(len(rows) for rows, _, _ in measured):
+        return
+    rows, largest, cosines = map(np.concatenate, zip(*measured, strict=True))
+    agreement.mean_abs, agreement.cosine_mean = (total / len(rows)).tolist()
+    agreement.max_abs, agreement.cosine_min = float(largest.max()), float(cosines.min())
+    top = np.lexsort((rows, -largest))[:worst]
+    columns = rows[top].tolist(), largest[top].tolist(), cosines[top].tolist()
+    agreement.worst = [*map(Row, *columns)]
 
 
 def _cosines(x: Array, y: Array) -> Array:
@@ -190,20 +157,6 @@ def _cosines(x: Array, y: Array) -> Array:
     cosines: Array = np.divide(dots, scale, out=alike, where=scale > 0)
     return np.clip(cosines, -1, 1)
 
-
-def _keep_worst(agreement: Agreement, rows: Array, apart: Array, cosines: Array, most: int) -> None:
-    top = np.lexsort((rows, -apart))[:most]
-    new = map(Row, rows[top].tolist(), apart[top].tolist(), cosines[top].tolist())
-    ranked = sorted([*agreement.worst, *new], key=lambda row: (-row.max_abs, row.row))
-    agreement.worst = ranked[:most]
-    agreement.max_abs = agreement.worst[0].max_abs
-    least = float(cosines.min())
-    agreement.cosine_min = (
-        least if agreement.cosine_min is None else min(agreement.cosine_min, least)
-    )
-
-
-Rows = NDArray[np.int64]
 
 SAMPLE = 4096  # rows, at most
 NEIGHBOURS = 10  # of each row, at most
@@ -222,45 +175,24 @@ class SimilarityAgreement(NamedTuple):
     seed: int | None  # None: all rows were compared
 
 
-class RowSample:
-    """Some rows of a file, chosen by their numbers alone; those with NaN or infinity are known."""
-
-    def __init__(self, blocks: Iterable[Array], most: int = SAMPLE) -> None:
-        draw = np.random.default_rng(SEED)
-        numbers: Rows = np.zeros(0, np.int64)
-        keys, vectors, broken = np.zeros(0), None, []
-        self.count, self.dtype = 0, ""
-        for block in blocks:
-            self.dtype = self.dtype or block.dtype.name
-            rows = np.arange(self.count, self.count + len(block))
-            broken.append(rows[~np.isfinite(block).all(axis=1)])
-            self.count += len(block)
-            keys = np.concatenate((keys, draw.random(len(block))))
-            numbers = np.concatenate((numbers, rows))
-            narrow = block.astype(np.float32)
-            vectors = narrow if vectors is None else np.concatenate((vectors, narrow))
-            chosen = np.sort(np.argsort(keys, kind="stable")[:most])
-            keys, numbers, vectors = keys[chosen], numbers[chosen], vectors[chosen]
-        self.numbers = numbers
-        self.vectors: Array = np.zeros((0, 0), np.float32) if vectors is None else vectors
-        self.broken: Rows = np.concatenate(broken) if broken else numbers
-
-    @property
-    def width(self) -> int:
-        """The number of dimensions."""
-        return int(self.vectors.shape[1])
-
-
-def agreement_of(a: RowSample, b: RowSample) -> tuple[SimilarityAgreement, int]:
-    """Return what the samples of two files agree on, and how many rows are broken in either."""
-    broken = np.union1d(a.broken, b.broken)
-    whole = ~np.isin(a.numbers, broken)
-    x, y = (_unit(sample.vectors[whole]) for sample in (a, b))
+def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> None:
+    """Compare the similarities of rows, of a sample of many, in vectors of different widths."""
+    agreement.widths, agreement.identical = [a.shape[1], b.shape[1]], False
+    finite = [
+        np.isfinite(a[at : at + ROWS]).all(axis=1) & np.isfinite(b[at : at + ROWS]).all(axis=1)
+        for at in range(0, len(a), ROWS)
+    ]
+    whole = np.concatenate(finite)
+    agreement.not_finite = int((~whole).sum())
+    keys = np.random.default_rng(SEED).random(len(a))
+    chosen = np.sort(np.argsort(keys, kind="stable")[:SAMPLE])
+    x, y = (_unit(vectors[chosen[whole[chosen]]].astype(np.float32)) for vectors in (a, b))
     rows = len(x)
     nearest = max(0, min(NEIGHBOURS, rows - 1))
-    seed = SEED if a.count > len(a.numbers) else None
+    seed = SEED if len(a) > SAMPLE else None
     if rows < FEWEST:
-        return SimilarityAgreement(None, None, nearest, rows, seed), len(broken)
+        agreement.similarity = SimilarityAgreement(None, None, nearest, rows, seed)
+        return
     shared, sums = 0, np.zeros(5)
     for start in range(0, rows, AT_ONCE):
         here = np.arange(start, min(start + AT_ONCE, rows))
@@ -273,10 +205,8 @@ def agreement_of(a: RowSample, b: RowSample) -> tuple[SimilarityAgreement, int]:
         )
         p, q = (cosines[np.isfinite(cosines)].astype(np.float64) for cosines in both)
         sums += p.sum(), q.sum(), p @ p, q @ q, p @ q
-    return (
-        SimilarityAgreement(_pearson(sums, rows), shared / (rows * nearest), nearest, rows, seed),
-        len(broken),
-    )
+    overlap = shared / (rows * nearest)
+    agreement.similarity = SimilarityAgreement(_pearson(sums, rows), overlap, nearest, rows, seed)
 
 
 def _unit(vectors: Array) -> Array:

@@ -1,7 +1,7 @@
 """Texts of a corpus that say nearly the same, by the cosine of their vectors.
 
-    with TemporaryFile() as file:
-        run = Duplicates(Search.open(folder, EmbedOptions(), SearchOptions(), reader), file, 0.95)
+    with closing(Aside()) as aside:
+        run = Duplicates(Search.open(folder, EmbedOptions(), SearchOptions(), reader), aside, 0.95)
         for step in run.embedding():      # unless search.stored
             ...
         for step in run:
@@ -21,19 +21,19 @@ Letters: `N` vectors, `D` dimensions, `M` axes, `a` and `b` rows of two blocks.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any, NamedTuple
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError
 from bertcli.inference.progress import Advance
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
-from bertcli.vectors.reading import Array, floats
+from bertcli.vectors.reading import Array, Aside, floats
 from bertcli.vectors.run import stacked
 from bertcli.vectors.search import CorpusTexts, Search
 from bertcli.vectors.stream import EmbedStream
@@ -49,17 +49,16 @@ class DuplicateGroup(NamedTuple):
 
 @dataclass
 class Duplicates:
-    """A pass over the vectors of a corpus, in a temporary file. Iterate once, then ask for groups.
+    """A pass over the vectors of a corpus, which are put aside. Iterate once, then ask for groups.
 
     Only the texts of groups are held, as columns.
     """
 
     search: Search
-    file: IO[bytes]
+    aside: Aside
     threshold: float = 0.95  # how alike near-duplicates are
     keep: str = "first"  # text of a group, or the longest
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
-    records: int = field(default=0, init=False)  # of the corpus
     members: Array = field(init=False)  # the rows of all groups, in order; their records:
     texts: TextBlock = field(init=False)
 
@@ -71,15 +70,12 @@ class Duplicates:
     def _add(self, vectors: Array) -> None:
         """Append vectors, of length 1. Raises InputError for one that is not finite."""
         refuse_infinite(vectors, self.records)
-        self.records += len(vectors)
-        try:
-            self.file.write(unit(vectors).astype(np.float32, copy=False).tobytes())
-            self.file.flush()
-        except OSError as failed:
-            raise OutputError(
-                f"{tempfile.gettempdir()}: no room for vectors: {failed.strerror or failed}",
-                "free disk space there, or set TMPDIR to another folder",
-            ) from None
+        self.aside.add(unit(vectors))
+
+    @property
+    def records(self) -> int:
+        """The texts of the corpus."""
+        return self.aside.count
 
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far the comparison is.
@@ -89,18 +85,13 @@ class Duplicates:
         if self.search.stored:
             for block in floats(self.search.path, self.search.embedder.nothing.shape[-1]):
                 self._add(block)
-        vectors = np.zeros((0, 1), np.float32)
-        if self.records:
-            mapped = np.memmap(self.file, np.float32, "r")
-            vectors = mapped.reshape(self.records, -1)
-            del mapped
+        vectors = self.aside.vectors().reshape(self.records, -1 if self.records else 1)
         components = Components(vectors, self.threshold)
         for done in components:
             yield Advance(done, "texts", None)
         groups = components.groups()
         self._read(groups)
         self.groups = [self._group(vectors, rows) for rows in groups]
-        del vectors, components  # Windows removes no file that is mapped
 
     def _read(self, groups: list[Array]) -> None:
         """Read the texts of the groups. Raises InputError when the corpus is another one."""
@@ -209,17 +200,13 @@ class Components:
 
     def _join_equal(self) -> Array:
         """Join equal rows that are no zeros, and return the first row of each kind."""
-        sums = np.concatenate([_hashes(block) for block in _blocks(self.vectors)])
-        _, first, kind = np.unique(sums, return_index=True, return_inverse=True)
-        firsts = first[kind.reshape(-1)]
-        alone = firsts == np.arange(len(firsts))
-        for at in range(0, len(firsts), ROWS):
-            rows = np.arange(at, min(at + ROWS, len(firsts)))[~alone[at : at + ROWS]]
-            same = (self.vectors[rows] == self.vectors[firsts[rows]]).all(axis=1)
-            alone[rows[~same]] = True  # only their hashes were equal
-            joined = rows[same & self.vectors[rows].any(axis=1)]
-            self.parents[joined] = firsts[joined]
-        return np.flatnonzero(alone)
+        firsts: dict[bytes, int] = {}
+        for row, vector in enumerate(self.vectors):
+            digest = sha256((vector + np.float32(0)).tobytes()).digest()  # -0 is 0
+            first = firsts.setdefault(digest, row)
+            if vector.any():
+                self.parents[row] = first
+        return np.array([*firsts.values()], int)
 
     def _join_near(self, rows: Array, others: Array, near: Array) -> None:
         """Join those of two blocks that ``near`` [a, b] says may be alike."""
@@ -265,20 +252,6 @@ def cosines(vectors: Array, rows: Array, others: Array) -> Array:
     products = np.einsum("nd,nd->n", unit(vectors[rows]), unit(vectors[others]))
     rounded: Array = products.round(DIGITS)
     return rounded
-
-
-def _blocks(vectors: Array) -> Iterator[Array]:
-    for at in range(0, max(1, len(vectors)), ROWS):
-        yield vectors[at : at + ROWS]
-
-
-def _hashes(vectors: Array) -> Array:
-    """Return a number for each row [n, D] of float32, the same for equal rows."""
-    draw = np.random.default_rng(0)
-    factors = draw.integers(1, 1 << 63, vectors.shape[1], np.uint64) | np.uint64(1)
-    words = np.ascontiguousarray(vectors + np.float32(0)).view(np.uint32)  # -0 is 0
-    sums: Array = (words * factors).sum(axis=1)
-    return sums
 
 
 def _axes(vectors: Array) -> Array | None:

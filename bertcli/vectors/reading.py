@@ -14,13 +14,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from tempfile import TemporaryFile, gettempdir
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.embedding.term_weights import TermNames
-from bertcli.errors import InputError
+from bertcli.errors import InputError, OutputError
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.npy import rows_at_once
 from bertcli.files.paths import manifest_beside
@@ -79,14 +80,39 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
             )
 
 
-def put_aside(blocks: Iterable[Array], file: IO[bytes]) -> Array | None:
-    """Write vectors to a file, in float32, where they can be read in any order; None for none."""
-    count, shape = 0, ()
-    for block in blocks:
-        count, shape = count + len(block), block.shape[1:]
-        file.write(block.astype(np.float32, copy=False).tobytes())
-    file.flush()
-    return np.memmap(file, np.float32, "r", shape=(count, *shape)) if count else None
+class Aside:
+    """Vectors in a temporary file, where they can be read in any order: to be closed.
+
+    It has no name, so a kill leaves nothing. All are of the ``dtype``.
+    """
+
+    def __init__(self, dtype: Any = np.float32) -> None:
+        self.file = TemporaryFile()  # noqa: SIM115 - `close` does
+        self.dtype = np.dtype(dtype)
+        self.count, self.shape = 0, tuple[int, ...]()
+
+    def add(self, vectors: Array) -> None:
+        """Append rows, [n, D...]. Raises OutputError where there is no room for them."""
+        self.count, self.shape = self.count + len(vectors), vectors.shape[1:]
+        try:
+            self.file.write(vectors.astype(self.dtype, copy=False).tobytes())
+            self.file.flush()
+        except OSError as failed:
+            raise OutputError(
+                f"{gettempdir()}: no room for vectors: {failed.strerror or failed}",
+                "free disk space there, or set TMPDIR to another folder",
+            ) from None
+
+    def vectors(self) -> Array:
+        """Return all rows. Windows removes no file while something holds them."""
+        shape = (self.count, *self.shape)
+        if not math.prod(shape):
+            return np.zeros(shape, self.dtype)
+        return np.memmap(self.file, self.dtype, "r", shape=shape)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self.file.close()
 
 
 def manifest_of(path: str) -> dict[str, Any]:

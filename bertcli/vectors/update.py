@@ -8,10 +8,9 @@ run from nothing, as far as a vector depends on its text alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from bertcli.tokenizing.columns import RaggedBatch
 from bertcli.tokenizing.run import Batch, TokenizeRun, each_of
 from bertcli.vectors.fingerprint import TextDigests
 from bertcli.vectors.journal import Files
-from bertcli.vectors.reading import floats, put_aside
+from bertcli.vectors.reading import Aside, floats
 from bertcli.vectors.spool import DIGEST
 
 
@@ -48,22 +47,18 @@ class KnownVectors:
         """
         exists = files.output.exists()
         rows = _rows_of(files.row_index) if exists else {}
-        if not rows:
-            empty = cls({}, nothing, digests)
+        with closing(Aside()) as aside:
+            if rows:
+                for block in floats(str(files.output), nothing.shape[-1]):
+                    if block.shape[1:] == nothing.shape[1:]:  # else of another width
+                        aside.add(block)
+            known = {digest: row for digest, row in rows.items() if row < aside.count}
+            reusable = cls(known, aside.vectors(), digests)
             index = files.row_index  # without a row, it is that of an output without any
-            empty.without_digests = exists and not (index.exists() and not index.stat().st_size)
-            yield empty
-            return
-        with TemporaryFile() as file:  # without a name: a kill leaves nothing
-            blocks = floats(str(files.output), nothing.shape[-1])
-            fit = (block for block in blocks if block.shape[1:] == nothing.shape[1:])
-            vectors = put_aside(fit, file)
-            if vectors is None:  # of another width
-                yield cls({}, nothing, digests)
-                return
-            within = {key: row for key, row in rows.items() if row < len(vectors)}
-            yield cls(within, vectors, digests)
-            del vectors  # Windows removes no file that is mapped
+            empty = index.exists() and not index.stat().st_size
+            reusable.without_digests = exists and not rows and not empty
+            yield reusable
+            del reusable.vectors
 
     def windows(self, embedder: Embedder, run: TokenizeRun) -> Iterator[EmbedWindow]:
         """Yield the windows of a run, as those of the embedder."""

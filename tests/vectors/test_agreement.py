@@ -209,11 +209,6 @@ def test_the_same_directions_in_another_width_agree(write):
 
 def test_of_many_rows_a_sample_is_taken_the_same_in_both(write, monkeypatch):
     x = normal(3 * stored.ROWS, 4)
-    whole = agreement.RowSample(iter([x]), 100)
-    parts = agreement.RowSample(np.split(x, [7, 2048, 5000]), 100)
-    assert np.array_equal(whole.numbers, parts.numbers)
-    assert np.array_equal(whole.vectors, x[whole.numbers])
-    assert len({*whole.numbers.tolist()}) == 100
     found = compare(write("a.npy", x), write("b.npy", np.hstack([x, 0 * x])))
     assert found.similarity[1:] == (1, 10, agreement.SAMPLE, 0)
 

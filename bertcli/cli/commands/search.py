@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from bertcli.cli.display.console import Console, stdin_is_terminal, truncated
@@ -464,6 +464,7 @@ def duplicates(
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.duplicates import Duplicates
+    from bertcli.vectors.reading import Aside
     from bertcli.vectors.search import Search, SearchOptions
 
     options = SearchOptions(vectors=texts.vectors)
@@ -471,8 +472,8 @@ def duplicates(
     search = Search.open(folder, how, options, reader, console)
     reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
     with nullcontext() if form == "table" else output.open(form, reading, model) as write:
-        with TemporaryFile() as file:  # without a name: a kill leaves nothing
-            run = Duplicates(search, file, alike.threshold, alike.keep)
+        with closing(Aside()) as aside:
+            run = Duplicates(search, aside, alike.threshold, alike.keep)
             if texts.vectors:
                 store_vectors(search, console)
             else:
