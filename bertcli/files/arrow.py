@@ -14,8 +14,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from collections.abc import Sequence
+from decimal import Decimal
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pyarrow
@@ -31,59 +32,12 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+YEARS = range(-62_135_596_800, 253_402_300_800)  # 1 to 9999, in seconds since 1970
 STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
 LISTS = (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
 
 
 # --- values as JSON has them ---
-
-
-def sizes_of(columns: Mapping[str, Any], count: int) -> NDArray[Any]:
-    """Return about how many bytes each row of some columns takes."""
-    import numpy
-
-    total = numpy.zeros(count, numpy.int64)
-    for column in columns.values():
-        total += _sizes(column)
-    return total
-
-
-def _sizes(array: Any) -> NDArray[Any]:
-    import numpy
-    from pyarrow import compute
-
-    array = _without_views(array)
-    kind = array.type
-    if isinstance(kind, pyarrow.BaseExtensionType):
-        return _sizes(array.storage)
-    if types.is_dictionary(kind):
-        inner = numpy.append(_sizes(array.dictionary), 0)
-        indices = array.indices.cast("int64").fill_null(len(inner) - 1)
-        return numpy.asarray(inner[indices.to_numpy(False)])
-    if any(check(kind) for check in (types.is_binary, types.is_large_binary, *STRINGS)):
-        lengths = compute.binary_length(array).fill_null(0)
-        return numpy.asarray(lengths.to_numpy(False), numpy.int64)
-    if types.is_struct(kind):
-        return sizes_of(dict(enumerate(array.flatten())), len(array))  # type: ignore[arg-type]
-    if types.is_list(kind) or types.is_large_list(kind):
-        counts = compute.list_value_length(array).fill_null(0).to_numpy(False)
-        ends = numpy.cumsum(counts, dtype=numpy.int64)
-        before = numpy.append(0, numpy.cumsum(_sizes(array.flatten())))
-        return numpy.asarray(before[ends] - before[ends - counts])
-    return numpy.full(len(array), 8, numpy.int64)
-
-
-def _without_views(array: Any) -> Any:
-    """Return an array of views as one of offsets, which all functions of Arrow take."""
-    kind = array.type
-    if types.is_string_view(kind):
-        return array.cast(pyarrow.large_string())
-    if types.is_binary_view(kind):
-        return array.cast(pyarrow.large_binary())
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        return array.cast(pyarrow.large_list(kind.value_type))
-    return array
 
 
 def is_plain(kind: Any) -> bool:
@@ -98,103 +52,36 @@ def is_plain(kind: Any) -> bool:
 
 def values(array: Any, errors: str = "strict") -> list[Any]:
     """Return the values of an Arrow array as JSON has them."""
-    array = _without_views(array)
     kind = array.type
-    if isinstance(kind, pyarrow.BaseExtensionType):
-        name = getattr(kind, "extension_name", "")
-        if name != "arrow.uuid":
-            return values(array.storage, errors)
-        from uuid import UUID
-
-        stored = array.storage.to_pylist()
-        return [None if raw is None else str(UUID(bytes=raw)) for raw in stored]
+    if isinstance(kind, pyarrow.BaseExtensionType) and kind.extension_name != "arrow.uuid":
+        return values(array.storage, errors)
     if types.is_dictionary(kind):
         return values(array.dictionary_decode(), errors)
     if any(check(kind) for check in STRINGS):
-        return _texts(array, errors)
-    if types.is_floating(kind):
-        return [
-            None if value is None or math.isnan(value) else value for value in array.to_pylist()
-        ]
-    if types.is_nested(kind):
-        return _nested(array, errors)
-    if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
-        plain: list[Any] = array.to_pylist()
-        return plain
-    return [None if value is None else _text(value, kind) for value in _raw(array)]
-
-
-def _raw(array: Any) -> list[Any]:
-    """Return values, those of time as counts: Python's types hold no nanoseconds."""
-    kind = array.type
-    whole = {64: pyarrow.int64(), 32: pyarrow.int32()}
-    if types.is_temporal(kind) and not types.is_interval(kind):
-        array = array.view(whole[kind.bit_width])
-    counts: list[Any] = array.to_pylist()
-    return counts
-
-
-def _text(value: Any, kind: Any) -> str:
-    if types.is_decimal(kind):
-        return format(value, "f")
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if types.is_timestamp(kind):
-        return moment(value, kind.unit, _zone(kind.tz))
-    if types.is_date(kind):
-        return moment(value if types.is_date32(kind) else value // 86_400_000, "days", None)
-    if types.is_time(kind):
-        seconds, parts = divmod(value, 10 ** DIGITS[kind.unit])
-        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}" + _fraction(
-            parts, kind.unit
-        )
+        stored = array.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+        return [None if raw is None else _decoded(raw, errors) for raw in stored]
+    if types.is_struct(kind):
+        return _objects(array, errors)
+    if types.is_map(kind) or hasattr(kind, "value_type"):
+        return _lists(array, errors)
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return _moments(array)
     if types.is_duration(kind):
-        seconds, parts = divmod(abs(value), 10 ** DIGITS[kind.unit])
-        return f"{'-' if value < 0 else ''}PT{seconds}{_fraction(parts, kind.unit).rstrip('0.')}S"
-    return str(value)
+        counts = array.cast("int64").to_pylist()
+        return [None if count is None else _duration(count, kind.unit) for count in counts]
+    if types.is_time(kind):
+        array = array.cast("string")
+    return [_plain(value) for value in array.to_pylist()]
 
 
-def moment(count: int, unit: str, zone: tzinfo | None) -> str:
-    """Return ISO 8601 for so many units since 1970; without a zone it is local, wherever."""
-    try:
-        if unit == "days":
-            return (date(1970, 1, 1) + timedelta(count)).isoformat()
-        seconds, parts = divmod(count, 10 ** DIGITS[unit])
-        when = (EPOCH + timedelta(seconds=seconds)).astimezone(zone or timezone.utc)
-        text = when.replace(tzinfo=None).isoformat() + _fraction(parts, unit)
-        return text + (when.isoformat()[19:] if zone else "")
-    except OverflowError:
-        return f"{count} {unit} since 1970-01-01"
-
-
-def _fraction(parts: int, unit: str) -> str:
-    return f".{parts:0{DIGITS[unit]}}" if DIGITS[unit] else ""
-
-
-def _zone(name: str | None) -> tzinfo | None:
-    """Return a time zone by its name or offset; one that this machine does not know is UTC."""
-    if name is None:
-        return None
-    try:
-        return datetime.strptime(name, "%z").tzinfo
-    except ValueError:
-        pass
-    from zoneinfo import ZoneInfo
-
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return timezone.utc
-
-
-def _texts(array: Any, errors: str) -> list[Any]:
-    try:
-        texts: list[Any] = array.to_pylist()
-    except UnicodeDecodeError:
-        large = pyarrow.types.is_large_string(array.type)
-        raw = array.view(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()
-        return [None if value is None else _decoded(value, errors) for value in raw]
-    return texts
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _decoded(raw: bytes, errors: str) -> str | bytes:
@@ -204,37 +91,54 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
         return raw
 
 
-def _nested(array: Any, errors: str) -> list[Any]:
-    """Return lists, objects, and of maps lists of pairs."""
-    kind, valid = array.type, array.is_valid().to_pylist()
-    if types.is_struct(kind):
-        names = [kind.field(at).name for at in range(kind.num_fields)]
-        if len({*names}) < len(names):
-            raise ValueError(f"an object has two fields of one name: {', '.join(names)}")
-        columns = [values(column, errors) for column in array.flatten()]
-        rows = zip(*columns, strict=True) if columns else [()] * len(array)
-        objects = [dict(zip(names, row, strict=True)) for row in rows]
-        return [row if is_valid else None for row, is_valid in zip(objects, valid, strict=True)]
-    if types.is_map(kind):
-        return [
-            [list(pair.values()) for pair in values(row.values, errors)] if is_valid else None
-            for row, is_valid in zip(array, valid, strict=True)
-        ]
-    inner, at = values(array.flatten(), errors), 0
-    lists: list[Any] = []
-    for is_valid, size in zip(valid, _lengths(array), strict=True):
-        lists.append(inner[at : at + size] if is_valid else None)
-        at += size if is_valid else 0
-    return lists
-
-
-def _lengths(array: Any) -> list[int]:
+def _moments(array: Any) -> list[Any]:
+    """Return ISO 8601 of timestamps and dates; without a zone it is local, wherever."""
     from pyarrow import compute
 
-    if types.is_fixed_size_list(array.type):
-        return [array.type.list_size] * len(array)
-    lengths: list[int] = compute.list_value_length(array).fill_null(0).to_pylist()
-    return lengths
+    form = "%Y-%m-%d"
+    if types.is_date(array.type):
+        array = array.cast(pyarrow.timestamp("s"))
+    else:
+        form += "T%H:%M:%S%Ez" if array.type.tz else "T%H:%M:%S"
+    unit, texts = array.type.unit, compute.strftime(array, format=form).to_pylist()
+    return [
+        text
+        if count is None or count // 10 ** DIGITS[unit] in YEARS
+        else f"{count} {unit} since 1970-01-01"
+        for text, count in zip(texts, array.cast("int64").to_pylist(), strict=True)
+    ]
+
+
+def _duration(count: int, unit: str) -> str:
+    seconds, parts = divmod(abs(count), 10 ** DIGITS[unit])
+    fraction = f".{parts:0{DIGITS[unit]}}".rstrip("0.") if parts else ""
+    return f"{'-' if count < 0 else ''}PT{seconds}{fraction}S"
+
+
+def _objects(array: Any, errors: str) -> list[Any]:
+    names = [field.name for field in array.type]
+    if len({*names}) < len(names):
+        raise ValueError(f"an object has two fields of one name: {', '.join(names)}")
+    columns = [values(column, errors) for column in array.flatten()]
+    return [
+        {name: column[at] for name, column in zip(names, columns, strict=True)} if valid else None
+        for at, valid in enumerate(array.is_valid().to_pylist())
+    ]
+
+
+def _lists(array: Any, errors: str) -> list[Any]:
+    """Return lists, and of maps lists of pairs."""
+    from pyarrow import compute
+
+    pairs = types.is_map(array.type)
+    if pairs:
+        array = array.cast(pyarrow.list_(array.type.field(0)))
+    inner = iter(values(array.flatten(), errors))
+    lists = [
+        None if size is None else list(islice(inner, size))
+        for size in compute.list_value_length(array).to_pylist()
+    ]
+    return [pair and [[*item.values()] for item in pair] for pair in lists] if pairs else lists
 
 
 # --- lists of numbers as NumPy has them, and back ---
@@ -267,24 +171,13 @@ def array(column: Any, name: str) -> Array:
     """
     shape = [len(column)]
     while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
-        nulls, before, column = column.null_count, len(column), column.flatten()
+        nulls, before, size = column.null_count, len(column), getattr(column.type, "list_size", 0)
+        column = column.flatten()
         if nulls or (before and len(column) % before):
             raise ValueError(f"column {name!r} has rows of several lengths, or empty ones")
-        shape.append(len(column) // before if before else 0)
+        shape.append(len(column) // before if before else size)
     numbers: Array = column.to_numpy(zero_copy_only=False)
     return numbers.reshape(shape)
-
-
-def no_rows(kind: Any) -> Iterator[Array]:
-    """Yield an array [0, D...] for a type of lists of one size, nothing for any other type."""
-    import numpy
-
-    shape = [0]
-    while hasattr(kind, "list_size"):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    if len(shape) > 1 and (types.is_floating(kind) or types.is_integer(kind)):
-        yield numpy.zeros(shape, kind.to_pandas_dtype())
 
 
 def column_of(numbers: Array) -> Any:
@@ -304,11 +197,6 @@ def column_of_many(arrays: Sequence[Array]) -> Any:
     return pyarrow.ListArray.from_arrays(array_of(ends), inner)
 
 
-def list_of(kind: Any) -> Any:
-    """Return the type of lists, of any length, of values of a type."""
-    return pyarrow.list_(kind)
-
-
 def type_of_array(shape: Sequence[int], dtype: Any) -> Any:
     """Return the type of a cell that holds an array of this shape."""
     kind = pyarrow.from_numpy_dtype(dtype)
@@ -323,7 +211,7 @@ def type_of_array(shape: Sequence[int], dtype: Any) -> Any:
 def type_of(name: str) -> Any:
     """Return the type of this name, as list<int32>."""
     if name.startswith("list<"):
-        return list_of(type_of(name[5:-1]))
+        return pyarrow.list_(type_of(name[5:-1]))
     return getattr(pyarrow, name)()
 
 
@@ -338,7 +226,7 @@ def column_of_flat(lists: FlatLists, kind: Any) -> Any:
     return pyarrow.ListArray.from_arrays(offsets, array_of(values), type=kind)
 
 
-def array_of(values: Any) -> Any:
+def array_of(values: Any, kind: Any = None) -> Any:
     """Return values as Arrow's, numbers of NumPy in place.
 
     To learn that those are no data of pandas, `pyarrow.array` would import it: a third of a second.
@@ -346,33 +234,32 @@ def array_of(values: Any) -> Any:
     import numpy
 
     if not (isinstance(values, numpy.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"):
-        return pyarrow.array(values)
-    kind, buffer = pyarrow.from_numpy_dtype(values.dtype), pyarrow.py_buffer(values.ravel())
-    return pyarrow.Array.from_buffers(kind, len(values), [None, buffer])
-
-
-def type_of_values(values: Sequence[Any]) -> Any:
-    """Return the type of these values: that of text where there are none, or several kinds."""
-    try:
-        kind = array_of(values).type
-    except (pyarrow.ArrowException, OverflowError):
-        return pyarrow.string()
-    return pyarrow.string() if types.is_null(kind) else kind
+        return pyarrow.array(values, kind)
+    own, buffer = pyarrow.from_numpy_dtype(values.dtype), pyarrow.py_buffer(values.ravel())
+    numbers = pyarrow.Array.from_buffers(own, len(values), [None, buffer])
+    return numbers.cast(kind) if kind else numbers
 
 
 def common_type(kind: Any, values: Sequence[Any]) -> Any:
-    """Return the type that holds values of this type and these values; text holds all."""
+    """Return the type that holds values of this type and these values; text holds all.
+
+    None is the type of no values.
+    """
     try:
-        kinds = [kind, array_of(values).type]
-        schemas = [pyarrow.schema([("", member)]) for member in kinds]
+        own = array_of(values).type
+        if types.is_null(own):
+            return kind
+        if kind in (None, own):
+            return own
+        schemas = [pyarrow.schema([("", member)]) for member in (kind, own)]
         kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
     return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
 
 
-def column(values: Iterable[Any], kind: Any) -> Any:
-    """Return values as a column of a type that `common_type` found for them."""
+def column(values: Sequence[Any], kind: Any) -> Any:
+    """Return values as a column of a type that `common_type` found."""
     if kind == pyarrow.string():  # what is no text is written as JSON
         values = [
             value
@@ -382,7 +269,7 @@ def column(values: Iterable[Any], kind: Any) -> Any:
         ]
     elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
         values = [value if value is None else float(value) for value in values]
-    return pyarrow.array(values, type=kind)
+    return array_of(values, kind)
 
 
 def file_system(place: str) -> tuple[Any, str]:

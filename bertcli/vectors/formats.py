@@ -270,13 +270,13 @@ def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
 
 def _made_types(rows: Rows) -> dict[str, Any]:
     """Return the columns of what is made of a record, and their types."""
-    from bertcli.files.arrow import list_of, type_of, type_of_array
+    from bertcli.files.arrow import pyarrow, type_of, type_of_array
 
     if rows.terms:
         return {INDICES: type_of("list<int32>"), VALUES: type_of("list<float32>")}
     shape, dtype = rows.kind()
     vector = type_of_array(shape[1:], dtype)
-    return {VECTORS: list_of(vector)} if rows.many else {VECTOR: vector}
+    return {VECTORS: pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
 
 
 def _count(vectors: Vectors, rows: Rows) -> int:
@@ -286,17 +286,25 @@ def _count(vectors: Vectors, rows: Rows) -> int:
 
 def column_types(rows: Rows) -> dict[str, Any]:
     """Return the type of every column of Parquet, from all its values."""
-    from bertcli.files.parquet import ColumnTypes
+    from bertcli.files import arrow
 
-    types = ColumnTypes(dict.fromkeys(columns_of([])) | {"n_tokens": "int64", "truncated": "int64"})
+    kinds = dict.fromkeys(columns_of([])) | {
+        name: arrow.type_of("int64") for name in ("n_tokens", "truncated")
+    }
     for metas in rows.metas():
         metas = [without_place(meta) for meta in metas] if rows.many else metas
         for name in columns_of(metas):
             if rows.many and name in PIECES:
-                types.set(name, PIECES[name])
+                kinds[name] = arrow.type_of(PIECES[name])
             else:
-                types.add(name, [cell(meta, name) for meta in metas])
-    return types.settled()
+                kinds[name] = arrow.common_type(
+                    kinds.get(name), [cell(meta, name) for meta in metas]
+                )
+    text = arrow.type_of("string")
+    return {
+        name: text if kind is None or "struct" in str(kind) else kind
+        for name, kind in kinds.items()
+    }
 
 
 # Each yields how many rows it has written since.
