@@ -60,7 +60,7 @@ models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors
 checkpoints/comparison checkpoints/load_report checkpoints/weights
 embedding/__init__ embedding/sentence_folder
-inference/static_engine embedding/character_limit
+inference/static_engine
 embedding/sentence_modules
 embedding/embedder embedding/embedded
 embedding/options embedding/pooling embedding/sentence_config
@@ -241,7 +241,7 @@ def test_the_package_itself_imports_nothing():
 
 # Tokens of code, not comments or docstrings, that a package may have: to need more is a decision.
 ROOM = {
-    "cli": 35_000, "embedding": 15_500, "evaluation": 4_500, "families": 5_700, "files": 20_900,
+    "cli": 35_000, "embedding": 14_300, "evaluation": 4_500, "families": 5_700, "files": 20_900,
     "hub": 3_500, "inference": 20_300, "inspection": 9_000, "checkpoints": 8_800, "models": 12_500,
     "ray": 5_500, "records": 12_000, "tasks": 11_200, "tokenizing": 23_700, "training": 24_200,
     "vectors": 24_600,

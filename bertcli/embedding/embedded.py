@@ -105,21 +105,6 @@ def windows_of(batch: Iterable[Encoded]) -> list[list[Encoded]]:
     return [list(same) for _, same in groupby(batch, key=lambda item: item.sample)]
 
 
-def portions(records: Sequence[list[Encoded]], most: int) -> Iterator[list[list[Encoded]]]:
-    """Divide records, given as their windows, so that no portion of several has more tokens."""
-    held: list[list[Encoded]] = []
-    size = 0
-    for windows in records:
-        tokens = sum(item.length for item in windows)
-        if held and size + tokens > most:
-            yield held
-            held, size = [], 0
-        held.append(windows)
-        size += tokens
-    if held:
-        yield held
-
-
 def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded, np.ndarray]:
     """Put the windows of one record together: each token once, with its vector [L, D...].
 

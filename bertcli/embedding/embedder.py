@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,6 @@ from bertcli.embedding.embedded import (
     TokenVectors,
     joined,
     pool_words,
-    portions,
     windows_of,
     words_of,
 )
@@ -72,15 +72,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     # Most models have no use for these, which are imported where they have.
-    from bertcli.embedding.character_limit import CharacterLimit
     from bertcli.embedding.late_interaction import LateInteraction
     from bertcli.embedding.term_weights import TermMaker, TermNames
     from bertcli.tokenizing.chunks import Chunker
 
-TRIED = (2, 17, 19)  # tokens of the texts that `same_bits` compares, of which two are of one row
 BEGUN = 3  # windows for each device that are begun before the first is written
 COMMITTED = 1 << 18  # characters of a window: a CPU needs less than a minute until it is committed
-HELD = 1 << 14  # tokens whose vectors are held at a time, where each has its own
+HELD = 1 << 14  # tokens whose vectors are held at a time, or little more, where each has its own
 
 
 @dataclass(frozen=True)
@@ -128,9 +126,17 @@ class Embedder:
         tokenizer = tokenizer_loader(spec, tell)
         late = None if sentence.static else late_of(folder.path, options, tokenizer)
         if late:
-            options, sentence, of_texts = late.settled(options), late.named(sentence), late.modules
+            if options.on_truncate == "window":
+                raise UsageError(
+                    "--on-truncate window cannot be combined with a model of late interaction",
+                    "use bertcli chunk, and embed the chunks",
+                )
+            normalize = late.normalize if options.normalize is None else options.normalize
+            options, of_texts = replace(options, normalize=normalize), late.modules
+            prompts = {**sentence.prompts, **late.prompts}
+            sentence = replace(sentence, prompts=prompts, default_prompt="document")
         asked, options = options.dim, settled(options, sentence)
-        terms = sparse.maker(folder.path, tokenizer()) if sparse else None
+        terms = sparse.maker(tokenizer()) if sparse else None
         refuse_changed_words(spec, options, late)
         layers, combine = _layers(place, options, of_tokens)
         first, idle = reads_first(options, sentence), late.idle if late else None
@@ -139,15 +145,11 @@ class Embedder:
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
         spec = replace(spec, compute=options, reading=reading, pooler=pooler)
         runtime = open_runtime(spec, tokenizer, tell)
-        embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
-        return embedder._or_closed(asked)
-
-    def _or_closed(self, asked: int | None) -> Self:
-        """Return this `with_dim`; where that is an error, the model is closed."""
         try:
-            return self.with_dim(asked)
+            embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
+            return embedder.with_dim(asked)
         except BertcliError:
-            self.runtime.close()
+            runtime.close()
             raise
 
     def with_dim(self, asked: int | None) -> Self:
@@ -157,11 +159,7 @@ class Embedder:
         """
         width, dim = self.width, self.options.dim
         check_dim(asked or width, width)
-        return (
-            self
-            if dim is None
-            else replace(self, options=replace(self.options, dim=min(dim, width)))
-        )
+        return replace(self, options=replace(self.options, dim=dim and min(dim, width)))
 
     @cached_property
     def extra(self) -> ExtraColumns:
@@ -182,10 +180,8 @@ class Embedder:
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
         if self.terms:
-            from bertcli.embedding.term_weights import TableTerms
-
             width_after(self.terms.layers, self.runtime.config.hidden_size, self.folder.path)
-            table = self.terms.weights if isinstance(self.terms, TableTerms) else None
+            table = self.terms.table
             return self.runtime.config.vocab_size if table is None else len(table)
         pooled = self.state_width * len(self.options.modes)
         return width_after(self.of_texts, pooled, self.folder.path)
@@ -211,27 +207,14 @@ class Embedder:
     def max_length(self) -> int:
         """The number of tokens, special ones included, that a text is truncated to."""
         asked, instead = self.options.max_length, ", or --on-truncate window"
-        meant = (self.late and self.late.role.length) or self.sentence.max_length
+        meant = (self.late and self.late.length) or self.sentence.max_length
         return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant, instead)
-
-    @property
-    def same_bits(self) -> bool:
-        """Whether a vector depends on its text alone, to the last bit, whatever the batch."""
-        return self.runtime.same_bits
 
     @property
     def _shape(self) -> tuple[int, ...]:
         """The shape of the vector of a token: [D], or [k, D]."""
         stacked = self.options.combine == "stack"
         return (len(self.options.layers), self.width) if stacked else (self.width,)
-
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        columns = (*COLUMNS, *self.extra.needed)
-        if self.options.per_token:
-            words = ("word_ids",) if self.options.words else ()
-            columns = (*columns, *TOKEN_COLUMNS, *words, PLACES)
-        return tuple(dict.fromkeys(columns))
 
     @property
     def chunks(self) -> bool:
@@ -268,8 +251,12 @@ class Embedder:
     def layout(self) -> Layout:
         """How texts become tokens."""
         window = self.options.on_truncate == "window"
+        columns = (*COLUMNS, *self.extra.needed)
+        if self.options.per_token:
+            words = ("word_ids",) if self.options.words else ()
+            columns = (*columns, *TOKEN_COLUMNS, *words, PLACES)
         return Layout(
-            columns=self._columns,
+            columns=tuple(dict.fromkeys(columns)),
             special_tokens=self.options.special_tokens,
             max_length=self.max_length - (self.late.added if self.late else 0),
             truncation="longest_first",
@@ -326,7 +313,8 @@ class Embedder:
         most = BEGUN * len(self.runtime.devices)
         begun: deque[EmbedWindow] = deque()
         for counts, items in run.counted():
-            items = self._with_cut_characters(items, counts)
+            if self._most_characters:
+                items = self._with_rest_counted(items, counts)
             work = self._begun(items) if ahead and not runner.busy else None
             begun.append(EmbedWindow(counts, self.embedded(items, work)))
             while begun and (runner.busy or not ahead or len(begun) > most):
@@ -341,13 +329,14 @@ class Embedder:
         if not len(batch):
             return
         self.refuse(batch)
-        if self.options.per_token and not isinstance(batch, RaggedBatch):
-            for records in portions(windows_of(batch), HELD):
-                yield from self._pieces(records)
-        elif self.terms:
-            yield from self._terms(batch, work or self._run(self._tokens(batch)), self.terms)
-        else:
-            yield from self._vectors(batch, work or self._run(self._tokens(batch)))
+        if not self.options.per_token or isinstance(batch, RaggedBatch):
+            yield from self._texts(batch, work or self._run(self._tokens(batch)))
+            return
+        records = windows_of(batch)
+        ends = accumulate(sum(item.length for item in windows) for windows in records)
+        portions = groupby(zip(ends, records, strict=True), lambda portion: portion[0] // HELD)
+        for _, portion in portions:
+            yield from self._pieces([windows for _, windows in portion])
 
     def _begun(self, batch: Batch) -> Work | None:
         """Hand a window out before its turn; one that is refused is refused when its turn comes."""
@@ -381,53 +370,44 @@ class Embedder:
                     f"and {self.max_length} is the limit",
                     "--on-truncate warn truncates texts, window and chunk encode all of them",
                 )
-        for item in batch:
             if not (item.length or self.options.per_token or self.runs_nothing):
                 raise InputError(
                     f"{item.record.where}: has no tokens, so it has no vector",
                     "leave out --no-special-tokens, or drop the text",
                 )
 
-    def _vectors(self, batch: Batch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
-        """Yield the records with a vector each, that of all its windows."""
-        pooled = np.asarray((yield from work), np.float32)
-        if not isinstance(batch, RaggedBatch):
-            records = windows_of(batch)
-            special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
-            special = 0 if self.sentence.static else special
-            weights = [max(1.0, float(item.length - special)) for item in batch]
-            pooled = pool_windows(pooled, [len(windows) for windows in records], weights)
-            batch = [windows[0] for windows in records]
-        vectors = self._finished(pooled)
-        block = EmbeddedBlock(batch, vectors)
-        refuse_infinite(block.records, vectors)
-        yield block
+    def _texts(self, batch: Batch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
+        """Yield the records with a vector each, or the weights of terms, of all its windows."""
+        outputs: Any = yield from work
+        windowed = [] if isinstance(batch, RaggedBatch) else batch
+        several = windows_of(windowed)
+        counts = [len(windows) for windows in several]
+        if self.terms:
+            from bertcli.embedding.term_weights import largest, merged
 
-    def _terms(self, batch: Batch, work: Work, maker: TermMaker) -> Iterator[Ran | EmbeddedBlock]:
-        """Yield the records with the weights of their terms, those of all their windows."""
-        from bertcli.embedding.term_weights import largest, merged
-
-        weights, texts = (yield from work), Tokens.of(batch)
-        ids = split(texts.ids, texts.lengths.tolist())
-        rows = [maker.terms(*pair) for pair in zip(ids, weights, strict=True)]
-        if not isinstance(batch, RaggedBatch):
-            records = windows_of(batch)
-            parts = split(rows, [len(windows) for windows in records])
-            rows = [merged(part, maker.how) for part in parts]
-            batch = [windows[0] for windows in records]
-        block = EmbeddedBlock(batch, [largest(terms, self.options.top_terms) for terms in rows])
-        for record, terms in zip(block.records, rows, strict=True):
-            refuse_infinite([record], terms[None])
+            texts = Tokens.of(batch)
+            ids = split(texts.ids, texts.lengths.tolist())
+            outputs = [self.terms.terms(*pair) for pair in zip(ids, outputs, strict=True)]
+            if several:
+                outputs = [merged(part, self.terms.how) for part in split(outputs, counts)]
+            vectors: Any = [largest(terms, self.options.top_terms) for terms in outputs]
+        else:
+            outputs = np.asarray(outputs, np.float32)
+            if several:
+                special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
+                special = 0 if self.sentence.static else special
+                weights = [max(1.0, float(item.length - special)) for item in windowed]
+                outputs = pool_windows(outputs, counts, weights)
+            vectors = outputs = self._finished(outputs)
+        block = EmbeddedBlock([windows[0] for windows in several] if several else batch, vectors)
+        refuse_infinite(block.records, outputs)
         yield block
 
     def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | EmbeddedBlock]:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
         if self.late:
-            special = self.options.special_tokens
-            late = self.late
-            records = [
-                [late.extended(item, special=special) for item in windows] for windows in records
-            ]
+            add = partial(self.late.extended, special=self.options.special_tokens)
+            records = [[*map(add, windows)] for windows in records]
         filled = [item for windows in records for item in windows if item.length]
         states = iter((yield from self._run(self._tokens(filled))))
         nothing = np.zeros((0, *self._shape), np.float32)
@@ -443,7 +423,7 @@ class Embedder:
                 vector = pool_words(vector, words, self.options.words)
                 pieces = TokenVectors.of_words(words)
             vector = self._finished(vector)
-            refuse_infinite([item.record], vector[None])
+            refuse_infinite([item.record], [vector])
             items.append(item)
             vectors.append(vector)
             owners.append(pieces)
@@ -509,43 +489,48 @@ class Embedder:
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
-        records = prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
-        return self._characters.cut(records) if self._characters else records
+        lower, most = self.sentence.lower_case, self._most_characters
+        return prepared(records, self.options.prompt or "", lower=lower, most=most)
 
     @cached_property
-    def _characters(self) -> CharacterLimit | None:
-        """The limit on characters that model2vec has."""
+    def _most_characters(self) -> int | None:
+        """The characters of a text that model2vec reads: all its tokens at the median length."""
         cuts = self.sentence.static == "model2vec" and self.max_length < UNLIMITED
         if not cuts or self.options.on_truncate in ("window", "chunk"):
             return None
-        from bertcli.embedding.character_limit import CharacterLimit
+        tokens = self.runtime.tokenizer.core.get_vocab()
+        return self.max_length * int(np.median([*map(len, tokens)]))
 
-        return CharacterLimit.of(self.runtime.tokenizer, self.max_length)
-
-    def _with_cut_characters(self, batch: Batch, counts: TokenCounts) -> Batch:
-        """Return a window in which the tokens of characters that were cut count as dropped."""
-        if self._characters is None:
-            return batch
-        read = EmbeddedBlock(batch, []).records
-        whole = prepared(read, self.options.prompt or "", lower=self.sentence.lower_case)
-        tokenizer = self.runtime.tokenizer
-        return self._characters.count(batch, counts, whole, tokenizer, self.layout)
+    def _with_rest_counted(self, batch: Batch, counts: TokenCounts) -> Batch:
+        """Return a window in which the tokens of characters that are not read count as dropped."""
+        items = list(each_of(batch, COLUMNS))
+        prompt, lower = self.options.prompt or "", self.sentence.lower_case
+        whole = prepared([item.record for item in items], prompt, lower=lower)
+        for at, record in enumerate(whole):
+            texts = [text for text in (record.text, record.pair) if isinstance(text, str)]
+            rest = "".join(text[self._most_characters :] for text in texts)
+            if rest:
+                tokens = self.runtime.tokenizer.core.encode(rest, add_special_tokens=False)
+                counts.truncated += not items[at].cut
+                counts.cut += len(tokens)
+                items[at] = items[at]._replace(cut=items[at].cut + len(tokens))
+        return items
 
     @cached_property
     def _pooling(self) -> Finish:
-        """What is kept of the states of each text."""
+        """What is kept of the states of each text; tokens of a prompt may be left out.
+
+        Those are [CLS] and the prompt, as sentence-transformers counts them.
+        """
         if self.terms:
             return self.terms.finish
-        skips = self.options.prompt and not self.sentence.include_prompt
-        return Pooling(self.options.modes, self._prompt_tokens if skips else 0, self.of_tokens)
-
-    @cached_property
-    def _prompt_tokens(self) -> int:
-        """The tokens of [CLS] and the prompt, as sentence-transformers counts them."""
-        prompt = Record(self.options.prompt or "")
-        layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
-        length = self.runtime.tokenizer.encode_records([prompt], layout)[0].length
-        return length - 1 if self.options.special_tokens else length  # less the [SEP]
+        skip = 0
+        if self.options.prompt and not self.sentence.include_prompt:
+            layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
+            prompt = [Record(self.options.prompt)]
+            (encoded,) = self.runtime.tokenizer.encode_records(prompt, layout)
+            skip = encoded.length - self.options.special_tokens  # less the [SEP]
+        return Pooling(self.options.modes, skip, self.of_tokens)
 
 
 def refuse_changed_words(
@@ -564,9 +549,12 @@ def refuse_changed_words(
         raise UsageError(f"--prompt: {needs}", "write it into the texts, with ids")
 
 
-def refuse_infinite(records: Sequence[Record], vectors: np.ndarray) -> None:
-    """Raise ModelError for a record whose vectors [n, ...] hold NaN or infinity."""
-    finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
+def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.ndarray]) -> None:
+    """Raise ModelError for a record whose vector, or any of whose vectors, has NaN or infinity."""
+    if isinstance(vectors, np.ndarray):
+        finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
+    else:
+        finite = np.array([np.isfinite(vector).all() for vector in vectors])
     if not finite.all():
         record = records[int(finite.argmin())]
         raise ModelError(
@@ -581,10 +569,9 @@ def late_of(
     """Return how tokens are matched one by one, where that is asked for and the model is for it."""
     if not options.per_token or options.words is not None:
         return None
-    from bertcli.embedding.late_interaction import QUERY, read_late
+    from bertcli.embedding.late_interaction import DOCUMENT, QUERY, read_late
 
-    late = read_late(folder, tokenizer())
-    return late and replace(late, is_query=options.prompt_name == QUERY)
+    return read_late(folder, tokenizer(), QUERY if options.prompt_name == QUERY else DOCUMENT)
 
 
 def _layers(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,9 @@ from bertcli.checkpoints.scan import (
 )
 from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.sentence_config import COLBERT, CONFIG, Sentence
+from bertcli.embedding.sentence_config import COLBERT, CONFIG
 from bertcli.embedding.sentence_modules import Dense, VectorModule, read_chain
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError
 from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
 from bertcli.tokenizing.columns import Column, Encoded, padded
 from bertcli.tokenizing.model_files import sentence_settings
@@ -43,38 +42,25 @@ QUERY, DOCUMENT = "query", "document"
 
 
 @dataclass(frozen=True)
-class LateRole:
-    """How texts of a kind, queries or documents, become vectors of their tokens."""
-
-    prompt: str = ""  # text before each text
-    prefix: tuple[str, int] | None = None  # a token behind the first one, and its id
-    length: int | None = None  # tokens of a text
-    filled: int = 0  # tokens that a shorter text is filled up to
-    skipped: frozenset[int] = frozenset()  # ids of tokens that are not matched
-
-
-@dataclass(frozen=True)
 class LateInteraction:
-    """How tokens become vectors that are matched one by one."""
+    """How texts of a role, queries or documents, become vectors that are matched one by one."""
 
-    query: LateRole
-    document: LateRole
-    modules: tuple[VectorModule, ...] = ()  # that change the vectors of tokens
-    normalize: bool = True
-    filler: tuple[str, int] | None = None  # the token that queries are filled up with, and its id
-    attended: bool = False  # whether other tokens attend to it
-    first: bool = True  # whether the first token is matched
-    is_query: bool = False
-
-    @property
-    def role(self) -> LateRole:
-        """The kind of the texts that are encoded."""
-        return self.query if self.is_query else self.document
+    role: str
+    prompts: Mapping[str, str]  # text before each text, by role
+    prefix: tuple[str, int] | None  # a token behind the first one, and its id
+    length: int | None  # tokens of a text
+    filled: int  # tokens that a shorter text is filled up to
+    filler: tuple[str, int] | None  # the token that queries are filled up with, and its id
+    attended: bool  # whether other tokens attend to it
+    skipped: frozenset[int]  # ids of tokens that are not matched
+    first: bool  # whether the first token is matched
+    modules: tuple[VectorModule, ...]  # that change the vectors of tokens
+    normalize: bool
 
     @property
     def added(self) -> int:
         """The number of tokens that come to those of a text, those it is filled up with apart."""
-        return 0 if self.role.prefix is None else 1
+        return 0 if self.prefix is None else 1
 
     @property
     def idle(self) -> int | None:
@@ -82,51 +68,28 @@ class LateInteraction:
         return None if self.filler is None or self.attended else self.filler[1]
 
     def extended(self, item: Encoded, *, special: bool) -> Encoded:
-        """Return a text with the token of its kind, filled up."""
-        role = self.role
-        if role.prefix is not None:
-            item = _inserted(item, 1 if special else 0, *role.prefix)
-        if self.filler is not None and item.length < role.filled:
-            item = padded(item, role.filled, "right", *self.filler)
+        """Return a text with the token of its role, filled up."""
+        if self.prefix is not None:
+            item = _inserted(item, 1 if special else 0, *self.prefix)
+        if self.filler is not None and item.length < self.filled:
+            item = padded(item, self.filled, "right", *self.filler)
         return item
 
     def matched(self, item: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
         """Return the tokens of a text that are matched, and their vectors."""
         ids = item.columns["input_ids"]
-        places = [at for at, index in enumerate(ids) if index not in self.role.skipped]
+        places = [at for at, index in enumerate(ids) if index not in self.skipped]
         places = places if self.first else [at for at in places if at]
         columns: dict[str, Column] = {
             name: [column[at] for at in places] for name, column in item.columns.items()
         }
         return item._replace(columns=columns), vectors[places]
 
-    def settled(self, options: EmbedOptions) -> EmbedOptions:
-        """Return the options with what the model does by itself. UsageError for what it cannot."""
-        if options.on_truncate == "window":
-            raise UsageError(
-                "--on-truncate window cannot be combined with a model of late interaction",
-                "use bertcli chunk, and embed the chunks",
-            )
-        normalize = self.normalize if options.normalize is None else options.normalize
-        return replace(options, normalize=normalize)
-
-    def named(self, sentence: Sentence) -> Sentence:
-        """Return what the folder says of prompts, with those of queries and documents."""
-        prompts = {**sentence.prompts, QUERY: self.query.prompt, DOCUMENT: self.document.prompt}
-        return replace(sentence, prompts=prompts, default_prompt=DOCUMENT)
-
     @property
     def described(self) -> dict[str, Any]:
         """What decides the vectors, for manifests."""
-        role = self.role
-        return {
-            "role": QUERY if self.is_query else DOCUMENT,
-            "prefix": role.prefix,
-            "filled": role.filled,
-            "attended": self.attended,
-            "skipped": sorted(role.skipped),
-            "first": self.first,
-        }
+        names = ("role", "prefix", "filled", "attended", "first")
+        return {name: getattr(self, name) for name in names} | {"skipped": sorted(self.skipped)}
 
 
 def _inserted(item: Encoded, at: int, token: str, index: int) -> Encoded:
@@ -160,7 +123,7 @@ class LateFiles:
     first: bool = True
 
 
-def read_late(folder: Path, tokenizer: Tokenizer) -> LateInteraction | None:
+def read_late(folder: Path, tokenizer: Tokenizer, role: str) -> LateInteraction | None:
     """Return how a model's tokens are matched; None for a model of another kind.
 
     Raises ModelError when its files are broken, or ask for what bertcli does not have.
@@ -168,43 +131,37 @@ def read_late(folder: Path, tokenizer: Tokenizer) -> LateInteraction | None:
     files = _files(folder)
     if files is None:
         return None
+    id_of = tokenizer.core.token_to_id
     name = files.filler or tokenizer.roles.get("mask_token") or ""
-    index = tokenizer.core.token_to_id(name)
+    index = id_of(name)
     if files.filled and index is None:
         raise ModelError(f"{folder}: the vocabulary has no token {name!r} to fill queries up with")
-    unknown = tokenizer.core.token_to_id(tokenizer.roles.get("unk_token") or "")
-    ids = {tokenizer.core.token_to_id(word) for word in files.skipped} - {None, unknown}
-    skipped = frozenset(index for index in ids if index is not None)
-    query, document = (_role(files, role, tokenizer, skipped) for role in (QUERY, DOCUMENT))
-    filler = (name, index) if files.filled and index is not None else None
+    prompts, prefixes = {}, {}
+    for kind in (QUERY, DOCUMENT):
+        prefix = files.prefixes.get(kind) or ""
+        prompt = (files.prompts.get(kind) or "").removeprefix(prefix)
+        for token in (prefix, *prefix.split(None, 1)[:1]):  # PyLate adds "[Q] ", with its blank
+            if token and (number := id_of(token)) is not None:
+                prefixes[kind], prefix = (token, number), prefix[len(token) :].lstrip()
+                break
+        prompts[kind] = prefix + prompt
+    filled, length = files.filled if role == QUERY else 0, files.lengths.get(role)
+    if filled:
+        length = filled if files.fixed else length and max(length, filled)
+    words = files.skipped if role in files.skipping else ()
+    ids = {id_of(word) for word in words} - {id_of(tokenizer.roles.get("unk_token") or "")}
     return LateInteraction(
-        replace(query, filled=files.filled),
-        document,
+        role,
+        prompts,
+        prefixes.get(role),
+        length,
+        filled,
+        (name, index) if files.filled and index is not None else None,
+        files.attended,
+        frozenset(index for index in ids if index is not None),
+        files.first,
         files.modules,
         files.normalize,
-        filler,
-        files.attended,
-        files.first,
-    )
-
-
-def _role(files: LateFiles, role: str, tokenizer: Tokenizer, skipped: frozenset[int]) -> LateRole:
-    prefix = files.prefixes.get(role) or ""
-    prompt, inserted = (files.prompts.get(role) or "").removeprefix(prefix), None
-    for token in (prefix, *prefix.split(None, 1)[:1]):  # PyLate adds "[Q] ", with its blank
-        index = tokenizer.core.token_to_id(token) if token else None
-        if index is not None:
-            inserted, prefix = (token, index), prefix[len(token) :].lstrip()
-            break
-    length = files.lengths.get(role)
-    if role == QUERY and files.filled:
-        longest = max(length or 0, files.filled) if length else None
-        length = files.filled if files.fixed else longest
-    return LateRole(
-        prefix + prompt,
-        inserted,
-        length,
-        skipped=skipped if role in files.skipping else frozenset(),
     )
 
 

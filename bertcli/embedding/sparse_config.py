@@ -11,7 +11,9 @@ Nothing here needs torch. Source: sentence-transformers 6.2, SparseEncoder and S
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +33,7 @@ from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
 from bertcli.embedding.options import TERM_POOLINGS, EmbedOptions
 from bertcli.embedding.sentence_config import CONFIG, Sentence
-from bertcli.embedding.sentence_modules import Dense
-from bertcli.embedding.term_weights import OwnTerms, TableTerms, TermMaker, TermPooling
+from bertcli.embedding.term_weights import OwnTerms, TermMaker, TermPooling
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import is_regular, read_object
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
@@ -49,34 +50,19 @@ class SparseModel:
     """How weights of terms are made: what the user chose, else what the model's files specify."""
 
     options: EmbedOptions
-    terms: TermMaker | None  # None for a table of weights, which needs the tokenizer
+    kind: str  # the class of the model
+    maker: Callable[[Tokenizer], TermMaker]  # of the terms of a tokenizer's tokens; or ModelError
     place: str = ""  # of the model, seen from the folder
     routed: bool = False  # whether queries and documents are made in different ways
-
-    @property
-    def kind(self) -> str:
-        """The class of the model."""
-        return self.terms.kind if self.terms else TERM_TABLE
 
     def sentence(self, folder: Path, sentence: Sentence) -> Sentence:
         """Return what a folder says of sentences, with what it says of the model in this place."""
         if not self.routed:
             return sentence
-        inner = sentence_settings(folder / self.place)
         prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
-        limit = sentence_limit(inner) if self.terms else None
+        inner = sentence_settings(folder / self.place)
+        limit = None if self.kind == TERM_TABLE else sentence_limit(inner)
         return replace(sentence, transformer=self.place, max_length=limit, prompts=prompts)
-
-    def maker(self, folder: Path, tokenizer: Tokenizer) -> TermMaker:
-        """Return what makes terms of this tokenizer's tokens. ModelError when it cannot."""
-        if self.terms is None:
-            return TableTerms(term_table(folder / self.place, tokenizer))
-        if isinstance(self.terms, OwnTerms):
-            names = (tokenizer.roles.get(role) for role in SPECIAL)
-            ids = {tokenizer.core.token_to_id(name) for name in names if name}
-            left_out = frozenset(index for index in ids if index is not None)
-            return replace(self.terms, left_out=left_out)
-        return self.terms
 
 
 def read_sparse(folder: Path, options: EmbedOptions) -> SparseModel:
@@ -86,25 +72,28 @@ def read_sparse(folder: Path, options: EmbedOptions) -> SparseModel:
     ModelError when a file is broken, or the modules make none.
     """
     most = options.top_terms or read_object(folder / CONFIG).whole("max_active_dims", 1)
-    options = replace(options, top_terms=most)
-    if is_regular(folder / BGE):
-        return SparseModel(_only_max(options), OwnTerms(_weighing(folder / BGE)))
-    routed, modules = has_routes(folder), read_modules(folder)
-    if routed:
+    options, modules = replace(options, top_terms=most), read_modules(folder)
+    bge, routed = is_regular(folder / BGE), has_routes(folder)
+    if routed and not bge:
         routes = read_routes(folder) or {QUERY: [SentenceModule(TERM_TABLE, "")], DOCUMENT: []}
         name = QUERY if options.prompt_name == QUERY else DOCUMENT
         if name not in routes:
             named = ", ".join(routes)
             raise ModelError(f"{folder / ROUTER}: has no route {name!r}", f"its routes: {named}")
         modules = routes[name]
-    if [module.kind for module in modules] == [TERM_TABLE]:
-        options = replace(_only_max(options), special_tokens=False)
-        return SparseModel(options, None, modules[0].path, routed=True)
-    pooling = _pooling(folder, modules)
-    if options.pooling != "auto":
-        pooling = replace(pooling, how=options.pooling)
-    place = transformer_path(modules)
-    return SparseModel(replace(options, pooling=pooling.how), pooling, place, routed)
+    table = not bge and [module.kind for module in modules] == [TERM_TABLE]
+    if not bge and not table:
+        pooling = _pooling(folder, modules)
+        pooling = pooling if options.pooling == "auto" else replace(pooling, how=options.pooling)
+        options, place = replace(options, pooling=pooling.how), transformer_path(modules)
+        return SparseModel(options, "BertForMaskedLM", lambda _: pooling, place, routed)
+    if options.pooling == "sum":
+        raise UsageError("--pooling sum is not possible: this model takes the maximum")
+    options = replace(options, pooling="max", special_tokens=options.special_tokens and bge)
+    if bge:
+        return SparseModel(options, "BertModel", partial(_token_weights, folder / BGE))
+    place = modules[0].path
+    return SparseModel(options, TERM_TABLE, partial(read_terms, folder / place), place, True)
 
 
 def has_routes(folder: Path) -> bool:
@@ -112,22 +101,18 @@ def has_routes(folder: Path) -> bool:
     return bool(read_routes(folder)) or (not read_modules(folder) and is_regular(folder / IDF))
 
 
-def _only_max(options: EmbedOptions) -> EmbedOptions:
-    if options.pooling == "sum":
-        raise UsageError("--pooling sum is not possible: this model takes the maximum")
-    return replace(options, pooling="max")
-
-
-def _weighing(path: Path) -> Dense:
+def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
     """Read the layer that gives each token its weight."""
     layer = replace(linear(path), activation="ReLU")
     if layer.width != 1:
         raise ModelError(f"{path}: gives a token {layer.width} weights, not one")
-    return layer
+    names = (tokenizer.roles.get(role) for role in SPECIAL)
+    ids = {tokenizer.core.token_to_id(name) for name in names if name}
+    return OwnTerms(layer, left_out=frozenset(index for index in ids if index is not None))
 
 
-def term_table(folder: Path, tokenizer: Tokenizer) -> np.ndarray:
-    """Return the weight of each token, [V]: of a module's tensor, or of a file by their names."""
+def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:
+    """Read the weight of each token, [V]: of a module's tensor, or of a file by their names."""
     named = read_object(folder / "config.json").text("path")
     size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):
@@ -135,39 +120,30 @@ def term_table(folder: Path, tokenizer: Tokenizer) -> np.ndarray:
         table = next((np.array(mapped(tensor), np.float32) for tensor in tensors), np.zeros(0))
         if table.ndim != 1 or len(table) < size or not np.isfinite(table).all():
             raise ModelError(f"{folder}: has no weight for each of its {size} tokens")
-        return np.asarray(table, np.float32)
+        return OwnTerms(table=table)
     raw = read_object(folder / ((named and Path(named).name) or IDF))
     weights = np.zeros(size, np.float32)
     for token in raw:
         index = tokenizer.core.token_to_id(token)
         if index is not None and index < size:
             weights[index] = raw.number(token) or 0
-    return weights
+    return OwnTerms(table=weights)
 
 
 def _pooling(folder: Path, modules: list[SentenceModule]) -> TermPooling:
     if not modules:
         return TermPooling()
-    match modules:
-        case [SentenceModule(kind=kind), SentenceModule(kind="SpladePooling", path=place)] if (
-            kind in TRANSFORMERS
-        ):
-            path = folder / place / "config.json"
-        case _:
-            kinds = ", ".join(module.kind for module in modules)
-            raise ModelError(
-                f"{folder / 'modules.json'}: no weights of terms are made by {kinds}",
-                f"leave out --sparse, or give --model a sparse one, {EXAMPLE}",
-            )
-    raw = read_object(path)
-    how = raw.text("pooling_strategy") or "max"
-    if how not in TERM_POOLINGS:
+    kinds = [module.kind for module in modules]
+    if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
         raise ModelError(
-            f"{path}: unsupported pooling_strategy {how!r}", f"known: {', '.join(TERM_POOLINGS)}"
+            f"{folder / 'modules.json'}: no weights of terms are made by {', '.join(kinds)}",
+            f"leave out --sparse, or give --model a sparse one, {EXAMPLE}",
         )
-    name = raw.text("activation_function") or "relu"
-    if name not in LOGARITHMS:
-        raise ModelError(
-            f"{path}: unsupported activation_function {name!r}", f"known: {', '.join(LOGARITHMS)}"
-        )
-    return TermPooling(how, LOGARITHMS[name])
+    raw = read_object(folder / modules[1].path / "config.json")
+    chosen = []
+    for key, known in (("pooling_strategy", TERM_POOLINGS), ("activation_function", LOGARITHMS)):
+        chosen.append(raw.text(key) or next(iter(known)))
+        if chosen[-1] not in known:
+            problem = f"{raw.source}: unsupported {key} {chosen[-1]!r}"
+            raise ModelError(problem, f"known: {', '.join(known)}")
+    return TermPooling(chosen[0], LOGARITHMS[chosen[1]])

@@ -2,7 +2,7 @@
 
 A masked language model scores every word at every token; the weight of a word is the logarithm of
 1 plus its score, 0 for scores below 0, at the token where it is highest ("max") or summed over the
-tokens ("sum"). Letters: `T` packed tokens, `V` words, `k` those of a text that have a weight. Terms
+tokens ("sum"). Letters: `L` tokens of a text, `V` words, `k` those of it that have a weight. Terms
 are arrays [k, 2] of ids, ascending, and weights, both float32, which holds ids up to 2**24.
 
 Arrays are of torch or of NumPy, as in `pooling`. Source: sentence-transformers 6.2, SpladePooling.
@@ -11,21 +11,18 @@ Arrays are of torch or of NumPy, as in `pooling`. Source: sentence-transformers 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.checkpoints.scan import TERM_TABLE
-from bertcli.embedding.pooling import Pooling, library_of, widened
+from bertcli.embedding.pooling import Pooling, library_of, split, widened
 from bertcli.embedding.sentence_modules import Dense, described
 from bertcli.inference.runner import Finish, Terms
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-# Tokens whose scores [ROWS, V] are there at a time: few, as V is large; and always as many, as the
-# last bits of a product depend on their number.
-ROWS = 64
+ROWS = 64  # tokens whose scores [ROWS, V] are there at a time: few, as V is large
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class TermPooling:
     how: str = "max"
     logarithms: int = 1  # how often log(1 + x) is taken: twice by some models of OpenSearch
 
-    kind = "BertForMaskedLM"  # the class of the model
+    table = None
     layers: ClassVar[tuple[Dense, ...]] = ()  # that take its states
 
     @property
@@ -62,34 +59,19 @@ class TermPooling:
 
         Half precision becomes float32.
         """
-        return [nonzero(weights) for weights in self._dense(model, states, lengths)]
+        if hasattr(model, "term_scores"):  # the graph has taken the maximum, or weights and sum
+            rows = model.term_scores(states)
+            return [nonzero(self._weights(row) if self.how == "max" else row) for row in rows]
+        return [nonzero(self._pooled(model, text)) for text in split(states, lengths)]
 
-    def _dense(self, model: Any, states: Any, lengths: Sequence[int]) -> Iterator[Any]:
-        """Yield the weights of all words, [V], for each text."""
-        if hasattr(model, "term_scores"):  # the graph has done it
-            for row in model.term_scores(states):
-                yield self._activated(row) if self.how == "max" else row
-            return
-        scored, rows = _scores(model, states), states[:0]
-        for length in lengths:
-            held, left = None, length
-            while left:
-                rows = rows if len(rows) else next(scored)
-                held = self._add(held, rows[:left])
-                left, rows = left - len(rows[:left]), rows[left:]
-            yield self._activated(held) if self.how == "max" else held
+    def _pooled(self, model: Any, states: Any) -> Any:
+        """Return the weights of all words, [V], for the states of a text [L, D]."""
+        library = library_of(states)
+        pool = library.amax if self.how == "max" else library.sum
+        parts = [pool(self._weights(model.packed_logits(part)), 0) for part in states.split(ROWS)]
+        return pool(library.stack(parts), 0)
 
-    def _add(self, held: Any, scores: Any) -> Any:
-        """Add the scores of tokens [l, V] to what is held of their text, [V]."""
-        library = library_of(scores)
-        if self.how == "max":  # of the scores: their logarithms have the same order
-            best = library.amax(scores, 0)
-            return best if held is None else library.maximum(held, best)
-        for row in self._activated(scores):  # one by one, or the sum would depend on the portion
-            held = row if held is None else held + row
-        return held
-
-    def _activated(self, scores: Any) -> Any:
+    def _weights(self, scores: Any) -> Any:
         """Return log(1 + x) of scores, 0 for those below 0."""
         library = library_of(scores)
         weights = library.clip(widened(scores), 0, None)
@@ -100,81 +82,43 @@ class TermPooling:
 
 @dataclass(frozen=True)
 class OwnTerms:
-    """Weights of a text's own tokens: a layer gives each one, and the largest counts (BGE-M3).
+    """Weights of a text's own tokens, of which the largest counts.
 
-    Source: FlagEmbedding, BGEM3FlagModel.
+    A layer gives them (BGE-M3), or a table: then no model is run for queries like these. Source:
+    FlagEmbedding, BGEM3FlagModel; sentence-transformers 6.2, SparseStaticEmbedding.
     """
 
-    layer: Dense  # [1, D]
+    layer: Dense | None = None  # [1, D]
+    table: np.ndarray | None = None  # [V]
     left_out: frozenset[int] = frozenset()  # ids of special tokens
     scored = None
     how = "max"
-    kind = "BertModel"
 
     @property
     def layers(self) -> tuple[Dense, ...]:
         """The layers that take the states of the model."""
-        return (self.layer,)
+        return (self.layer,) if self.layer else ()
 
     @property
     def finish(self) -> Finish:
         """What is kept of a batch: the weight of each token, [L, 1]."""
-        return Pooling(("none",), 0, (self.layer,))
+        return Pooling(("none",), 0, self.layers)
 
     @property
     def described(self) -> dict[str, Any]:
         """What decides the weights, for manifests."""
-        return {"layer": described([self.layer]), "left_out": sorted(self.left_out)}
+        if self.table is not None:
+            return {"table": hashlib.sha256(self.table.tobytes()).hexdigest()}
+        return {"layer": described(self.layers), "left_out": sorted(self.left_out)}
 
     def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the terms [k, 2] of a text with these tokens, given what was kept of it."""
-        used = (weights[:, 0] != 0) & ~np.isin(ids, [*self.left_out])
-        return merged([np.stack([ids[used], weights[used, 0]], 1), np.zeros((0, 2))], self.how)
+        weights = weights[:, 0] if self.table is None else self.table[ids]
+        used = (weights != 0) & ~np.isin(ids, [*self.left_out])
+        return merged([np.stack([ids[used], weights[used]], 1)], self.how)
 
 
-@dataclass(frozen=True)
-class TableTerms:
-    """Weights of a text's own tokens, from a table: no model is run for queries like these.
-
-    Source: sentence-transformers 6.2, SparseStaticEmbedding.
-    """
-
-    weights: np.ndarray  # [V]
-    scored = None
-    how = "max"
-    kind = TERM_TABLE
-    layers: ClassVar[tuple[Dense, ...]] = ()
-
-    @property
-    def finish(self) -> Finish:
-        """What is kept of a batch: nothing."""
-        return TermPooling()
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What decides the weights, for manifests."""
-        return {"table": hashlib.sha256(self.weights.tobytes()).hexdigest()}
-
-    def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the terms [k, 2] of a text with these tokens."""
-        present = np.unique(ids)
-        present = present[self.weights[present] != 0]
-        return np.stack([present, self.weights[present]], 1).astype(np.float32)
-
-
-TermMaker = TermPooling | OwnTerms | TableTerms
-
-
-def _scores(model: Any, states: Any) -> Iterator[Any]:
-    """Yield the scores of every word for packed states [T, D], a portion at a time: [<= ROWS, V].
-
-    The last portion is filled up with a token of its own.
-    """
-    library = library_of(states)
-    for start in range(0, len(states), ROWS):
-        part = states[start : start + ROWS]
-        filled = library.concat([part, *[part[:1]] * (ROWS - len(part))])
-        yield model.packed_logits(filled)[: len(part)]
+TermMaker = TermPooling | OwnTerms
 
 
 def nonzero(weights: Any) -> Any:
@@ -194,12 +138,11 @@ def largest(terms: np.ndarray, most: int | None) -> np.ndarray:
 
 def merged(windows: Sequence[np.ndarray], how: str) -> np.ndarray:
     """Return the terms [k, 2] of a text from those of its windows."""
-    if len(windows) == 1:
-        return windows[0]
-    ids, places = np.unique(np.concatenate(windows)[:, 0], return_inverse=True)
+    terms = np.concatenate(windows)
+    ids, places = np.unique(terms[:, 0], return_inverse=True)
     weights = np.zeros(len(ids), np.float32)
     add: Any = np.maximum if how == "max" else np.add
-    add.at(weights, places, np.concatenate(windows)[:, 1])
+    add.at(weights, places, terms[:, 1])
     return np.stack([ids, weights], 1).astype(np.float32)
 
 

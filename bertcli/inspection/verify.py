@@ -110,11 +110,10 @@ def _numbers(read: Callable[[], Any]) -> Arrays:
 
 
 def _terms(place: Path, folder: Path) -> Any:
-    from bertcli.embedding.sparse_config import term_table
-    from bertcli.embedding.term_weights import TableTerms
+    from bertcli.embedding.sparse_config import read_terms
     from bertcli.tokenizing.tokenizer import Tokenizer
 
-    return TableTerms(term_table(place, Tokenizer.load(folder)))
+    return read_terms(place, Tokenizer.load(folder))
 
 
 def _stored(tensors: Sequence[StoredTensor]) -> Arrays:

@@ -177,7 +177,7 @@ class EmbedRun:
         tally = asdict(self.tally) | {"skipped": self.reader.skipped}
         return {
             **self.about,
-            "same_bits": self.embedder.same_bits,
+            "same_bits": self.embedder.runtime.same_bits,
             "counts": tally,
             "input_sha256": digest.sha.hexdigest(),
             "texts_sha256": digest.texts.hexdigest(),

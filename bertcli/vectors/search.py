@@ -92,8 +92,11 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
     options = replace(embedder.options, prompt=matching[0])
     if not embedder.late:
         return replace(embedder, options=options)
-    late = replace(embedder.late, is_query=names is QUERY)
-    length = None if late.is_query else options.max_length  # queries have one of their own
+    from bertcli.embedding.late_interaction import read_late
+
+    role = "query" if names is QUERY else "document"
+    late = read_late(embedder.folder.path, embedder.runtime.tokenizer, role)
+    length = None if names is QUERY else options.max_length  # queries have one of their own
     return replace(embedder, options=replace(options, max_length=length), late=late)
 
 

@@ -203,7 +203,7 @@ run()
 """
 NEEDLESS = """
 cli.options.task cli.commands.tokenize checkpoints.load embedding.sparse_config
-embedding.late_interaction embedding.term_weights embedding.character_limit tokenizing.chunks
+embedding.late_interaction embedding.term_weights tokenizing.chunks
 vectors.run vectors.output vectors.update inference.quantizing inference.pool
 """.split()  # noqa: SIM905
 

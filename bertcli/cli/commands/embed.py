@@ -390,7 +390,7 @@ def _target(
 def _to_file(embedder: "Embedder", reader: "Reader", target: "Target", console: Console) -> None:
     from bertcli.vectors.run import EmbedRun
 
-    if not embedder.same_bits:
+    if not embedder.runtime.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     run = EmbedRun(embedder, reader, target)
     try:
