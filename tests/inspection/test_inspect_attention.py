@@ -190,7 +190,7 @@ def test_maps_fit_the_screen(columns, colour, capsys, monkeypatch):
     plain = re.sub(r"\x1b\[[\d;]*m", "", out)
     rows = [line for line in plain.splitlines() if "▏" in line]
     assert code == 0 and max(map(len, rows)) <= columns
-    assert ("-o attention.html" in " ".join(plain.split())) == (columns < 80)
+    assert ("-o attention.html" in " ".join(plain.split())) == (columns < 200)
 
 
 # --- numbers ---

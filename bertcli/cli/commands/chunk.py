@@ -1,6 +1,6 @@
 """`bertcli chunk`: texts to pieces of at most N tokens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 from bertcli.cli.display.console import Console, special_tokens
@@ -76,7 +76,7 @@ def chunk(
     form = output.form()
     if form == "txt" and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
-    taken = frozenset(WRITTEN) if form not in ("txt", "table") else frozenset()
+    taken = frozenset(WRITTEN) if form != "txt" else frozenset()
     reader = texts.reader(files, console, taken)
     tokenizer = model.tokenizer(console, parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
@@ -86,15 +86,9 @@ def chunk(
             "tokens"
         )
     run = ChunkRun(reader, chunker)
-    if form == "table":
-        from bertcli.cli.display.tables import show_batches
-        from bertcli.cli.display.token_tables import chunk_table
-
-        show_batches(run, chunk_table, reader.source.paths)
-    else:
-        kind = "finished" if form == "txt" else form
-        with output.open(kind, reader.source.inputs, model) as put:
-            _write(run, form, put, output, console)
+    kind = "finished" if form == "txt" else form
+    with output.open(kind, reader.source.inputs, model) as put:
+        _write(run, form, put, output, console)
     console.warn(special_tokens(run.tally))
     console.close(run.tally.records, reader, numbered=True)
 
@@ -103,13 +97,9 @@ def _write(
     run: ChunkRun, form: str, put: Callable[..., None], output: OutputOptions, console: Console
 ) -> None:
     size = size_on_disk(run.reader.source.paths)
-
-    def steps() -> Iterator[Advance]:
-        for chunks in run.write(form, put, null=run.reader.source.null):
-            yield Advance(chunks, "chunks", run.reader.bytes_read / size if size else None)
-
-    if output.on_terminal:
-        for _ in steps():
-            pass
-    else:
-        console.watch(steps())
+    steps = (
+        Advance(chunks, "chunks", run.reader.bytes_read / size if size else None)
+        for chunks in run.write(form, put, null=run.reader.source.null)
+    )
+    for _ in console.track(steps, beside_output=output.on_terminal):
+        pass

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -429,14 +430,15 @@ def _to_stream(
     from bertcli.vectors.stream import EmbedStream, stdout_writer
 
     if form == "table":
-        from bertcli.cli.display.tables import DrawnTexts
-        from bertcli.cli.display.vector_tables import show_vectors
+        from bertcli.cli.display.tables import MOST, show
+        from bertcli.cli.display.vector_tables import vector_views
 
         items: list[Embedded] = []
-        drawn = DrawnTexts()
-        run = EmbedStream(embedder, reader, lambda embedded: items.extend(drawn.take(embedded)))
+        run = EmbedStream(
+            embedder, reader, lambda block: items.extend(islice(block, MOST - len(items)))
+        )
         console.follow(run, beside_output=output.on_terminal)
-        show_vectors(items, drawn, embedder.term_names)
+        show(*vector_views(items, run.tally.records, embedder.term_names))
     else:
         with stdout_writer(form, precision, embedder.term_names) as write:
             run = EmbedStream(embedder, reader, write)

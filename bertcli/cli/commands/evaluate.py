@@ -99,8 +99,7 @@ def evaluate(
         if write:
             write([report])
         else:
-            from bertcli.cli.display.screen import show
-            from bertcli.cli.display.tables import evaluation_view
+            from bertcli.cli.display.tables import evaluation_view, show
 
             show(*evaluation_view(report))
     for judge in judges:

@@ -285,9 +285,9 @@ def _attention(
         _print_json(shown if len(shown) > 1 else shown[0])
     else:
         from bertcli.cli.display.inspection import attention_view
-        from bertcli.cli.display.screen import screen_of_stdout
+        from bertcli.cli.display.tables import drawing
 
-        with screen_of_stdout() as screen:
+        with drawing() as screen:
             for text_maps in shown_maps:
                 attention_view(screen, text_maps)
 
@@ -318,13 +318,13 @@ def models(output: RowOutput, messages: ConsoleOptions) -> None:
         facts = facts_of(model.folder) if model.folder else ModelFacts(problem="no files")
         row = {"model": model.name, "state": model.state, "bytes": model.size}
         rows.append(row | {"path": str(model.path)} | asdict(facts))
-    if form == "table":
-        from bertcli.cli.display.tables import show_models
-
-        show_models(rows)
-        return
     names = ("model", "state", "bytes", "path", *asdict(ModelFacts()))
-    with output.open(form) as write:
+    view: Callable[[Any], Any] | None = None
+    if form == "table":
+        from bertcli.cli.display.tables import models_table
+
+        view = models_table
+    with output.open(form, view=view) as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
 
 

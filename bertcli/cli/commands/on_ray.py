@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from bertcli.cli.display.console import Console, skipped, truncated
+from bertcli.cli.display.console import Console, ProgressBar, skipped, truncated
 from bertcli.cli.options.common import ModelOptions, OutputOptions, allowed_form
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.cli.options.inputs import InputOptions
@@ -134,32 +134,24 @@ def _shown(console: Console) -> "Iterator[Callable[[RayProgress], None]]":
     """Yield a function that shows progress, and warns when no worker starts."""
     begun, late = monotonic(), LATE
 
-    def look(now: "RayProgress") -> None:
-        nonlocal late
-        if not now.begun and monotonic() - begun > late:
-            late = inf
-            console.warn(
-                f"no worker has started in {LATE:.0f} seconds; the cluster may be busy (see "
-                "ray status)"
-            )
-
-    if not console.watched:
-        yield look
-        return
-    from bertcli.cli.display.console import ProgressBar
-
     def show(now: "RayProgress") -> None:
-        look(now)
+        nonlocal late
         seconds = monotonic() - begun
         if not now.begun:
             bar.update("waiting for workers", None, seconds)
+            if seconds > late:
+                late = inf
+                console.warn(
+                    f"no worker has started in {LATE:.0f} seconds; the cluster may be busy (see "
+                    "ray status)"
+                )
             return
         records, tokens = now.count("records"), now.count("tokens")
         rates = f"{records / seconds:,.0f} texts/s  {tokens / seconds:,.0f} tokens/s"
         counts = f"{len(now.done)} of {now.shards} shards  {records:,} texts  {rates}"
         bar.update(counts, len(now.done) / now.shards, seconds)
 
-    with closing(ProgressBar()) as bar:
+    with closing(ProgressBar(console.watched)) as bar:
         yield show
 
 

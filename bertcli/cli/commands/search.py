@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,7 +54,9 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import QUOTE, Source
 
 if TYPE_CHECKING:
-    from bertcli.vectors.duplicates import Duplicates
+    from rich.console import Group
+
+    from bertcli.vectors.duplicates import DuplicateGroup, Duplicates
     from bertcli.vectors.run import EmbedRun
     from bertcli.vectors.search import Answer, Search
     from bertcli.vectors.stream import EmbedStream
@@ -336,16 +339,11 @@ def similar(
             search_at_prompt(stored)
         return
     answers = _answers(search, queries, console)
-    if form == "table":
-        from bertcli.cli.display.vector_tables import show_answers
-
-        show_answers(answers, reading)
-    else:
-        with output.open(form, reading, model) as write:
-            if query.mine:
-                _mine(search, queries, query.margin, write, console)
-                return
-            _write(answers, form, write, with_text=texts is not None)
+    with output.open(form, reading, model, view=_tables) as write:
+        if query.mine:
+            _mine(search, queries, query.margin, write, console)
+            return
+        _write(answers, form, write, with_text=texts is not None)
     console.warn(truncated(search.asked, search.embedder.max_length, what="queries"))
     console.close(search.asked.records, queries)
     if search.reader is not None:
@@ -389,7 +387,10 @@ def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_
     header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
     any_rows = False
     for answers in answered:
-        if form == "jsonl":
+        rows: list[Any]
+        if form == "table":
+            rows = answers
+        elif form == "jsonl":
             rows = [answer.fields() for answer in answers]
         else:
             rows = [row for answer in answers for row in answer.rows()]
@@ -398,6 +399,14 @@ def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_
             write(rows)
     if not any_rows:
         write([TableHeader(header | ({"text": ""} if with_text else {}))])
+
+
+def _tables(answers: list["Answer"]) -> "Group":
+    from rich.console import Group
+
+    from bertcli.cli.display.vector_tables import answer_view
+
+    return Group(*map(answer_view, answers))
 
 
 AT_ONCE = 1 << 15  # rows of a table that are written together
@@ -471,20 +480,15 @@ def duplicates(
     how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, reader, console)
     reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
-    with nullcontext() if form == "table" else output.open(form, reading, model) as write:
-        with closing(Aside()) as aside:
-            run = Duplicates(search, aside, alike.threshold, alike.keep)
+    with closing(Aside()) as aside:
+        run = Duplicates(search, aside, alike.threshold, alike.keep)
+        with output.open(form, reading, model, view=partial(_groups, run)) as write:
             if texts.vectors:
                 store_vectors(search, console)
             else:
                 follow_embedding(run.embedding(), search, console)
             console.watch(run)
-        if write:
             _write_groups(run, form, write)
-        else:
-            from bertcli.cli.display.vector_tables import show_duplicates
-
-            show_duplicates(run)
     if search.by_dot:
         console.note("scores are cosines, though the model compares by dot product")
     groups = counted(len(run.groups), "group")
@@ -499,6 +503,8 @@ def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
     if form == "txt":
         for lines in run.kept():
             write(lines)
+    elif form == "table":
+        write(run.groups)
     elif form == "jsonl":
         for group in run.groups:
             write([run.fields(group)])
@@ -508,6 +514,12 @@ def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
         write([*islice(rows, AT_ONCE)] or [TableHeader(header)])
         while portion := [*islice(rows, AT_ONCE)]:
             write(portion)
+
+
+def _groups(run: "Duplicates", groups: "Sequence[DuplicateGroup]") -> "Group":
+    from bertcli.cli.display.vector_tables import duplicates_view
+
+    return duplicates_view(run, groups)
 
 
 class PairOptions(OptionGroup):
@@ -542,7 +554,7 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
     form = output.form()
     agreement = measure(pair.a, pair.b, pair.worst)
     if form == "table":
-        from bertcli.cli.display.screen import show
+        from bertcli.cli.display.tables import show
         from bertcli.cli.display.vector_tables import comparison_view
 
         show(*comparison_view(agreement))

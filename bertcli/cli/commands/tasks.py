@@ -1,7 +1,6 @@
 """The commands of task heads: words at masks, classes, tags, answers, choices and ranks."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -210,16 +209,19 @@ def run_task(
         beside_output=output.on_terminal,
         truncated=lambda: stream.tally.truncated,
     )
+    view: Callable[[Any], Any] | None = None
+    written: Iterable[Sequence[Any]] = batches
     if form == "table":
-        from bertcli.cli.display.tables import results_table, show_batches
+        from bertcli.cli.display.tables import results_table
 
-        show_batches(batches, results_table, reader.source.paths)
+        view = results_table
+    elif form == "jsonl":
+        written = lined(batches)
     else:
-        told = stream.blank, reader, stream.consumed
-        rows_of = lined(batches) if form == "jsonl" else tabular(batches, *told)
-        with output.open(form, reader.source.inputs, model) as write:
-            for rows in rows_of:
-                write(rows)
+        written = tabular(batches, stream.blank, reader, stream.consumed)
+    with output.open(form, reader.source.inputs, model, view=view) as write:
+        for rows in written:
+            write(rows)
     report(stream, console, advice, numbered=form != "table")
 
 
@@ -389,18 +391,19 @@ def rerank(
     stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
-    with nullcontext() if form == "table" else output.open(form, inputs, model) as write:
+    view: Callable[[Any], Any] | None = None
+    if form == "table":
+        from bertcli.cli.display.vector_tables import ranking_table
+
+        view = ranking_table
+    with output.open(form, inputs, model, view=view) as write:
         for window in console.track(
             stream, reader, beside_output=False, truncated=lambda: stream.tally.truncated
         ):
             ranking.add(window)
-        if write:
-            rows = [ranked_row(result, flat=form != "jsonl") for result in ranking.best()]
-            write(rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
-        else:
-            from bertcli.cli.display.vector_tables import show_ranking
-
-            show_ranking(ranking.best())
+        best = ranking.best()
+        rows = [ranked_row(result, flat=form != "jsonl") for result in best]
+        write(best if view else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
     report(stream, console, numbered=form not in ("table", "jsonl"))
 
 

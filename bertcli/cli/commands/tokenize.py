@@ -26,9 +26,14 @@ from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Group
+
     from bertcli.ray.cluster import Pool
     from bertcli.ray.jobs import Model, ShardJob
     from bertcli.records.source import Source
+    from bertcli.tokenizing.columns import Encoded
 
 Padding = Literal["longest", "max_length", "do_not_pad", "true", "false"]
 Truncation = Literal[
@@ -222,14 +227,23 @@ def tokenize(
     )
     if mode.is_summary:
         _summary(run, windows, mode, output, model, form, layout.max_length)
-    elif form == "table":
-        from bertcli.cli.display.token_tables import show_tokens
-
-        show_tokens(windows, tokenizer, reader.source.paths)
     else:
-        with output.open(encoded.form, reader.source.inputs, model) as put:
-            encoded.write(windows, put)
+        view = partial(_tables, tokenizer)
+        with output.open(encoded.form, reader.source.inputs, model, view=view) as put:
+            if form == "table":
+                for window in windows:
+                    put(window)
+            else:
+                encoded.write(windows, put)
     _report(run, console)
+
+
+def _tables(tokenizer: Tokenizer, records: "Sequence[Encoded]") -> "Group":
+    from rich.console import Group
+
+    from bertcli.cli.display.tables import token_table
+
+    return Group(*(token_table(encoded, tokenizer) for encoded in records))
 
 
 def _check(shape: Layout, tokenizer: Tokenizer, console: Console, *, ragged: bool) -> None:
@@ -305,7 +319,7 @@ def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, .
     if mode.count or mode.stats:
         return ("input_ids",)
     if form == "table":
-        from bertcli.cli.display.token_tables import TABLE_COLUMNS
+        from bertcli.cli.display.tables import TABLE_COLUMNS
 
         return TABLE_COLUMNS
     masked = not fields.ragged  # where all tokens are those of a text
@@ -333,12 +347,9 @@ def _summary(
         return [counter.summary()]
 
     if form == "table":
-        from bertcli.cli.display.token_tables import show_file_counts, show_stats
+        from bertcli.cli.display.tables import counts_table, show, stats_view
 
-        if mode.per_file:
-            show_file_counts(rows())
-        else:
-            show_stats(*rows())
+        show(counts_table(rows())) if mode.per_file else show(*stats_view(*rows()))
         return
     inputs = run.reader.source.inputs
     with output.open(form, inputs, model) as write:  # now: what cannot be written fails at once
@@ -360,26 +371,19 @@ def _ids_of_tokens(
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
     reader = source.reader(console, pre_split=True, taken=names)
     records_read = (Record(list(source.texts), line=1),) if source.texts else reader
-    inputs = reader.source.inputs
-    screen: Any = None
-    if form == "table":
-        from bertcli.cli.display.screen import drawing
-
-        screen = drawing()
-    with screen or output.open(form, inputs, model) as write:
+    with output.open(form, reader.source.inputs, model) as write:
         for record in records_read:
             ids, unknown = tokenizer.ids_of(record.text)
             records += 1
             if unknown:
                 console.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
             if form == "table":
-                from bertcli.cli.display.token_tables import ids_table
-
-                write(ids_table(record.text, ids))
+                pairs = zip(record.text, ids, strict=True)
+                write([{"token": token, "id": index} for token, index in pairs])
             else:
                 tokens = {"tokens": Made(tokenizer.tokens_of(ids))} if fields.tokens else {}
                 write([row_of(record, {"input_ids": Made(ids)} | tokens)])
-        if not records and form != "table":
+        if not records:
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])
     console.close(records, reader)

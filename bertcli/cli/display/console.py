@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -16,12 +17,12 @@ from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.compute import cpu_flags
+from bertcli.inference.progress import Advance, Hashed, ModelRun, Progress, Ran, Step, Wrote
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
 
     from bertcli.embedding.embedder import Embedder
-    from bertcli.inference.progress import Advance, ModelRun, Progress, Ran
     from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
 
@@ -121,14 +122,47 @@ class ProgressBar:
     Short work shows none.
     """
 
-    def __init__(self) -> None:
-        self.start = monotonic()
-        self.drawn: Drawn | None = None
+    def __init__(self, shown: bool) -> None:
+        self.shown = shown
+        self.start = self.last = monotonic()  # of what goes on, and of its last step
         self.due = self.start + QUIET_SECONDS  # when the next picture is drawn
+        self.what = ""
+        self.drawn: Drawn | None = None
+
+    def show(self, step: Any, progress: Progress, reader: Reader | None, truncated: int) -> None:
+        """Show how far a run is that yields this step, of which ``progress`` is the sum."""
+        match step:
+            case Hashed(done, size):
+                if not progress.texts:
+                    counts = f"hashing the input: {done / 1e9:,.1f} of {size / 1e9:,.1f} GB"
+                    self.update(counts, done / size, progress.seconds)
+            case Wrote():
+                counts = f"writing {progress.written:,} of {progress.total:,} rows"
+                self.update(counts, progress.written / progress.total, self.seconds("rows"))
+            case Advance(done, what, share):
+                seconds = self.seconds(what)
+                counts = f"{done:,} {what}  {done / seconds:,.0f} {what}/s"
+                self.update(counts, share, seconds)
+            case _ if reader:
+                done = progress.before + progress.texts
+                counts, total = texts_of_all(done, reader, size_on_disk(reader.source.paths))
+                rates = progress.rates if progress.tokens else progress.rates.partition("  ")[0]
+                counts += f"  {rates}{f'  {truncated:,} truncated' if truncated else ''}"
+                share = total and progress.texts / max(progress.texts, total - progress.before)
+                self.update(counts, share, progress.seconds)
+            case _:
+                return
+        self.last = monotonic()
+
+    def seconds(self, what: str) -> float:
+        """Return how long this has been going on: what went on before took its own time."""
+        if what != self.what:
+            self.what, self.start = what, self.last
+        return max(monotonic() - self.start, 1e-9)
 
     def update(self, counts: str, share: float | None, seconds: float) -> None:
         """Show how far the run is after so many seconds; a share of None is unknown."""
-        if monotonic() < self.due:
+        if not self.shown or monotonic() < self.due:
             return
         self.drawn = self.drawn or _drawn()
         left = "" if not share else clock(seconds * (1 - share) / share)
@@ -149,7 +183,7 @@ def _drawn() -> Drawn:
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    from bertcli.cli.display.screen import Screen
+    from bertcli.cli.display.tables import Screen
 
     drawn = Progress(
         TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
@@ -164,77 +198,24 @@ def _drawn() -> Drawn:
     return drawn
 
 
-def texts_of_all(done: int, reader: Reader, size: int | None) -> str:
+def texts_of_all(done: int, reader: Reader, size: int | None) -> tuple[str, float | None]:
     """Return how many texts of how many are done; of files that are being read, of about so many.
 
-    ``size`` is that of the files, None for pipes.
+    ``size`` is that of the files, None for pipes, where nobody knows how many there are.
     """
     if reader.exhausted or reader.source.texts:
-        total = f"{reader.records if reader.exhausted else len(reader.source.texts):,}"
-    elif size and reader.bytes_read and reader.records:
-        total = f"about {float(f'{reader.records * size / reader.bytes_read:.1e}'):,.0f}"
-    else:
-        return f"{done:,} texts"
-    return f"{done:,} of {total} texts"
+        total = float(reader.records if reader.exhausted else len(reader.source.texts))
+        return f"{done:,} of {total:,.0f} texts", total
+    if size and reader.bytes_read and reader.records:
+        total = reader.records * max(1.0, size / reader.bytes_read)
+        return f"{done:,} of about {float(f'{total:.1e}'):,.0f} texts", total
+    return f"{done:,} texts", None
 
 
 def clock(seconds: float) -> str:
     """Return a time as hours, minutes and seconds."""
-    minutes, left = divmod(max(0, round(seconds)), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{left:02}"
+    return str(timedelta(seconds=max(0, round(seconds))))
 
-
-class ModelBar:
-    """Of a run that takes a model: it moves with every batch, and shows the end of the file too."""
-
-    def __init__(self, progress: Progress, run: ModelRun) -> None:
-        self.progress, self.run = progress, run
-        self.size = size_on_disk(run.reader.source.paths)
-        self.bar = ProgressBar()
-        self.writing, self.truncated = 0.0, 0
-
-    def show(self) -> None:
-        """Show what the progress says."""
-        progress = self.progress
-        if not progress.texts and progress.hashed.size:
-            done, size = progress.hashed
-            counts = f"hashing the input: {done / 1e9:,.1f} of {size / 1e9:,.1f} GB"
-            self.bar.update(counts, min(1.0, done / size), progress.seconds)
-            return
-        if progress.written:
-            self.writing = self.writing or monotonic()
-            counts = f"writing {progress.written:,} of {progress.total:,} rows"
-            share = min(1.0, progress.written / progress.total)
-            self.bar.update(counts, share, monotonic() - self.writing)
-            return
-        done, tally = progress.before + progress.texts, self.run.tally
-        if done >= tally.records:  # a window is tokenized, and counted, before its first batch
-            self.truncated = tally.truncated
-        counts = f"{texts_of_all(done, self.run.reader, self.size)}  {progress.rates}"
-        if self.truncated:
-            counts += f"  {self.truncated:,} truncated"
-        self.bar.update(counts, self._share(), progress.seconds)
-
-    def _share(self) -> float | None:
-        """Return which part of the tokens of this run is done; None when nobody can know.
-
-        The tokens that were not read yet are those of texts as long as the others, and as many as
-        the rest of the files has room for.
-        """
-        reader, tally, progress = self.run.reader, self.run.tally, self.progress
-        if reader.source.texts:
-            texts = float(len(reader.source.texts))
-        elif self.size and reader.bytes_read:
-            texts = reader.records * max(1.0, self.size / reader.bytes_read)
-        else:
-            texts = 0.0
-        if not (texts and tally.records):
-            return None
-        tokens = (texts - progress.before) * tally.tokens / tally.records
-        return min(1.0, progress.tokens / tokens) if tokens > 0 else 1.0
-
-
-Batch = TypeVar("Batch", bound=Sized)
 
 STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "hint": {"fg": "cyan"}}
 LONGEST = 1200  # characters of a message: names of fields and tensors may have any length
@@ -313,74 +294,43 @@ class Console:
 
     def track(
         self,
-        batches: Iterable[Batch],
-        reader: Reader,
+        steps: Iterable[Any],
+        reader: Reader | None = None,
         *,
-        beside_output: bool,
+        beside_output: bool = False,
         truncated: Callable[[], int] = lambda: 0,
-    ) -> Iterator[Batch]:
-        """Yield windows of records, with a progress bar when somebody watches for long.
+    ) -> Iterator[Any]:
+        """Yield what a run yields, with a progress bar when somebody watches for long.
 
-        There is none where the output itself goes to the terminal (``beside_output``).
-        ``truncated`` tells how many texts were cut so far.
+        That is steps, or windows of the texts of a ``reader``. There is no bar where the output
+        itself goes to the terminal (``beside_output``). ``truncated`` tells how many texts were cut
+        so far.
         """
-        if beside_output or not self.watched:
-            yield from batches
-            return
-
-        size, records = size_on_disk(reader.source.paths), 0
-        with closing(ProgressBar()) as bar:
-            for batch in batches:
-                records += len(batch)
-                seconds = max(monotonic() - bar.start, 1e-9)
-                counts = f"{texts_of_all(records, reader, size)}  {records / seconds:,.0f} texts/s"
-                if cut := truncated():
-                    counts += f"  {cut:,} truncated"
-                share = reader.bytes_read / size if size else None
-                if reader.source.texts:
-                    share = records / len(reader.source.texts)
-                bar.update(counts, share, seconds)
-                yield batch
-
-    def watch(self, run: Iterable[Ran | Advance]) -> None:
-        """Run to the end, with a progress bar when somebody watches for long."""
-        from bertcli.inference.progress import Ran
-
-        what, start = "", monotonic()
-        last = start
-        with closing(ProgressBar()) if self.watched else nullcontext() as bar:
-            for step in run:
+        progress = Progress()
+        with closing(ProgressBar(self.watched and not beside_output)) as bar:
+            for step in steps:
+                progress.add(step if isinstance(step, Step) else Ran(len(step)))
                 if isinstance(step, Ran):
                     self.warn(step.warning)
-                elif bar:
-                    if step.what != what:
-                        what, start = step.what, last
-                    last = monotonic()
-                    seconds = max(last - start, 1e-9)
-                    counts = f"{step.done:,} {what}  {step.done / seconds:,.0f} {what}/s"
-                    bar.update(counts, step.share, seconds)
-
-    def follow(self, run: ModelRun, *, beside_output: bool = False) -> None:
-        """Run a model to the end, with a progress bar, and with --verbose say what it came to."""
-        from bertcli.inference.progress import Progress, Ran
-
-        progress, bar = Progress(), None
-        if self.watched and not beside_output:
-            bar = ModelBar(progress, run)
-        try:
-            for step in run:
-                progress.add(step)
-                if isinstance(step, Ran):
-                    self.warn(step.warning)
-                if bar:
-                    bar.show()
-        finally:
-            if bar:
-                bar.bar.close()
-        if progress.texts:
+                if bar.shown:
+                    bar.show(step, progress, reader, truncated())
+                yield step
+        if progress.tokens and reader:
             texts = counted(progress.texts, "text")
             tokens = counted(progress.tokens, "token")
             self.detail(f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates}")
+
+    def watch(self, run: Iterable[Ran | Advance]) -> None:
+        """Run to the end, with a progress bar when somebody watches for long."""
+        for _ in self.track(run):
+            pass
+
+    def follow(self, run: ModelRun, *, beside_output: bool = False) -> None:
+        """Run a model to the end, with a progress bar, and with --verbose say what it came to."""
+        for _ in self.track(
+            run, run.reader, beside_output=beside_output, truncated=lambda: run.tally.truncated
+        ):
+            pass
 
     def close(self, records: int, reader: Reader, *, numbered: bool = False) -> None:
         """Say what became of the input; exit with 1 when records were skipped.

@@ -1,19 +1,19 @@
-"""What `bertcli inspect` shows, drawn with Rich; the same without colours in a pipe."""
+"""What `bertcli inspect` shows; the same without colours in a pipe."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console
 from rich.json import JSON
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
-from bertcli.cli.display.screen import plain, screen_of_stdout
-from bertcli.cli.display.tables import pairs, shortened
+from bertcli.cli.display.tables import drawing, facts, plain, rows_table, shortened
 from bertcli.errors import counted
 from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from bertcli.models.config import BertConfig
 
 
-PARTS = {  # colour, and the character without colours
-    "embeddings": ("cyan", "█"),
-    "layers": ("blue", "▒"),
-    "pooler": ("magenta", "▓"),
-    "head": ("yellow", "░"),
-}
 USES = {  # by command
     "": "vectors of texts",
     "fill-mask": "predicts words at [MASK]",
@@ -45,9 +39,8 @@ USES = {  # by command
     "answer": "finds answers in contexts",
     "choose": "chooses continuations",
 }
-LABELLED, LABELS = ("classify", "tag"), 300  # commands with labels, and characters of these
+LABELLED, SHORT = ("classify", "tag"), 300  # commands with labels; characters of a value
 USUAL = ("Transformer", "StaticEmbedding", "Pooling", "Normalize")  # modules
-BAR = 48  # characters of the longest bar of parameters
 COLOURED = 100_000  # characters of a config up to which it has colours, which take time
 WIDE = 1000  # characters of a line that a terminal wraps and Rich would cut
 NAMES = 12  # characters, at least, of the names beside facts
@@ -58,7 +51,7 @@ def show_model(
     report: FolderReport | StaticReport, views: Collection[str], verified: Iterable[VerifyCheck]
 ) -> bool:
     """Show these views of a model or a table, and return whether all requested checks passed."""
-    with screen_of_stdout() as screen:
+    with drawing() as screen:
         if not views:
             summary(screen, report)
         if "config" in views:
@@ -72,7 +65,7 @@ def show_model(
             tree(screen, report.tree())
     if "verify" not in views:
         return True
-    with screen_of_stdout() as screen:
+    with drawing() as screen:
         return checks(screen, verified)
 
 
@@ -92,26 +85,22 @@ def summary(screen: Console, report: FolderReport | StaticReport) -> None:
     screen.print(plain(folder.name, "bold"))
     screen.print(plain(f"{folder.path} ({folder.source})", "dim"), soft_wrap=True)
     screen.print()
-    if isinstance(report, StaticReport):
-        facts = _static_facts(report)
-    else:
-        bare = not screen.color_system or screen.no_color
-        facts = _facts(report, plain=bare, wide=min(BAR, screen.width - NAMES - 4))
-    screen.print(pairs(facts, width=NAMES))
+    rows = _static_facts(report) if isinstance(report, StaticReport) else _facts(report)
+    screen.print(facts(rows, width=NAMES))
     warnings(screen, report.warnings)
 
 
 def warnings(screen: Console, messages: Iterable[str]) -> None:
     """Show the warnings."""
     for warning in messages:
-        screen.print(pairs([(Text("warning", "yellow"), plain(warning, "yellow"))], width=NAMES))
+        screen.print(facts([(Text("warning", "yellow"), plain(warning, "yellow"))], width=NAMES))
 
 
-def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[str, Any]]:
+def _facts(report: FolderReport) -> Iterator[tuple[str, Any]]:
     config, fit = report.config, report.fit
     command = "classify" if is_pooled_head(report.folder.path) else command_of(report.folder)
     labels = ", ".join(config.id2label.values()) if command in LABELLED else ""
-    yield "use", shortened(f"{USES[command]}: {labels}" if labels else USES[command], LABELS)
+    yield "use", shortened(f"{USES[command]}: {labels}" if labels else USES[command], SHORT)
     yield "", f"bertcli {command or 'embed'} -m {report.folder.name}"
     heads = config.num_attention_heads
     kind = "decoder" if config.is_decoder else "encoder"
@@ -134,7 +123,8 @@ def _facts(report: FolderReport, *, plain: bool, wide: int) -> Iterator[tuple[st
     counts = report.parameters
     without = f"  BERT without pooler: {counts['without_pooler']:,}"
     yield "parameters", Text.assemble((f"{counts['total']:,}", "bold"), without)
-    yield "", _bar(counts["parts"], plain=plain, width=wide)
+    shares = {part: number / counts["total"] for part, number in counts["parts"].items()}
+    yield "", ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
     yield "weights", _weights(report)
     yield from tokenizer_facts(report.tokenizer)
     yield from sentence_facts(report.sentence, report.option)
@@ -160,20 +150,6 @@ def _types(report: FolderReport) -> str:
     extra = "".join(f", {n} {name}" for name, n in report.config.extra_embeddings.items())
     types = report.config.type_vocab_size if report.config.structure.token_types else "no"
     return f"{types} token types{extra}"
-
-
-def _bar(parts: Mapping[str, int], *, plain: bool, width: int) -> Group:
-    """Draw the parts of a model as one bar, with names below."""
-    total = sum(parts.values())
-    bar, names = Text(), Text()
-    for part, numbers in parts.items():
-        share = numbers / total
-        colour, sign = PARTS[part]
-        sign = sign if plain else "█"
-        bar.append(sign * max(1, round(width * share)), colour)
-        names.append(f"{sign} ", colour)
-        names.append(f"{part} {share:.0%}  " if share >= 0.01 else f"{part} {share:.1%}  ")
-    return Group(bar, names)
 
 
 def _weights(report: FolderReport) -> str:
@@ -247,36 +223,35 @@ def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
             value = {True: "yes", False: "no", None: "not specified"}[value]
         shown = f"{value:,}" if isinstance(value, int) else str(value)
         rows.append((name.replace("_", " "), shown))
-    screen.print(pairs(rows, width=NAMES))
+    screen.print(facts(rows, width=NAMES))
 
 
 def tensors(screen: Console, stored: Sequence[Mapping[str, Any]]) -> None:
     """Show tensors, a line each, whatever the width of the screen."""
-    rows = [
-        (printable(row["name"]), row["dtype"], by(row["shape"]), row["bytes"]) for row in stored
-    ]
-    widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
-    for name, dtype, shape, nbytes in rows:
-        line = Text(f"{name:<{widths[0]}}  ")
-        line.append(f"{dtype:<{widths[1]}}  ", "cyan")
-        line.append(f"{shape:>{widths[2]}}  ").append(f"{nbytes:>13,} bytes", "dim")
-        screen.print(line, soft_wrap=True)
-    total = sum(row[3] for row in rows)
-    screen.print(Text(f"{counted(len(rows), 'tensor')}, {size(total)}", "bold"))
+    drawn = Table.grid("", "", "", "", padding=(0, 2, 0, 0))
+    for row in stored:
+        nbytes = f"{row['bytes']:>13,} bytes"
+        drawn.add_row(row["name"], row["dtype"], by(row["shape"]), nbytes)
+    in_full(screen, drawn)
+    total = size(sum(row["bytes"] for row in stored))
+    screen.print(Text(f"{counted(len(stored), 'tensor')}, {total}", "bold"))
 
 
-def tree(screen: Console, root: Node) -> None:
-    """Show the parts of a model as a tree: name, shapes, and the parameters below."""
-    from rich.tree import Tree
-
-    drawn = Tree(_module(root), guide_style="dim")
-    _branch(drawn, root)
+def in_full(screen: Console, drawn: Tree | Table) -> None:
+    """Show lines that a terminal wraps, and that Rich would cut."""
     width, screen.width = screen.width, WIDE
     screen.print(drawn)
     screen.width = width
 
 
-def _branch(drawn: Any, node: Node) -> None:
+def tree(screen: Console, root: Node) -> None:
+    """Show the parts of a model as a tree: name, shapes, and the parameters below."""
+    drawn = Tree(_module(root), guide_style="dim")
+    _branch(drawn, root)
+    in_full(screen, drawn)
+
+
+def _branch(drawn: Tree, node: Node) -> None:
     for child in node.children:
         _branch(drawn.add(_module(child)), child)
 
@@ -329,7 +304,7 @@ OPTIONS = ("pooling", "max_length", "normalize")  # of embed, shown of a fingerp
 
 def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: bool) -> None:
     """Show a file of vectors and its check; `whole`: all of its arrays, however many."""
-    with screen_of_stdout() as screen:
+    with drawing() as screen:
         vectors(screen, report, whole=whole)
         if verified:
             check(screen, verified)
@@ -348,15 +323,14 @@ def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
     screen.print()
     shown = report.arrays if whole else report.arrays[:ROWS]
     if len(report.arrays) == 1:
-        screen.print(pairs(_array(report.arrays[0]), width=NAMES))
+        screen.print(facts(_array(report.arrays[0]), width=NAMES))
     elif shown:
         screen.print(_arrays(shown))
     if left := len(report.arrays) - len(shown):
         screen.print(Text(f"and {left} more: --tensors shows all", "dim"))
     if report.manifest is not None:
-        facts = ((name, _brief(value)) for name, value in _manifest_facts(report.manifest))
         screen.print(Text("\nmanifest", "bold"))
-        screen.print(pairs(facts, width=NAMES))
+        screen.print(facts(_manifest_facts(report.manifest), width=NAMES))
     warnings(screen, report.warnings)
 
 
@@ -374,27 +348,24 @@ def _array(array: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _arrays(arrays: Iterable[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("name", overflow="fold")
-    for name in ("type", "shape", "norms", "NaN", "inf"):
-        table.add_column(name, justify="left" if name == "type" else "right")
+    rows = []
     for array in arrays:
         norm = array["norm"]
         norms = f"{norm['min']:.4g} .. {norm['max']:.4g}" if norm else ""
-        shape, bad = by(array["shape"]), (f"{array['nan']:,}", f"{array['inf']:,}")
-        table.add_row(array["name"], array["dtype"], shape, norms, *bad)
-    return table
+        row = {"name": array["name"], "type": array["dtype"], "shape": by(array["shape"])}
+        rows.append(row | {"norms": norms, "NaN": array["nan"], "inf": array["inf"]})
+    return rows_table(rows)
 
 
-def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is shown of a manifest: of its fingerprint the model, some options, the hash."""
     fingerprint = manifest.get("fingerprint")
     if isinstance(fingerprint, dict):
         options, weights = fingerprint.get("options"), fingerprint.get("weights")
         if "model" in fingerprint:
-            yield "model", fingerprint["model"]
+            yield "model", str(fingerprint["model"])
         if isinstance(options, dict):
-            yield from ((name, options[name]) for name in OPTIONS if name in options)
+            yield from ((name, _brief(options[name])) for name in OPTIONS if name in options)
         if isinstance(weights, dict):
             yield "weights", ", ".join(f"{name} {str(item)[:12]}" for name, item in weights.items())
     for name, value in manifest.items():
@@ -407,105 +378,49 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                     files.append(f"{item.get('name')} {read}")
             value = ", ".join(files)
         if name != "fingerprint" or not isinstance(value, dict):
-            yield name, value
+            yield name, _brief(value)
 
 
 def _brief(value: Any) -> str:
-    text = value if isinstance(value, str) else JSON.from_data(value, indent=None).text.plain
-    return text if len(text) <= 300 else f"{text[:297]}..."
+    return shortened(value if isinstance(value, str) else json.dumps(value), SHORT)
 
 
-LABEL = 14  # characters of a token beside its row
-HIGH = 10  # and above its column
-SHADES = " ░▒▓█"  # where there are no colours
 SENTENCES = ("cyan", "yellow")
+LABEL, CELL = 14, 3  # characters of a token beside its row, and of a weight in per cent
 
 
 def attention_view(screen: Console, maps: AttentionMaps) -> None:
     """Print a map for each layer: that of the only head, or the mean of all that were chosen."""
+    tokens = [printable(token) for token in maps.tokens]
+    tones = [
+        "dim" if special else SENTENCES[sentence % 2]
+        for special, sentence in zip(maps.special, maps.sentences, strict=True)
+    ]
+    fits = max(1, min(len(tokens), (screen.width - LABEL - 2) // CELL))
     for layer, heads in maps.maps.items():
         count = maps.averaged.get(layer, len(heads))
         which = f"mean of {count} heads" if count > 1 else f"head {next(iter(heads))}"
-        title = Text.assemble(
-            (f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}: "
-        )
-        screen.print(title.append("each row looks at the columns", "dim"))
-        for line in _lines(screen, maps, maps.mean[layer]):
-            screen.print(line, no_wrap=True, overflow="crop")
-        if (fits := _measure(screen, maps).fits) < len(maps.tokens):
-            note = f"the first {fits} of {len(maps.tokens)} tokens: -o attention.html shows all"
+        title = Text.assemble((f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}")
+        screen.print(title.append(": each row looks at the columns", "dim"))
+        drawn = Table.grid(padding=0)
+        drawn.show_header = True
+        drawn.add_column(justify="right", max_width=LABEL, no_wrap=True)
+        drawn.add_column()
+        for token, tone in zip(tokens[:fits], tones, strict=False):
+            header = Text("\n".join(token), tone)
+            drawn.add_column(header, justify="right", vertical="bottom", width=CELL)
+        for token, tone, weights in zip(tokens[:fits], tones, maps.mean[layer], strict=False):
+            cells = [
+                Text(f"{round(100 * weight) or ''}".rjust(CELL), _tint(weight))
+                for weight in weights[:fits].tolist()
+            ]
+            drawn.add_row(Text(token, tone), Text(" ▏", tone), *cells)
+        screen.print(drawn)
+        if fits < len(tokens):
+            note = f"the first {fits} of {len(tokens)} tokens: -o attention.html shows all"
             screen.print(Text(note, "dim"))
 
 
-class _Measure(NamedTuple):
-    """Widths in characters, and how many tokens there is room for."""
-
-    label: int
-    cell: int
-    fits: int
-
-
-def _measure(screen: Console, maps: AttentionMaps) -> _Measure:
-    label = min(LABEL, max(map(cell_len, maps.tokens)))
-    room, length = max(screen.width - label - 2, 1), len(maps.tokens)
-    cell = next((wide for wide in (3, 2) if wide * length <= room), 1)
-    return _Measure(label, cell, min(length, room // cell))
-
-
-def _lines(screen: Console, maps: AttentionMaps, weights: Any) -> Iterator[Text]:
-    """Yield the header, a line for each token, and what the colours mean."""
-    label, cell, fits = _measure(screen, maps)
-    coloured = screen.color_system is not None and not screen.no_color
-    high = min(HIGH, max(map(len, maps.tokens[:fits])))
-    for level in range(high):
-        line = Text(" " * (label + 2))
-        for at in range(fits):
-            token = _short(maps.tokens[at], high).rjust(high)
-            line.append(_right(token[level], cell), _tone(maps, at))
-        yield line
-    for row in range(fits):
-        token = _right(_short(maps.tokens[row], label), label)
-        line = Text.assemble((token, _tone(maps, row)))
-        line.append(" ▏", SENTENCES[maps.sentences[row] % 2])
-        for at in range(fits):
-            _add_cell(line, float(weights[row, at]), cell, coloured)
-        yield line
-    yield _legend(label, cell, coloured)
-
-
-def _add_cell(line: Text, weight: float, cell: int, coloured: bool) -> None:
-    percent = round(100 * weight)
-    shown = f"{percent or '':>{cell}}" if cell > 2 else ""
-    if coloured:
-        back = shades(weight)
-        style = Style(color=readable_on(back), bgcolor=hexadecimal(back))
-        line.append(shown.rjust(cell), style)
-    else:
-        shade = SHADES[round(weight**0.5 * (len(SHADES) - 1))]
-        line.append(shown if cell > 2 else shade * cell)
-
-
-def _legend(label: int, cell: int, coloured: bool) -> Text:
-    line = Text(" " * (label + 2))
-    if cell > 2 and not coloured:
-        return line.append("per cent; blank is less than half of one", "dim")
-    for weight in (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0):
-        _add_cell(line, weight, 2, coloured)
-        line.append(f" {weight:.0%}  ", "dim")
-    return line
-
-
-def _tone(maps: AttentionMaps, at: int) -> str:
-    return "dim" if maps.special[at] else SENTENCES[maps.sentences[at] % 2]
-
-
-def _short(token: str, most: int) -> str:
-    token = printable(token)
-    return token if len(token) <= most else token[: most - 1] + "…"
-
-
-def _right(text: str, width: int) -> str:
-    """Move a text to the right of its place; some characters take two columns."""
-    while cell_len(text) > width:
-        text = "·" if len(text) == 1 else text[1:]
-    return " " * (width - cell_len(text)) + text
+def _tint(weight: float) -> Style:
+    back = shades(weight)
+    return Style(color=readable_on(back), bgcolor=hexadecimal(back))

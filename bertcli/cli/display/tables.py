@@ -1,168 +1,122 @@
-"""Results as tables on a terminal; those of tokens, vectors and searches have their own modules."""
+"""Tables and facts on a terminal, drawn by Rich: safe for untrusted text, folded to the width.
+
+`table` has rows, `facts` have names beside values, and `opened_table` is the writer of the format
+"table". Figures are in one line, whatever the width; all else is folded.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from itertools import islice
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from rich.bar import Bar
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.measure import Measurement
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.console import stdin_is_terminal
-from bertcli.cli.display.screen import drawing, plain, show
 from bertcli.errors import counted
+from bertcli.files.printable import printable
+from bertcli.files.tables import fields_of, lines_of
+from bertcli.files.writers import open_output
+from bertcli.tasks.results import Result, flat_rows
 
 if TYPE_CHECKING:
-    from bertcli.tasks.results import Result
     from bertcli.tokenizing.columns import Encoded
+    from bertcli.tokenizing.tokenizer import Tokenizer
+
+BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
+PIPED = 100  # columns, if the width is unknown
 
 
-T = TypeVar("T")
-Inputs: TypeAlias = Sequence[str | Path]  # files that are read, "-" for stdin
+class Screen(Console):
+    """A console that shows every text as it is: `[bold]` in brackets, and U+FFFD for ESC.
 
-MOST_TEXTS = 20  # that are drawn of a run
-MOST_ROWS = 100  # and the rows after which no other text is begun
-LEAST_TEXT = 28  # characters of a text that previews leave to it
-NARROWEST = 16  # characters that are worth being shown of a text
-SHORTEST = 8  # characters of a text, whatever the width
-
-
-@dataclass
-class FittedTable:
-    """Rows of a text, figures, and numbers that are a preview of more.
-
-    Figures are never cut. Where the screen is too narrow, previews go first, the last number
-    first, then the text is shortened.
+    Cells and titles given as str are filtered before they are measured; what comes in a Text is
+    filtered by `plain` then, and as a last resort when it is drawn.
     """
 
-    names: Sequence[str]  # of the figures, the text among them at ``text_at``
-    text_at: int
-    longest: int = 40  # characters of a text
-    title: Text | None = None
-    rows: list[tuple[list[Text], list[str]]] = field(default_factory=list)
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(
+            stderr=stderr, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False
+        )
+        if not self.width:  # COLUMNS=0, as some programs tell those that they start
+            self.width = PIPED
 
-    def add_row(self, cells: Sequence[str | Text], preview: Sequence[str] = ()) -> None:
-        """Add the cells of a row, the text among them, and numbers before "..."."""
-        texts = [cell if isinstance(cell, Text) else plain(cell) for cell in cells]
-        self.rows.append((texts, list(preview)))
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text without control characters, in one line."""
+        return super().render_str(printable(in_one_line(text)), **options)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        """Draw the table for the width there is."""
-        widths = [
-            max([cell_len(name), *(cells[at].cell_len for cells, _ in self.rows)])
-            for at, name in enumerate(self.names)
-        ]
-        text = min(widths[self.text_at], self.longest)
-        widths[self.text_at] = 0
-        most = max((len(preview) for _, preview in self.rows), default=0)
-        for numbers in range(most, -1, -1):
-            shown = [" ".join([*preview[:numbers], "..."]) for _, preview in self.rows]
-            last = max(map(cell_len, shown), default=0) if numbers else 0
-            columns = [*widths, last] if numbers else widths
-            room = options.max_width - sum(columns) - 3 * len(columns) - 1  # 2 beside, 1 between
-            if room >= min(text, LEAST_TEXT):
-                break
-        widths[self.text_at] = max(min(text, room), min(text, SHORTEST))
-        yield self._drawn(widths, shown if numbers else None)
-
-    def _drawn(self, widths: Sequence[int], previews: Sequence[str] | None) -> Table:
-        drawn = Table(box=SIMPLE_HEAD, title=self.title, title_justify="left", title_style="bold")
-        for at, (name, width) in enumerate(zip(self.names, widths, strict=True)):
-            side: Any = "left" if at == self.text_at else "right"
-            drawn.add_column(name, justify=side, width=width, no_wrap=True)
-        if previews is not None:
-            drawn.add_column("", no_wrap=True)
-        for number, (cells, _) in enumerate(self.rows):
-            drawn.add_row(*cells, *([previews[number]] if previews is not None else []))
-        return drawn
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is drawn, without control characters in any text."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if not control and not text.isprintable():  # "\n" ends the lines that Rich has laid out
+                text = "\n".join(map(printable, text.split("\n")))
+            yield Segment(text, style, control)
 
 
-@dataclass
-class Bar:
-    """A bar of a share of the room there is."""
-
-    share: float
-    longest: int
-    style: str = ""
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        """Draw the bar."""
-        yield Text("█" * round(min(self.longest, options.max_width) * self.share), self.style)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return how narrow and how wide a bar may be."""
-        return Measurement(1, min(self.longest, options.max_width))
+def plain(text: str, style: str = "") -> Text:
+    """Return text from outside, filtered, in a style."""
+    return Text(printable(in_one_line(text)), style)
 
 
-@dataclass
-class DrawnTexts:
-    """Takes the first texts of a run, which are drawn, and counts the others."""
-
-    texts: int | None = MOST_TEXTS  # None: all
-    rows: int = MOST_ROWS
-    taken: int = 0
-    more: int = 0
-
-    @classmethod
-    def of(cls, paths: Inputs) -> DrawnTexts:
-        """Return the limit for inputs; what is typed is answered, however long that goes on."""
-        return cls(None if "-" in paths and stdin_is_terminal() else MOST_TEXTS)
-
-    def take(self, items: Sequence[T], height: Callable[[T], int] = lambda item: 1) -> list[T]:
-        """Return the items that are drawn; ``height`` is the number of their rows."""
-        taken = []
-        for item in items:
-            if self.texts is not None and (self.taken >= self.texts or self.rows <= 0):
-                break
-            self.taken += 1
-            self.rows -= height(item)
-            taken.append(item)
-        self.more += len(items) - len(taken)
-        return taken
-
-    def rest(self, what: str = "more") -> list[Text]:
-        """Say how many were not drawn, if any."""
-        return [Text(f"... {self.more:,} {what}; -f jsonl for all", "dim")] if self.more else []
+def in_one_line(text: str) -> str:
+    """Return a text with spaces for line feeds and tabs."""
+    return BREAKS.sub(" ", text)
 
 
+@contextmanager
+def drawing() -> Iterator[Screen]:
+    """Yield what prints on stdout; a full disk or a closed pipe ends it like any other format."""
+    with open_output(None, drawn=True):
+        told = sys.stdout.isatty() or "COLUMNS" in os.environ
+        yield Screen(width=None if told else PIPED)
+
+
+def show(*pictures: RenderableType) -> None:
+    """Draw on stdout."""
+    with drawing() as screen:
+        for picture in pictures:
+            screen.print(picture)
+
+
+MOST = 40  # rows that are drawn of a run, tokens or words of a text
+LONGEST = 1000  # characters of a text
 SHORT_CELL = 14  # characters of a word or label, which is not folded
-NAMES, LONGEST_NAME = ("id", "source", "file"), 20  # columns of names, and their characters
-MOST = 40  # tokens or words of a text that are drawn
-MOST_CHARACTERS = 1000  # of a text above them
-HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
+NAMES, LONGEST_NAME = ("id", "file"), 20  # columns of names, and their characters
 HEADED: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
+Inputs = Sequence[str | Path]  # files that are read, "-" for stdin
 
 
-def table(
-    *names: str, figures: Iterable[str] = (), right: Iterable[str] = (), **look: Any
-) -> Table:
+def table(*names: str, figures: Iterable[str] = (), **look: Any) -> Table:
     """Return a table with these columns; ``figures`` stay in one line, other long cells are folded.
 
-    Figures are aligned right, and so are the columns in ``right``. Names take no room of a text.
+    Figures are aligned right. Names take no room of a text.
     """
-    drawn = Table(box=SIMPLE_HEAD, **look)
+    drawn = Table(**{"box": SIMPLE_HEAD, **HEADED, **look})
     for name in names:
-        side: Any = "right" if name in figures or name in right else "left"
-        most = LONGEST_NAME if name in NAMES and "text" in names else None
         drawn.add_column(
-            name, justify=side, overflow="fold", no_wrap=name in figures, max_width=most
+            name,
+            justify="right" if name in figures else "left",
+            overflow="fold",
+            no_wrap=name in figures,
+            max_width=LONGEST_NAME if name in NAMES and "text" in names else None,
         )
     return drawn
 
 
-def pairs(
-    rows: Iterable[tuple[str | Text, Any]], *, right: bool = False, width: int | None = None
-) -> Table:
+def facts(rows: Iterable[tuple[str | Text, Any]], *, width: int = 0, right: bool = False) -> Table:
     """Return names, at least ``width`` characters wide, beside their values."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="dim", min_width=width, no_wrap=True)
@@ -172,7 +126,32 @@ def pairs(
     return drawn
 
 
-def shown(item: Encoded | Result) -> Text:
+def rows_table(rows: Sequence[Mapping[str, Any]], **look: Any) -> Table:
+    """Draw rows of named values."""
+    names = fields_of(lines_of([*map(dict, rows)]))
+    cells = {name: [row.get(name, "") for row in rows] for name in names}
+    figures = [name for name in names if any(isinstance(v, int | float) for v in cells[name])]
+    drawn = table(*names, figures=figures, **look)
+    for column, values in zip(drawn.columns, cells.values(), strict=True):
+        column.no_wrap |= max(len(str(value)) for value in values) <= SHORT_CELL
+    for row in zip(*cells.values(), strict=True):
+        drawn.add_row(*map(cell, row))
+    return drawn
+
+
+def cell(value: Any) -> str:
+    """Return a value as it stands in a cell."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return "" if value is None else shortened(str(value))
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Return a text, or how it begins."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(item: Encoded | Result) -> str:
     """Return the text of an item and its pair, or how they begin."""
     parts = [part for part in (item.record.text, item.record.pair) if part is not None]
     return shortened(
@@ -180,79 +159,137 @@ def shown(item: Encoded | Result) -> Text:
     )
 
 
-def shortened(text: str, most: int = MOST_CHARACTERS) -> Text:
-    """Return a text, or how it begins."""
-    return plain(text if len(text) <= most else f"{text[:most]}…")
+@contextmanager
+def opened_table(
+    inputs: Inputs, view: Callable[[Any], RenderableType] | None = None
+) -> Iterator[Callable[[Sequence[Any]], None]]:
+    """Yield a function that draws rows, the first of a run; what is typed is answered all along."""
+    typed = "-" in inputs and sys.stdin is not None and sys.stdin.isatty()
+    left, more = inf if typed else MOST, 0
+    with drawing() as screen:
+
+        def write(rows: Sequence[Any]) -> None:
+            nonlocal left, more
+            rows = lines_of(rows)
+            first = rows[: int(min(left, len(rows)))]
+            left, more = left - len(first), more + len(rows) - len(first)
+            if first:
+                screen.print((view or rows_table)(first))
+
+        yield write
+        for note in not_drawn(more):
+            screen.print(note)
 
 
-def show_batches(
-    batches: Iterable[Sequence[T]],
-    view: Callable[[Sequence[T]], RenderableType],
-    inputs: Inputs,
-    height: Callable[[T], int] = lambda item: 1,
-) -> None:
-    """Draw the first items that come of these inputs; ``height`` is the rows of one."""
-    drawn = DrawnTexts.of(inputs)
-    with drawing() as draw:
-        for batch in batches:
-            if first := drawn.take(batch, height):
-                draw(view(first))
-        for text in drawn.rest():
-            draw(text)
+def not_drawn(more: int, what: str = "more") -> list[Text]:
+    """Say how many were not drawn, if any."""
+    return [Text(f"... {more:,} {what}; -f jsonl for all", "dim")] if more else []
+
+
+# --- tokens ---
+
+
+TABLE_COLUMNS = (
+    "input_ids",
+    "token_type_ids",
+    "attention_mask",
+    "special_tokens_mask",
+    "tokens",
+    "offset_mapping",
+)
+BAR = 40  # characters of the longest bar of a histogram
+COUNTED = ("texts", "tokens", "p50", "p99", "max", "longer")  # of the summary of a file
+
+
+def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
+    """Draw one record, a token a row."""
+    columns = ("#", "id", "token", "type", "mask", "span", "special")
+    drawn = table(*columns, figures=("#", "id", "type", "mask", "span"), title=shown(encoded))
+    names = {token: role.removesuffix("_token") for role, token in tokenizer.roles.items()}
+    rows = zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
+    for at, (index, kind, mask, special, token, span) in enumerate(islice(rows, MOST)):
+        is_special = token in names and (special or index in tokenizer.special_ids().values())
+        drawn.add_row(
+            str(at),
+            str(index),
+            plain(token, "cyan" if is_special else ""),
+            str(kind),
+            str(mask),
+            "" if special else f"{span[0]}-{span[1]}",
+            names[token] if is_special else "",
+            style="" if mask else "dim",
+        )
+    notes = [f"{counted(encoded.cut, 'token')} dropped"] if encoded.cut else []
+    if encoded.length > MOST:
+        notes.append(f"... {counted(encoded.length - MOST, 'more token')}; -f jsonl for all")
+    drawn.caption = "\n".join(notes) or None
+    return drawn
+
+
+def stats_view(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Draw a corpus summary: numbers, a histogram of lengths, the commonest unknown words."""
+    names = ("texts", "tokens", "words", "pieces_per_word")
+    rows = [(name.replace("_", " "), f"{summary[name]:,}") for name in names]
+    rows += [(f"length {name}", f"{value:,}") for name, value in summary["length"].items()]
+    share = f"{summary['longer']:,} ({summary['longer_share']:.2%})"
+    rows.append((f"longer than {summary['max_length']}", share))
+    rows.append(("unknown words", f"{summary['unknown']:,} ({summary['unknown_share']:.2%})"))
+    yield facts(rows, right=True)
+    if bars := summary["histogram"]:
+        yield Text()
+        most = max(bar["texts"] for bar in bars)
+        drawn = Table.grid("", "", "", padding=(0, 1))
+        for bar in bars:
+            low, high, texts = bar["from"], bar["to"], bar["texts"]
+            label = str(low) if low == high else f"{low}-{high}"
+            drawn.add_row(label, Bar(most, 0, texts, width=BAR, color="cyan"), f"{texts:,}")
+        yield drawn
+    if summary["unknown_words"]:
+        yield Text()
+        unknown = ", ".join(f"{word} {count}" for word, count in summary["unknown_words"].items())
+        yield plain(f"most unknown: {unknown}")
+
+
+def counts_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Draw counts or summaries of files, the total last."""
+    counts = [{**row, **row.get("length", {}), "file": row["file"] or "total"} for row in rows]
+    names = [name for name in COUNTED if name in counts[0]]
+    drawn = table("file", *names, figures=names)
+    for row in counts:
+        drawn.add_row(row["file"], *(f"{row[name]:,}" for name in names))
+    return drawn
+
+
+# --- results ---
+
+
+HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
 
 
 def results_table(results: Sequence[Result]) -> Table:
     """Draw results, one item per row; the text is in the row of its first item."""
-    from bertcli.tasks.results import flat_rows
-
-    rows = [list(flat_rows(result)) for result in results]
-    every_line = [line for lines in rows for line in lines]
-    names = dict.fromkeys(name for line in every_line for name in line)
-    columns = [name for name in names if name not in HIDDEN]
-    numbers = {name for line in every_line for name in line if isinstance(line[name], int | float)}
-    drawn = table("text", *columns, figures=numbers)
-    for name, column in zip(columns, drawn.columns[1:], strict=True):
-        cells = (len(str(line.get(name, ""))) for line in every_line)
-        column.no_wrap |= max([len(name), *cells]) <= SHORT_CELL
-    for result, lines in zip(results, rows, strict=True):
+    rows = []
+    for result in results:
         text = shown(result)
-        for line in lines or [{}]:
-            drawn.add_row(text, *(cell(line.get(name)) for name in columns))
-            text = Text()
-    return drawn
+        for line in flat_rows(result):
+            fields = {name: value for name, value in line.items() if name not in HIDDEN}
+            rows.append({"text": text, **fields})
+            text = ""
+    return rows_table(rows)
 
 
-def cell(value: Any) -> Text:
-    """Return a value as it stands in a cell."""
-    if value is None:
-        return Text()
-    return plain(f"{value:.4f}" if isinstance(value, float) else str(value))
-
-
-def show_models(rows: Sequence[dict[str, Any]]) -> None:
-    """Draw what is on this machine: under the name of each model, what there is of it."""
-    named: dict[str, list[dict[str, Any]]] = {}
+def models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Draw what is on this machine, and what is known of it."""
+    drawn = []
     for row in rows:
-        named.setdefault(row["model"] or row["path"], []).append(row)
-    drawn: list[RenderableType] = []
-    for name, entries in named.items():
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(width=0)
-        grid.add_column(no_wrap=True)
-        grid.add_column(justify="right", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for row in entries:
-            grid.add_row("", row["state"], f"{row['bytes'] / 1e6:,.1f} MB", _known(row))
-        drawn += [plain(name, "bold"), grid]
-    show(Group(*drawn) if drawn else plain("no models"))
-
-
-def _known(row: Mapping[str, Any]) -> Text:
-    """Return what is known of a model."""
-    if not row["loads"]:
-        return plain(f"does not load: {row['problem'].removeprefix(row['model'] + ': ')}")
-    width = f"width {row['width']}" if row["width"] else ""
-    return plain(", ".join(filter(None, (row["family"], width, row["license"]))))
+        width = f"width {row['width']}" if row["width"] else ""
+        about = ", ".join(filter(None, (row["family"], width, row["license"])))
+        if not row["loads"]:
+            about = f"does not load: {row['problem'].removeprefix(row['model'] + ': ')}"
+        size = f"{row['bytes'] / 1e6:,.1f} MB"
+        name = row["model"] or row["path"]
+        drawn.append({"model": name, "state": row["state"], "size": size, "about": about})
+    return rows_table(drawn)
 
 
 WIDEST = 12  # labels of a confusion matrix that is shown
@@ -260,39 +297,27 @@ WIDEST = 12  # labels of a confusion matrix that is shown
 
 def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the tables of a report: metrics, classes and the confusion."""
-    other = report.get("compare")
-    names = ["metric", "value", "95 %" if other else "95 % interval"]
-    names += ["other", "better by", "95 %"] if other else []  # short: they fit 60 columns
-    title = f"{report['task']}, {counted(report['n'], 'example')}"
-    metrics = table(*names, figures=names[1:], title=title, **HEADED)
-    metrics.columns[0].no_wrap = True
+
+    def number(*values: float) -> str:
+        return " to ".join(f"{value:.4f}" for value in values)
+
+    rows = []
     for name, interval in report["intervals"].items():
-        cells = [name.replace("_", " "), _measured(report[name]), _interval(interval)]
-        if other:
-            difference = other["differences"][name], other["intervals"][name]
-            cells += [_measured(other[name]), f"{difference[0]:+.4f}", _interval(difference[1])]
-        metrics.add_row(*cells)
-    yield metrics
+        row = {"metric": name.replace("_", " "), "value": report[name]}
+        row["95 % interval"] = number(*interval)
+        if other := report.get("compare"):
+            difference, interval = other["differences"][name], other["intervals"][name]
+            row |= {"other": other[name], "better by": f"{difference:+.4f}"}
+            row["95 %"] = number(*interval)
+        rows.append(row)
+    yield rows_table(rows, title=f"{report['task']}, {counted(report['n'], 'example')}")
     if "per_class" in report:
-        measures = ("precision", "recall", "f1")
-        classes = table("label", *measures, "examples", figures=(*measures, "examples"))
-        for name, values in report["per_class"].items():
-            numbers = [_measured(values[measure]) for measure in measures]
-            classes.add_row(name, *numbers, f"{values['support']:,}")
-        yield classes
-        if len(report["labels"]) <= WIDEST:
-            confusion = Table("true \\ predicted", box=SIMPLE_HEAD, title="confusion", **HEADED)
-            for name in report["labels"]:
-                confusion.add_column(name, justify="right")
-            for name, counts in zip(report["labels"], report["confusion"], strict=True):
-                confusion.add_row(name, *(f"{count:,}" for count in counts))
+        classes = report["per_class"].items()
+        yield rows_table([{"label": name, **values} for name, values in classes])
+        if len(labels := report["labels"]) <= WIDEST:
+            counts = zip(labels, report["confusion"], strict=True)
+            confusion = table("true \\ predicted", *labels, figures=labels, title="confusion")
+            for label, row in counts:
+                confusion.add_row(label, *(f"{count:,}" for count in row))
             yield confusion
-        yield plain(f"calibration error {report['calibration']['error']:.4f}")
-
-
-def _measured(value: float) -> str:
-    return f"{value:.4f}"
-
-
-def _interval(edges: list[float]) -> str:
-    return f"{edges[0]:.4f} to {edges[1]:.4f}"
+        yield f"calibration error {report['calibration']['error']:.4f}"

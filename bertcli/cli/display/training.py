@@ -1,42 +1,40 @@
-"""The progress of a training run, on stderr: a live view on a terminal, else lines."""
+"""The progress of a training run, on stderr: a bar on a terminal, else lines."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import closing, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from bertcli.cli.display.console import Console
+from bertcli.cli.display.console import Console, ProgressBar, clock
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from bertcli.training.run import Event, TrainingRun
 
-HISTORY = 2000  # losses kept for the curve; beyond, every second one is dropped
-CURVE_WIDTH, CURVE_HEIGHT = 72, 8  # characters at most
-FRAMES = 4  # a second
-# Bits of a braille character: the rows of its left and of its right column, from the top.
-DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+HISTORY, CURVE = 2000, 16  # losses of the curve, and its characters
+BLOCKS = "▁▂▃▄▅▆▇█"
 Show = Callable[["Event"], None]
 
 
 @contextmanager
 def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
     """Yield a function that shows the events of a run."""
-    if console.quiet:
-        yield lambda event: None
-        return
     progress = TrainingProgress(run.schedule.steps, run.state.step)
-    if console.watched:
-        with _live(progress) as show:
-            yield show
+    with closing(ProgressBar(console.watched)) as bar:
+
+        def show(event: Event) -> None:
+            line = progress.see(event)
+            if bar.shown:
+                bar.update(progress.counts(), progress.share, progress.seconds)
+            else:
+                console.note(line)
+
+        yield show
+    if bar.shown:
         for line in progress.last_lines(run.best):
             console.note(line)
-    else:
-        yield lambda event: console.note(progress.seen_line(event))
 
 
 class TrainingProgress:
@@ -45,56 +43,66 @@ class TrainingProgress:
     def __init__(self, steps: int, done: int) -> None:
         self.steps, self.first, self.step = steps, done, done
         self.began = monotonic()
-        self.losses: list[float] = []
-        self.every, self.seen = 1, 0
-        self.last: dict[str, Any] = {}
-        self.held: dict[str, Any] = {}
+        self.losses: deque[float] = deque(maxlen=HISTORY)
+        self.last = self.held = ""  # what was said last of the training, and of held-out examples
 
-    def see(self, event: Event) -> None:
-        """Add an event."""
+    def see(self, event: Event) -> str:
+        """Add an event, and describe it in a line; empty for events that are not shown."""
         self.step = event.step
-        if event.kind == "step":
-            self._add(sum(value for name, value in event.values.items() if name.endswith("loss")))
-        elif event.kind == "log":
-            self.last = dict(event.values)
-        elif event.kind == "evaluation":
-            self.held = dict(event.values)
+        at = f"{self.place}  "
+        match event.kind:
+            case "step":
+                losses = (value for name, value in event.values.items() if name.endswith("loss"))
+                self.losses.append(sum(losses))
+            case "log":
+                self.last = training_line(event.values)
+                left = clock(self.seconds * (1 - self.share) / (self.share or 1))
+                return f"{at}{self.last}  {left} left"
+            case "evaluation":
+                self.held = evaluation_line(event.values)
+                return f"{at}{self.held}"
+            case "checkpoint":
+                return f"{at}checkpoint: {event.values['path']}"
+        return ""
 
-    def line(self, event: Event) -> str:
-        """Describe an event in a line; empty for events that are not shown."""
-        at = f"step {event.step:,}/{self.steps:,}"
-        if event.kind == "log":
-            return f"{at}  {training_line(event.values)}  {self.left()} left"
-        if event.kind == "evaluation":
-            return f"{at}  {evaluation_line(event.values)}"
-        return f"{at}  checkpoint: {event.values['path']}" if event.kind == "checkpoint" else ""
+    @property
+    def place(self) -> str:
+        """The step, of how many."""
+        return f"step {self.step:,}/{self.steps:,}"
 
-    def seen_line(self, event: Event) -> str:
-        """Add an event, and return its line."""
-        self.see(event)
-        return self.line(event)
+    @property
+    def share(self) -> float:
+        """The share of the steps of this process that is done."""
+        return (self.step - self.first) / max(self.steps - self.first, 1)
+
+    @property
+    def seconds(self) -> float:
+        """The time since the run began."""
+        return monotonic() - self.began
+
+    def counts(self) -> str:
+        """Describe where the run is, with the curve of its losses."""
+        loss = f"  loss {self.losses[-1]:.4f} {curve([*self.losses])}" if self.losses else ""
+        return f"{self.place}{loss}"
 
     def last_lines(self, best: Mapping[str, Any]) -> Iterator[str]:
         """Describe what was last, and the weights that are kept; the log has all of it."""
         if self.last:
-            yield f"step {self.step:,}/{self.steps:,}  {training_line(self.last)}"
+            yield f"{self.place}  {self.last}"
         if best:
             yield f"weights of step {best['step']:,} kept; {evaluation_line(best)}"
         elif self.held:
-            yield f"step {self.step:,}/{self.steps:,}; {evaluation_line(self.held)}"
+            yield f"{self.place}; {self.held}"
 
-    def left(self) -> str:
-        """Estimate the time left."""
-        done = self.step - self.first
-        seconds = (monotonic() - self.began) / max(done, 1) * (self.steps - self.step)
-        return str(timedelta(seconds=round(seconds)))
 
-    def _add(self, loss: float) -> None:
-        self.seen += 1
-        if self.seen % self.every == 0:
-            self.losses.append(loss)
-        if len(self.losses) > HISTORY:
-            self.losses, self.every = self.losses[1::2], self.every * 2
+def curve(values: Sequence[float]) -> str:
+    """Draw a curve of the means of values."""
+    size = -(-len(values) // CURVE)
+    parts = [values[at : at + size] for at in range(0, len(values), size)]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    levels = [(mean - low) / ((high - low) or 1.0) * (len(BLOCKS) - 1) for mean in means]
+    return "".join(BLOCKS[round(level)] for level in levels)
 
 
 def training_line(values: Any) -> str:
@@ -125,60 +133,3 @@ def evaluation_line(values: Any) -> str:
         f"{values['next_sentence_accuracy']:.1%} (95%: {low:.1%} to {high:.1%}, the same answer "
         f"always {values['commoner_label_accuracy']:.1%})"
     )
-
-
-def curve(values: Sequence[float], width: int, height: int) -> list[str]:
-    """Draw a curve in braille: lines of at most `width` characters, each 2 by 4 dots."""
-    columns = min(2 * width, len(values))
-    means = []
-    for column in range(columns):
-        start, end = column * len(values) // columns, (column + 1) * len(values) // columns
-        means.append(sum(values[start:end]) / (end - start))
-    low, high = min(means, default=0.0), max(means, default=0.0)
-    rows = 4 * height - 1
-    levels = [round((high - mean) / ((high - low) or 1.0) * rows) for mean in means]
-    cells = [[0] * -(-columns // 2) for _ in range(height)]
-    before = levels[0] if levels else 0
-    for column, level in enumerate(levels):
-        for row in range(min(before, level), max(before, level) + 1):
-            cells[row // 4][column // 2] |= DOTS[column % 2][row % 4]
-        before = level
-    return ["".join(chr(0x2800 + cell) for cell in line) for line in cells]
-
-
-@contextmanager
-def _live(progress: TrainingProgress) -> Iterator[Show]:
-    from rich.live import Live
-
-    from bertcli.cli.display.screen import Screen
-
-    screen = Screen(stderr=True)
-    with Live(console=screen, refresh_per_second=FRAMES, transient=True) as live:
-
-        def show(event: Event) -> None:
-            progress.see(event)
-            live.update(_picture(progress, screen.width))
-
-        yield show
-
-
-def _picture(progress: TrainingProgress, width: int) -> RenderableType:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    head = Table.grid(padding=(0, 2))
-    share = ProgressBar(total=progress.steps, completed=progress.step, width=min(width // 3, 40))
-    head.add_row(f"step {progress.step:,}/{progress.steps:,}", share, f"{progress.left()} left")
-    parts: list[RenderableType] = [head]
-    if len(progress.losses) > 1:
-        for line in curve(progress.losses, min(width - 2, CURVE_WIDTH), CURVE_HEIGHT):
-            parts.append(Text(line, "cyan", no_wrap=True, overflow="crop"))
-        spread = f"loss {max(progress.losses):.2f} to {min(progress.losses):.2f}"
-        parts.append(Text(spread, "dim"))
-    if progress.last:
-        parts.append(Text(training_line(progress.last)))
-    if progress.held:
-        parts.append(Text(evaluation_line(progress.held)))
-    return Group(*parts)

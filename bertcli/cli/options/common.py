@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import typer
 
@@ -205,12 +205,20 @@ class OutputOptions(OptionGroup):
         return terminal if stdout_is_terminal() else piped
 
     def open(
-        self, form: str, inputs: Sequence[str | Path] = (), *models: ModelOptions
+        self,
+        form: str,
+        inputs: Sequence[str | Path] = (),
+        *models: ModelOptions,
+        view: Callable[[Any], Any] | None = None,
     ) -> AbstractContextManager[Callable[..., None]]:
-        """Open the writer of a format.
+        """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
         Raises OutputError when it would write to one of the inputs, or to a file of a model.
         """
+        if form == "table":
+            from bertcli.cli.display.tables import opened_table
+
+            return opened_table(inputs, view)
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
