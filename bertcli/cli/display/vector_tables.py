@@ -164,15 +164,15 @@ def hit_row(score: Any, row: int, record: Record, longest: int = LONGEST) -> dic
     return hit if record.text is None else {**hit, "text": shortened(str(record.text), longest)}
 
 
-def answer_view(answer: Answer, *, numbered: bool = False) -> Table:
+def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1, and shortened."""
     drawn = []
     for rank, hit in enumerate(answer.hits, 1):
         record = hit.record._replace(id=hit.id)
         row = hit_row(hit.match.score, hit.match.row, record, HIT if numbered else LONGEST)
         drawn.append({"#": rank, **row} if numbered else row)
-    title = None if numbered else str(answer.query.text)
-    return rows_table(drawn, title=title, leading=1, caption=None if drawn else "no results")
+    title = "" if numbered else str(answer.query.text)
+    return rows_table(drawn, title=title, leading=1) if drawn else Group(title, "no results")
 
 
 def ranking_table(results: Sequence[Result]) -> Table:
