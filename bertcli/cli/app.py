@@ -283,37 +283,32 @@ NO_KIND = re.compile(r" is not a valid (int range|float range|int|float)\.?$")
 def explained(wrong: Any) -> tuple[str, str]:
     """Return the message and the hint of an exception of the parser."""
     path = wrong.ctx.command_path if wrong.ctx else "bertcli"
-    text = " ".join(wrong.format_message().split())
+    text, page = " ".join(wrong.format_message().split()), f"see {path} --help"
     if hasattr(wrong, "possibilities"):
         params = wrong.ctx.command.params
-        names = {name for param in params for name in (*param.opts, _name(param).rstrip("."))}
+        names = [name for param in params for name in (*param.opts, _name(param).rstrip("."))]
         word = wrong.option_name.lstrip("-").replace("_", "-")
-        meant = _elsewhere(word, OPTIONS_ELSEWHERE)
-        near = [name for name in meant if name.split()[0] in names][:1]
-        near = near or [name for name in wrong.possibilities or () if _alike(word, name)]
-        return f"no such option: {wrong.option_name}", _meant(near, path, "options")
+        hint = _meant(word, names, OPTIONS_ELSEWHERE)
+        return f"no such option: {wrong.option_name}", hint or page
     if named := COMMAND.match(text):
-        commands = getattr(wrong.ctx.command, "commands", ())
-        near = _elsewhere(named[1], COMMANDS_ELSEWHERE) if "embed" in commands else []
-        near = near or _near(named[1], commands)
-        return f"no such command: {named[1]}", _meant(near, path, "commands")
+        hint = _meant(named[1], [*wrong.ctx.command.commands, "--version"], COMMANDS_ELSEWHERE)
+        return f"no such command: {named[1]}", hint or f"{path} -h lists the commands"
     param = getattr(wrong, "param", None)
-    choices = getattr(getattr(param, "type", None), "choices", ())
+    if param is None:
+        return text[:1].lower() + text[1:].rstrip("."), page
+    name = _name(param)
+    if not wrong.message:
+        return f"missing {param.param_type_name} {name}", f"{path} -h shows how it is used"
+    choices = getattr(param.type, "choices", ())
     if choices and (refused := NOT_ONE.match(wrong.message)):
-        return _no_choice(refused[1], param, choices)
-    if param is not None:
-        name = _name(param)
-        if not wrong.message:
-            return f"missing {param.param_type_name} {name}", f"{path} -h shows how it is used"
-        reason = RANGE.sub(_limits, wrong.message).replace(NO_SWITCH, " is not one of ")
-        reason = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", reason)
-        return f"invalid value for {name}: {reason.rstrip('.')}", f"see {path} --help"
-    return text[:1].lower() + text[1:].rstrip("."), f"see {path} --help"
-
-
-def _elsewhere(word: str, table: Mapping[str, str]) -> list[str]:
-    """Return what a word of other tools is called here."""
-    return [name for name, words in table.items() if word in words.split()]
+        listed = ", ".join(choices)
+        if param.name == "format":
+            return f"this command cannot write {refused[1]}", f"--format can be: {listed}"
+        hint = f"{_meant(refused[1], choices)} choices: {listed}".strip()
+        return f"invalid value for {name}: {refused[1]}", hint
+    reason = RANGE.sub(_limits, wrong.message).replace(NO_SWITCH, " is not one of ")
+    reason = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", reason)
+    return f"invalid value for {name}: {reason.rstrip('.')}", page
 
 
 def _limits(range_: re.Match[str]) -> str:
@@ -324,18 +319,6 @@ def _limits(range_: re.Match[str]) -> str:
     return f" (must be at {'least' if sign == '>' else 'most'} {high})"
 
 
-def _near(word: str, names: Sequence[str]) -> list[str]:
-    """Return the names that are most like a word, the best first."""
-    from difflib import get_close_matches  # only what is wrong needs it
-
-    return get_close_matches(word, names)
-
-
-def _alike(wrong: str, name: str) -> bool:
-    """Return whether two options are alike without their dashes, which all of them share."""
-    return bool(_near(wrong, [name.lstrip("-")]))
-
-
 def _name(param: Any) -> str:
     """Return the longest name of an option, or what stands for an argument."""
     if param.param_type_name == "argument":
@@ -343,18 +326,18 @@ def _name(param: Any) -> str:
     return str(max(param.opts, key=len))
 
 
-def _no_choice(value: str, param: Any, choices: Sequence[str]) -> tuple[str, str]:
-    if param.name == "format":
-        return f"this command cannot write {value}", f"--format can be: {', '.join(choices)}"
-    near = _near(value, choices)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"invalid value for {_name(param)}: {value}", f"{meant}choices: {', '.join(choices)}"
+def _meant(word: str, names: Sequence[str], elsewhere: Mapping[str, str] = {}) -> str:
+    """Return a hint: what a word of other tools is called here, or else the name most like it."""
+    from difflib import get_close_matches  # only what is wrong needs it
 
-
-def _meant(near: Sequence[str] | None, path: str, what: str) -> str:
-    """Return a hint that names what is near, or else where to look."""
-    if near and near[0].isupper():
-        return f"{near[0]} is an argument, without an option"
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"{path} -h lists the {what}" if what == "commands" else f"see {path} --help"
+    for name, words in elsewhere.items():
+        if word in words.split() and name.split()[0] in names:
+            is_argument = name.isupper()
+            return (
+                f"{name} is an argument, without an option"
+                if is_argument
+                else f"did you mean {name}?"
+            )
+    without_dashes = {name.lstrip("-"): name for name in names}
+    near = get_close_matches(word, without_dashes, n=1)
+    return f"did you mean {without_dashes[near[0]]}?" if near else ""

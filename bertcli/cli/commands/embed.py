@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
 from bertcli.cli.display.console import (
     Console,
-    bfloat16,
     computing,
     empty,
     pooling,
@@ -246,12 +245,13 @@ def embed(
     """
     console = messages.console()
     options = chosen(vector, length, compute)
+    form = output.format if engine.engine == "ray" else output.form()
+    if not options.per_token:  # of tokens and words, the index has the fields
+        source.refuse_kept_fields(form)
     if engine.engine == "ray":
-        _refuse_kept(source, output.format, options)
         make = partial(_job, options, vector, compute, output)
         on_ray(make, source, model, output, engine, console)
         return
-    form = output.form()
     _check(source, output, form, file, vector.precision, options)
     if length.overlap and options.on_truncate != "chunk":
         console.warn("--overlap has no effect without --on-truncate chunk")
@@ -260,21 +260,26 @@ def embed(
         reader.reserve(_taken(options))
     embedder = _open(model, options, console)
     reader = embedder.divided(reader)
-    console.note(bfloat16(embedder, reader))
     if (source.pairs or source.pair) and embedder.sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, output, form, console)
         return
-    places = embedder.places(reader)
-    target = _target(embedder, vector, output, file, form, places, many=options.several)
+    from bertcli.vectors.output import Target  # a stream needs nothing of files
+
+    target = record(
+        Target,
+        vector,
+        output,
+        file,
+        path=output.output,
+        form=form,
+        many=options.several,
+        ids=True,
+        terms=embedder.term_names,
+        places=embedder.places(reader),
+    )
     _to_file(embedder, reader, target, console)
-
-
-def _refuse_kept(source: InputOptions, form: str, options: EmbedOptions) -> None:
-    """Raise UsageError for fields that would be lost; of tokens and words, the index has them."""
-    if not options.per_token:
-        source.refuse_kept_fields(form)
 
 
 def _check(
@@ -288,7 +293,6 @@ def _check(
     """Raise UsageError for an output that is not possible, before a model is loaded."""
     from bertcli.vectors.precision import RANGED, refuse_dense, refuse_stream, too_few
 
-    _refuse_kept(source, form, options)
     if options.sparse:
         if form != "table":
             refuse_dense(form)
@@ -360,32 +364,6 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embe
     console.detail(f"model: {folder.path} ({folder.source})")
     console.detail(computing(embedder))
     return embedder
-
-
-def _target(
-    embedder: "Embedder",
-    vector: VectorOptions,
-    output: OutputOptions,
-    file: VectorFileOptions,
-    form: str,
-    places: tuple[str, ...],
-    *,
-    many: bool,
-) -> "Target":
-    from bertcli.vectors.output import Target  # a stream needs nothing of files
-
-    return record(
-        Target,
-        vector,
-        output,
-        file,
-        path=output.output,
-        form=form,
-        many=many,
-        ids=True,
-        terms=embedder.term_names,
-        places=places,
-    )
 
 
 def _to_file(embedder: "Embedder", reader: "Reader", target: "Target", console: Console) -> None:

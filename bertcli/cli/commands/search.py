@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from bertcli.vectors.duplicates import DuplicateGroup, Duplicates
     from bertcli.vectors.run import EmbedRun
-    from bertcli.vectors.search import Answer, Search
+    from bertcli.vectors.search import Answer, PassingSearch, Search
     from bertcli.vectors.stream import EmbedStream
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
@@ -82,46 +82,30 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
     with TemporaryDirectory() as folder:
         if search.options.vectors is None:
             place = Path(folder, "vectors.npz" if search.embedder.terms else "vectors.npy")
-            search = replace(search, options=replace(search.options, vectors=place))
-            refuse_pipes(search.texts)
-            with _without_resume("free disk space, or set TMPDIR to another folder"):
-                follow_embedding(search.writing(), search, console)
+            run = replace(search, options=replace(search.options, vectors=place))
         else:
-            store_vectors(search, console)
-        yield search
+            run = search
+        if not run.stored:
+            refuse_pipes(search.texts)
+            follow_embedding(run.writing(), search, console)
+        yield run
 
 
-def store_vectors(search: "Search", console: Console) -> None:
-    """Compute the vectors of the corpus with a progress bar, unless their file is there."""
-    if not search.stored:
-        refuse_pipes(search.texts)
-        run = search.writing()
-        with _without_resume("free disk space, then run the same command again"):
-            console.follow(run)
-        console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
-        texts = counted(run.tally.records, "text")
-        console.note(f"vectors of {texts} kept in {search.options.vectors} for the next search")
-
-
-@contextmanager
-def _without_resume(hint: str) -> Iterator[None]:
-    """Give another hint for a full disk: these commands have no --resume."""
+def follow_embedding(
+    run: "EmbedStream | EmbedRun | PassingSearch", search: "Search", console: Console
+) -> None:
+    """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
     try:
-        yield
-    except OutputError as failed:
-        raise OutputError(str(failed), hint if "--resume" in failed.hint else failed.hint) from None
-
-
-def follow_embedding(run: "EmbedStream | EmbedRun", search: "Search", console: Console) -> None:
-    """Compute vectors of the corpus that are not kept, with a progress bar."""
-    console.follow(run)
+        console.follow(run)
+    except OutputError as failed:  # these commands have no --resume
+        hint = "free disk space, then run the same command again"
+        hint = hint if "--resume" in failed.hint else failed.hint
+        raise OutputError(str(failed), hint) from None
+    texts = run.tally.records
     console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
-    say_not_kept(run.tally.records, console)
-
-
-def say_not_kept(texts: int, console: Console) -> None:
-    """Say that the vectors of many texts were not kept."""
-    if texts > MANY:
+    if file := search.options.vectors:
+        console.note(f"vectors of {counted(texts, 'text')} kept in {file} for the next search")
+    elif texts > MANY:
         console.note("vectors of the corpus not kept; --vectors FILE keeps them")
 
 
@@ -376,9 +360,7 @@ def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[li
     from bertcli.vectors.search import PassingSearch
 
     run = PassingSearch(search, list(queries))
-    console.follow(run)
-    console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
-    say_not_kept(run.tally.records, console)
+    follow_embedding(run, search, console)
     yield run.answers()
 
 
@@ -484,7 +466,8 @@ def duplicates(
         run = Duplicates(search, aside, alike.threshold, alike.keep)
         with output.open(form, reading, model, view=partial(_groups, run)) as write:
             if texts.vectors:
-                store_vectors(search, console)
+                with stored_vectors(search, console):
+                    pass
             else:
                 follow_embedding(run.embedding(), search, console)
             console.watch(run)

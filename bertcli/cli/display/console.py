@@ -16,7 +16,6 @@ from bertcli.errors import counted
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
-from bertcli.inference.compute import cpu_flags
 from bertcli.inference.progress import Advance, Hashed, ModelRun, Progress, Ran, Step, Wrote
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
-
-LARGE = 5 << 20  # bytes of an input
 
 
 def truncated(tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts") -> str:
@@ -91,25 +88,9 @@ def computing(embedder: Embedder) -> str:
     return f"runs on {where}, threads {runtime.threads}; {settled}"
 
 
-def bfloat16(embedder: Embedder, reader: Reader) -> str:
-    """Return how a CPU with units for bfloat16 is faster on a large input than in float32."""
-    facts = {"dtype": embedder.options.dtype, **embedder.runtime.facts}
-    on_cpu = facts["backend"] == "openvino" and facts["dtype"] == "float32"
-    size = size_on_disk(reader.source.paths) or 0
-    if not on_cpu or size < LARGE or "amx_bf16" not in cpu_flags():
-        return ""
-    return "--dtype bfloat16 is about twice as fast on this CPU (cosines to float32 above 0.999)"
-
-
 def skipped(records: int, where: str = "") -> str:
     """Return how many records were skipped."""
     return f"{counted(records, 'record was', 'records were')} skipped{where}" if records else ""
-
-
-def unfit_ids(records: int) -> str:
-    """Return how many records have an id of the wrong type."""
-    ids = counted(records, "id is", "ids are")
-    return f"{ids} neither text nor a number, and ignored; --id-field chooses another field"
 
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
@@ -344,7 +325,9 @@ class Console:
         if reader.empty:
             self.note(f"{counted(reader.empty, 'empty text')} left out")
         if reader.unfit_ids:
-            self.note(unfit_ids(reader.unfit_ids))
+            ids = counted(reader.unfit_ids, "id is", "ids are")
+            other = "neither text nor a number, and ignored; --id-field chooses another field"
+            self.note(f"{ids} {other}")
         if numbered and reader.with_id and reader.without_id:
             records_without = counted(reader.without_id, "record has", "records have")
             other = "which may equal the id of another record"

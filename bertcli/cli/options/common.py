@@ -1,8 +1,7 @@
 """The options that commands share: model, computation, output and messages."""
 
 import os
-import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
@@ -35,18 +34,9 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """Return the devices that seem to be here, as far as that is known without torch."""
-    before, comma, last = incomplete.rpartition(",")
-    names = sorted(_devices()) if comma else ["auto", "cpu", *sorted(_devices())]
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
-
-
-def _devices() -> Iterator[str]:
-    if platform.system() == "Darwin":
-        yield "mps"
-    gpus = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
-    yield from (f"cuda:{number}" for number in gpus)
-    yield from ("cuda", "cuda:all")[: len(gpus)]
+    """Return the names of devices, whether they are here or not: to look takes torch."""
+    names = ("auto", "cpu", "cuda", "cuda:0", "cuda:all", "mps", "xpu")
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def complete_field(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -185,24 +175,21 @@ class OutputOptions(OptionGroup):
 
         Raises UsageError for one that is not ``allowed``, or else a choice of --format.
         """
-        (kind,) = (field.type for field in fields(self) if field.name == "format")
-        choices = get_args(get_args(kind)[0])
-        allowed = allowed or [name for name in choices if name != "auto"]
-        return allowed_form(self._form(piped, terminal), allowed)
-
-    def _form(self, piped: str, terminal: str) -> str:
         from bertcli.files.writers import format_of
 
+        (kind,) = (field.type for field in fields(self) if field.name == "format")
+        choices = get_args(get_args(kind)[0])
         if self.format == "table" and self.output is not None:
             raise UsageError(
                 "a table cannot be written to a file",
                 "leave out --output, or give another --format",
             )
-        if self.format != "auto":
-            return self.format
-        if self.output is not None:
-            return format_of(self.output)
-        return terminal if stdout_is_terminal() else piped
+        form: str = self.format
+        if form == "auto" and self.output is not None:
+            form = format_of(self.output)
+        elif form == "auto":
+            form = terminal if stdout_is_terminal() else piped
+        return allowed_form(form, allowed or [name for name in choices if name != "auto"])
 
     def open(
         self,
