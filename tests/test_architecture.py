@@ -13,6 +13,7 @@ import sys
 import token
 import tokenize
 from dataclasses import fields
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import get_type_hints
@@ -76,6 +77,11 @@ BROAD = {
 }
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
 def name_of(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
@@ -87,7 +93,7 @@ def package_of(module):
 
 def imports(path):
     """Yield (module, is it at module level) of all imports, those for type checking left out."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = tree_of(path)
     skipped = {
         child
         for node in ast.walk(tree)
@@ -134,7 +140,7 @@ def test_imports_point_one_way():
 def modules_named_in(path, modules):
     """Return the modules of ours that a module imports, lazily and for types as well."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom):
             submodules = {f"{node.module}.{alias.name}" for alias in node.names} & modules
             found |= submodules or ({node.module} & modules)
@@ -150,7 +156,7 @@ def test_imports_go_one_way_between_modules_lazily_and_for_types():
 
 def test_a_package_says_what_is_in_it():
     for path in ROOT.glob("*/__init__.py"):
-        told = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        told = ast.get_docstring(tree_of(path)) or ""
         there = {one.stem for one in path.parent.iterdir() if one.suffix == ".py"} - {"__init__"}
         assert [name for name in sorted(there) if f"`{name}`" not in told] == [], path
 
@@ -159,7 +165,7 @@ def test_a_class_has_a_name_of_its_own():
     classes = [
         node.name
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef)
     ]
     assert [name for name in classes if classes.count(name) > 1] == []
@@ -318,7 +324,7 @@ def words_of(path):
     """Yield the names in a module: of imports, of attributes, alone and behind their owner."""
     for module, _ in imports(path):
         yield f"import {module.split('.')[0]}"
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Attribute):
             yield from (node.attr, ast.unparse(node))
         elif isinstance(node, ast.Constant):
@@ -385,7 +391,7 @@ def test_every_option_has_help():
 def records_of_options():
     """Yield the records of the library that the command line makes of groups of options."""
     for path in (ROOT / "cli").rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = tree_of(path)
         imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         homes = {alias.name: node.module for node in imported for alias in node.names}
         for node in ast.walk(tree):
@@ -398,7 +404,7 @@ def test_every_option_is_used():
     """An option becomes a field of a record, or is named by the code of the command line."""
     used = {field.name for kind in records_of_options() for field in fields(kind)}
     for path in (ROOT / "cli").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Attribute):
                 used.add(node.attr)
             elif isinstance(node, ast.Constant):

@@ -101,8 +101,7 @@ def test_a_run_with_bertcli_alone(tmp_path):
 def test_the_road_beside_the_model(scripts, tmp_path, monkeypatch):
     import host
 
-    monkeypatch.setattr(host, "FORMATS", ("npy", "jsonl"))
+    monkeypatch.setattr(host, "FORMATS", ("npy",))
     table, record = host.run(tmp_path, 40, 1)
-    assert [row[0] for row in table.rows] == ["the model alone", "npy", "jsonl"]
+    assert [row[0] for row in table.rows] == ["the model alone", "npy"]
     assert all(each["megabytes"]["all"] > 10 for each in record.values())
-    assert len((tmp_path / "x.jsonl").read_text().splitlines()) == 40

@@ -147,6 +147,7 @@ def test_files_that_are_not_there_yet(folder, name):
     refused(folder, rf"{name}: the file is empty", "download the file again")
     (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
     refused(folder, rf"{name}: only a git-lfs pointer", "git lfs pull")
+    assert f"{name}: only a git-lfs pointer" in bad("inspect", folder).error
 
 
 # --- safetensors ---
@@ -176,17 +177,23 @@ LIES = {
     crafted(one("F32", [2], 8, 16)): "a leaves a gap before it",
     crafted(one("F32", [-4], 0, 16)): "a: shape and offsets are not whole numbers from 0",
     crafted(one("X9", [4], 0, 16)): "a: unknown dtype 'X9'",
-    crafted(
-        one("F32", [4], 0, 16), b"\0" * 20
-    ): "the header describes 86 bytes, and the file has 90",
+    crafted(one("F32", [4], 0, 16), b"\0" * 20): "the header describes 86 bytes, and the file has",
+    crafted(b"[" * 100_000): "the header is not valid JSON",
+    crafted(b'{"a": 1, "a": 2}'): 'the header is not valid JSON: key "a" occurs twice',
+    crafted({"a": {"dtype": "F32"}}): "a: dtype, shape",
+    crafted({"a": 3}): "a: dtype, shape",
+    crafted(one("F32", [2.0], 0, 8)): "a: shape and offsets are not whole numbers from 0",
+    crafted(one([], [4], 0, 16)): "a: unknown dtype []",
+    crafted(one("F32", [4], 0, 16), b"\0" * 15): "the header describes 86 bytes, and the file has",
 }
 
 
 @pytest.mark.parametrize(("content", "words"), LIES.items(), ids=LIES.values())
 def test_safetensors_headers_that_lie(folder, content, words):
     (folder / "model.safetensors").write_bytes(content)
-    hint = "^known: BOOL, " if "dtype" in words else "^download or write the file again$"
+    hint = "^known: BOOL, " if "unknown dtype" in words else "^download or write the file again$"
     refused(folder, rf"model\.safetensors: {re.escape(words)}", hint)
+    assert words in bad("inspect", folder).error
 
 
 @pytest.mark.parametrize(
@@ -201,6 +208,7 @@ def test_truncated_safetensors(folder, share, words):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     refused(folder, rf"model\.safetensors: {words}", "^download or write the file again$")
+    assert "model.safetensors: the header " in bad("inspect", folder).error
 
 
 def test_integers_are_not_weights(folder):

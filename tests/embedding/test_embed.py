@@ -36,7 +36,7 @@ def texts():
     random.seed(3)
     words = " ".join(SAMPLES).split()
     found = [
-        " ".join(random.choices(words, k=random.choice((1, 3, 9, 40, 300)))) for _ in range(60)
+        " ".join(random.choices(words, k=random.choice((1, 3, 9, 40, 300)))) for _ in range(30)
     ]
     return [*SAMPLES, "", *found, *found[:5], " "]
 

@@ -10,7 +10,7 @@ import json
 import pytest
 import torch
 import transformers
-from family_models import ROWS, batch, our_model, their_model
+from family_models import BERT, ROWS, batch, our_model, their_model
 from front import bad
 from model_reference import close
 from safetensors.torch import load_file, save_file
@@ -37,9 +37,16 @@ def one_thread(threads):
     torch.set_num_threads(1)
 
 
-CONFIGURATIONS = 40  # of the model itself; its heads stand over some of them
-CASES = [pytest.param(row, name, id=name) for row in ROWS for name in row.classes]
-LOGITS = ("prediction_logits", "sop_logits", "logits", "start_logits", "end_logits")
+CONFIGURATIONS = 24  # of the model itself; its heads stand over some of them
+CASES = [pytest.param(row, name, id=name) for row in (BERT, *ROWS) for name in row.classes]
+LOGITS = (
+    "prediction_logits",
+    "seq_relationship_logits",
+    "sop_logits",
+    "logits",
+    "start_logits",
+    "end_logits",
+)
 
 
 def call(theirs, ids, keep, types, **more):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from . import families
 from .craft import PICKLES, evil_pickle, mutated_safetensors, mutated_zip
 from .plausible import PLAUSIBLE
-from .values import mutated_bytes, mutated_json, odd
+from .values import mutated_bytes, mutated_json, odd, typed
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 TINY = SAMPLES / "tiny-bert"
@@ -447,13 +447,11 @@ def _command(dice: random.Random, name: str) -> Command:
         return _task(head, dice)
     kind = dice.random()
     if kind < 0.2:
-        more = dice.choice(
-            [[], ["--stats"], ["--tokens"], ["--offsets"], ["--count"], ["-f", "table"]]
-        )
-        pads = dice.choice([[], [], ["--padding", "max_length"], ["--truncation"]])
+        more = typed(dice, "", "--stats", "--tokens", "--offsets", "--count", "-f table")
+        pads = typed(dice, "", "", "--padding max_length", "--truncation")
         return Command(["tokenize", *_texts(dice), *more, *pads])
     if kind < 0.28:
-        more = dice.choice([[], ["--as", "tokens"], ["--skip-special-tokens"]])
+        more = typed(dice, "", "--as tokens", "--skip-special-tokens")
         return Command(["decode", *more], JSON_IDS)
     if kind < 0.55:
         views = ["--json", "--tree", "--tensors", "--config", "--tokenizer", "--verify", ""]
@@ -466,7 +464,7 @@ def _command(dice: random.Random, name: str) -> Command:
     if kind < 0.82:
         return _embed(dice, name)
     if kind < 0.88:
-        more = dice.choice([[], ["--vectors", "out.npy"]])
+        more = typed(dice, "", "--vectors out.npy")
         if name in families.OF_TERMS:
             more = dice.choice([more, ["--sparse"], ["--token-vectors"]])
         return Command(["similar", "a word", "--corpus", "corpus.txt", *more], output="out.npy")
@@ -488,12 +486,12 @@ def _embed(dice: random.Random, name: str) -> Command:
     pooled = [["--pooling", how] for how in ("cls", "mean", "max", "pooler", "mean+max")]
     more = dice.choice([[], [], *several, *pooled])
     if name in families.OF_TERMS and dice.random() < 0.6:
-        more = dice.choice([["--sparse"], ["--sparse", "--top-terms", "3"], ["--token-vectors"]])
+        more = typed(dice, "--sparse", "--sparse --top-terms 3", "--token-vectors")
     if name in ("sentence", *families.OF_TERMS) or dice.random() < 0.04:
-        more = [*more, *dice.choice([[], ["--prompt-name", "query"]])]
-    more += dice.choice([[], [], ["--dtype", "int8"], ["--dtype", "bfloat16"]])
-    more += dice.choice([[], [], ["--layers", "-2,-1"], ["--layers", "0"], ["--max-length", "8"]])
-    more += dice.choice([[], [], [], ["--normalize"], ["--batch-tokens", "7"]])
+        more = [*more, *typed(dice, "", "--prompt-name query")]
+    more += typed(dice, "", "", "--dtype int8", "--dtype bfloat16")
+    more += typed(dice, "", "", "--layers -2,-1", "--layers 0", "--max-length 8")
+    more += typed(dice, "", "", "", "--normalize", "--batch-tokens 7")
     if dice.random() < 0.6:
         return Command(["embed", *_texts(dice), *more])
     out = "out." + dice.choice(["npy", "npz", "safetensors", "jsonl", "parquet", "csv"])
@@ -505,7 +503,7 @@ def _task(name: str, dice: random.Random) -> Command:
         case "fill-mask":
             given = ["The film was [MASK].", *dice.choice([[], ["--targets", "good,word,\u4e00"]])]
         case "classify":
-            more = dice.choice([[], ["--scores", "all"], ["--top-k", "2"], ["--logits"]])
+            more = typed(dice, "", "--scores all", "--top-k 2", "--logits")
             given = [*_texts(dice), *more]
         case "tag":
             how = dice.choice(["none", "simple", "first", "average", "max"])

@@ -20,7 +20,7 @@ from safetensors.numpy import save as safetensors_of
 
 from .craft import bomb, mutated_npy, mutated_safetensors, npy, odd_array, odd_line
 from .folders import HEADS, Command
-from .values import Raw, dump, mutated_bytes, mutated_json, odd
+from .values import Raw, dump, mutated_bytes, mutated_json, odd, typed
 
 LINE = "the film was good I love NLP ! Straße 中文 [MASK] 😀 U.S. don't [SEP] \u0130 e\u0301"
 WORDS = LINE.split()
@@ -232,11 +232,11 @@ def reading(dice: random.Random, *, pairs: bool = True, model: bool = True) -> l
 def _text(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return one or two commands over a file of texts."""
     name = dice.choice(["tokenize", "tokenize", "embed", "chunk", "similar", "corpus", *HEADS])
-    file = file_of(dice, case, FIELDS.get(name, dice.choice([["text"], ["text", "pair"]])))
+    file = file_of(dice, case, FIELDS.get(name, typed(dice, "text", "text pair")))
     if name == "corpus":
         return [_corpus(dice, file, sound)]
     if name == "similar":
-        more = dice.choice([[], ["--id-field", "id"], ["--text-field", "label"], ["--top-k", "50"]])
+        more = typed(dice, "", "--id-field id", "--text-field label", "--top-k 50")
         argv = ["similar", "a good film", "--corpus", file, *more, "-m", str(sound / "tiny")]
         if dice.random() < 0.4:
             twice = Command([*argv, "--vectors", "out.npy"], output="out.npy")
@@ -261,26 +261,24 @@ def _over(name: str, given: list[str], dice: random.Random, sound: Path) -> Comm
     if name == "tokenize":
         fields = ["--tokens", "--offsets", "--length", "--text", "--stats", "--word-ids", "--count"]
         argv += dice.sample(fields, dice.choice([0, 0, 1, 2]))
-        argv += dice.choice(
-            [[], [], ["--padding", "longest"], ["--truncation", "--max-length", "8"]]
-        )
-        argv += dice.choice([[], [], ["--overflowing", "--max-length", "8", "--stride", "2"]])
-        argv += dice.choice([[], [], ["-f", "table"], ["-f", "csv"], ["--workers", "0"]])
+        argv += typed(dice, "", "", "--padding longest", "--truncation --max-length 8")
+        argv += typed(dice, "", "", "--overflowing --max-length 8 --stride 2")
+        argv += typed(dice, "", "", "-f table", "-f csv", "--workers 0")
         forms = ("jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet")
     elif name == "embed":
-        argv += dice.choice([[], [], ["--token-vectors"], ["--word-vectors", "mean"]])
-        argv += dice.choice([[], [], ["--precision", "int8"], ["--precision", "float16"]])
+        argv += typed(dice, "", "", "--token-vectors", "--word-vectors mean")
+        argv += typed(dice, "", "", "--precision int8", "--precision float16")
         argv += dice.choice([[], [], ["--window", "2"], ["--prompt", "a: "], ["--max-length", "8"]])
         ways = ["window", "error", "chunk"]
         argv += dice.choice([[], *(["--on-truncate", way] for way in ways)])
         forms = ("jsonl", "csv", "npy", "npz", "safetensors", "parquet")
     elif name == "chunk":
-        argv += dice.choice([[], ["--max-length", "8"], ["--max-length", "5", "--overlap", "2"]])
-        argv += dice.choice([[], ["--at", "word"], ["--at", "sentence"], ["--first"]])
-        argv += dice.choice([[], ["-f", "table"], ["-f", "csv"], ["-f", "txt"]])
+        argv += typed(dice, "", "--max-length 8", "--max-length 5 --overlap 2")
+        argv += typed(dice, "", "--at word", "--at sentence", "--first")
+        argv += typed(dice, "", "-f table", "-f csv", "-f txt")
         forms = ("jsonl", "csv", "tsv", "parquet", "txt")
     else:
-        argv += dice.choice([[], ["-f", "table"], ["-f", "csv"], ["-f", "tsv"], ["--window", "2"]])
+        argv += typed(dice, "", "-f table", "-f csv", "-f tsv", "--window 2")
         forms = ("jsonl", "csv", "tsv", "parquet")
     if dice.random() < 0.5 or "-f" in argv:
         return Command(argv)
@@ -295,8 +293,8 @@ def _corpus(dice: random.Random, file: str, sound: Path) -> Command:
         sizes = ["--size", dice.choice(["5", "200", "1500", "9000"])]
         return Command(["pretrain", "vocab", file, *sizes, *more, "-o", "out"], output="out")
     argv = ["pretrain", "prepare", file, "--max-length", "12", *more, "-o", "out"]
-    argv += dice.choice([[], ["-f", "parquet"], ["--whole-word"], ["--dupe-factor", "2"]])
-    argv += dice.choice([[], [], ["--extra", "number=id"], ["--extra", "a=text"]])
+    argv += typed(dice, "", "-f parquet", "--whole-word", "--dupe-factor 2")
+    argv += typed(dice, "", "", "--extra number=id", "--extra a=text")
     return Command([*argv, "-m", str(sound / "tiny")], output="out")
 
 
@@ -314,7 +312,7 @@ def _stdin(dice: random.Random, sound: Path, case: Path) -> list[Command]:
         lines = [dump(_ids(dice)) for _ in range(dice.choice([1, 3, 9]))]
         whole = "\n".join(lines).encode(errors="surrogatepass")
         kinds = (whole, whole, mutated_bytes(whole, dice), data)
-        more = [*dice.choice([[], ["--keep-fields"]]), *dice.choice([[], ["--on-error", "skip"]])]
+        more = [*typed(dice, "", "--keep-fields"), *typed(dice, "", "--on-error skip")]
         argv = ["decode", *said[:1], *(["jsonl"] if said else []), *more]
         return [Command([*argv, "-m", str(sound / "tiny")], dice.choice(kinds))]
     return [_over(name, ["-i", "-", *said], dice, sound)._replace(stdin=data)]
@@ -388,9 +386,9 @@ def table(dice: random.Random, fields: list[str]) -> bytes:
 def _arrow(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return commands over a Parquet file: its columns are ids, kept fields, texts."""
     (case / "in.parquet").write_bytes(table(dice, ["text"]))
-    more = dice.choice([["--keep-fields"], ["--id-field", "label"], ["--id-field", "stars"]])
+    more = typed(dice, "--keep-fields", "--id-field label", "--id-field stars")
     argv = [dice.choice(["tokenize", "embed", "classify"]), "-i", "in.parquet", *more]
-    argv += dice.choice([[], ["--on-error", "skip"]])
+    argv += typed(dice, "", "--on-error skip")
     out = dice.choice(["", "out.jsonl", "out.parquet", "out.csv"])
     model = HEADS.get(argv[0], "tiny")
     argv += ["-m", str(sound / model), *(["-o", out] if out else [])]
@@ -440,7 +438,7 @@ def _npz(array: np.ndarray, dice: random.Random) -> bytes:
     if dice.random() < 0.03:
         return bomb()
     out = io.BytesIO()
-    names = dice.choice([["embeddings"], ["input_ids"], ["embeddings", "ids"], ["x"], []])
+    names = typed(dice, "embeddings", "input_ids", "embeddings ids", "x", "")
     with zipfile.ZipFile(out, "w", dice.choice([0, 8])) as archive:
         for name in names:
             body = npy(array)
@@ -499,12 +497,12 @@ def _vectors(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     match dice.randrange(4):
         case 0:
             other = vectors(dice, case, "other") if dice.random() < 0.5 else one
-            more = dice.choice([[], ["--tolerance", "0.1"], ["-f", "table"]])
+            more = typed(dice, "", "--tolerance 0.1", "-f table")
             return [Command(["compare", one, other, *more])]
         case 1:
-            return [Command(["inspect", one, *dice.choice([[], ["--json"]])])]
+            return [Command(["inspect", one, *typed(dice, "", "--json")])]
         case 2:
-            more = dice.choice([[], ["--on-error", "skip"], ["--keep-fields"], ["--as", "tokens"]])
+            more = typed(dice, "", "--on-error skip", "--keep-fields", "--as tokens")
             return [Command(["decode", "-i", one, *more, "-m", tiny])]
     (case / "c.txt").write_text("a\nb\nc\n")
     return [
@@ -522,7 +520,7 @@ def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     halfway = dice.random() < 0.6
     good = "\n".join(lines).encode() + b"\n"
     (case / "in.jsonl").write_bytes(good + (b"{broken\n" if halfway else b""))
-    many = dice.choice([[], [], ["--token-vectors"]]) if not out.endswith("csv") else []
+    many = typed(dice, "", "", "--token-vectors") if not out.endswith("csv") else []
     argv = ["embed", "-i", "in.jsonl", "-o", out, "--window", "2", *many]
     argv += ["-m", str(sound / "tiny")]
 
@@ -531,7 +529,7 @@ def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
             (where / "in.jsonl").write_bytes(good)
         _spoil(where, dice, out)
 
-    again = dice.choice([["--resume"], ["--resume"], ["--overwrite"], []])
+    again = typed(dice, "--resume", "--resume", "--overwrite", "")
     near = ["similar", "a", "--corpus", "in.jsonl", "--vectors", out, "-m", str(sound / "tiny")]
     index = ["inspect", f"{out}.index.jsonl"]
     last = dice.choice([["inspect", out], ["compare", out, out], index, near])
@@ -552,18 +550,18 @@ def _chain(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     out = f"out.{form}" + dice.choice(
         ["", "", ".gz", ".zst"] if form[-2:] in ("nl", "sv") else [""]
     )
-    first = ["tokenize", *dice.choice([[], ["--tokens", "--text"], ["--padding", "max_length"]])]
+    first = ["tokenize", *typed(dice, "", "--tokens --text", "--padding max_length")]
     if not ids:
         kinds = [[], ["--precision", "int8"], ["--precision", "binary"], ["--precision", "float16"]]
         first = ["embed", *dice.choice([*kinds, ["--token-vectors"], ["--word-vectors", "mean"]])]
-    first += ["-i", "in.jsonl", *dice.choice([[], ["--keep-fields"], ["--id-field", "text"]])]
+    first += ["-i", "in.jsonl", *typed(dice, "", "--keep-fields", "--id-field text")]
     last = "last." + dice.choice(["jsonl", "csv", "parquet", "txt"])
     where = ["-o", last] if dice.random() < 0.4 else []
     nearest = ["similar", "a", "--corpus", "in.jsonl", "--vectors", out, *model]
     further = [
-        ["decode", "-i", out, *dice.choice([[], ["--keep-fields"], ["--as", "tokens"]]), *model],
-        ["inspect", out, *dice.choice([[], ["--json"]])],
-        ["compare", out, out, *dice.choice([[], ["--tolerance", "0.1"]])],
+        ["decode", "-i", out, *typed(dice, "", "--keep-fields", "--as tokens"), *model],
+        ["inspect", out, *typed(dice, "", "--json")],
+        ["compare", out, out, *typed(dice, "", "--tolerance 0.1")],
         ["tokenize", "-i", out, "--on-error", "skip", *model],
     ]
     chosen = dice.choice(further) if ids else dice.choice([*further, nearest, nearest])

@@ -11,7 +11,7 @@ from typing import Any
 
 from .folders import HEADS, Command, mutate
 from .inputs import file_of, packed, text
-from .values import mutated_bytes, mutated_json, odd
+from .values import mutated_bytes, mutated_json, odd, typed
 
 LABELS = ["good", "bad", "\u4e2d", "a b", "good "]
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "pairs", "cosent")
@@ -107,15 +107,13 @@ def _train(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     task = dice.choice(TASKS)
     file = examples(dice, case, task, "in.jsonl")
     argv = ["train", file, "-m", str(sound / "tiny"), "-q", "-o", "out", "--max-length", "16"]
-    argv += dice.choice([[], ["--frozen"], ["--full"], ["--layers", "1"]])
-    argv += dice.choice([[], [], ["--eval-fraction", "0"], ["--eval-fraction", "0.9"]])
-    argv += dice.choice(
-        [[], [], ["--on-error", "skip"], ["--patience", "1"], ["--batch-size", "1"]]
-    )
+    argv += typed(dice, "", "--frozen", "--full", "--layers 1")
+    argv += typed(dice, "", "", "--eval-fraction 0", "--eval-fraction 0.9")
+    argv += typed(dice, "", "", "--on-error skip", "--patience 1", "--batch-size 1")
     if dice.random() < 0.4:  # some of these do not go together, or not with the task
-        argv += dice.choice([["--class-weights", "balanced"], ["--label-smoothing", "0.1"]])
+        argv += typed(dice, "--class-weights balanced", "--label-smoothing 0.1")
         argv += dice.choice([[], ["--task", dice.choice(TASKS[:5])], ["--layers", "9"]])
-        argv += dice.choice([[], ["--extra", "label=label_ids"], ["--extra", "score"]])
+        argv += typed(dice, "", "--extra label=label_ids", "--extra score")
     if dice.random() < 0.2:
         held = task if dice.random() < 0.8 else dice.choice(TASKS)
         argv += ["--eval", examples(dice, case, held, "held.jsonl")]
@@ -193,6 +191,6 @@ def _compare(dice: random.Random, sound: Path, case: Path) -> Command:
         model = dice.choice([HEADS["next-sentence"], HEADS["classify"], "tiny"])
         return Command(["rerank", "a film", "-i", file, "-m", str(sound / model)])
     argv = ["duplicates", file, "-m", str(sound / "tiny")]
-    argv += dice.choice([[], ["--threshold", "0.5"], ["--keep", "longest"]])
+    argv += typed(dice, "", "--threshold 0.5", "--keep longest")
     out = dice.choice(["", "out.jsonl", "out.txt", "out.csv"])
     return Command([*argv, *(["-o", out] if out else [])], output=out)

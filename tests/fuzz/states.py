@@ -15,7 +15,7 @@ import numpy as np
 
 from .folders import LINES, TEXTS, Command, add_file, mutate_file, ordinary, replace_file
 from .inputs import text
-from .values import mutated_bytes, mutated_json
+from .values import mutated_bytes, mutated_json, typed
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 RUNS = (["tokenize", "a word"], ["embed", "a word"], ["inspect", "--verify"], ["inspect", "--json"])
@@ -78,7 +78,7 @@ def _side_files(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     (case / "in.jsonl").write_text("\n".join(rows) + "\n", "utf-8", "replace")
     out = "out." + dice.choice(["npy", "npz", "jsonl", "parquet", "csv", "safetensors"])
     model = ["-m", str(sound / "tiny"), "-q"]
-    embed = ["embed", "-i", "in.jsonl", *model, "-o", out, *dice.choice([[], ["--update"]])]
+    embed = ["embed", "-i", "in.jsonl", *model, "-o", out, *typed(dice, "", "--update")]
 
     def spoil(place: Path) -> None:
         beside = [path for path in sorted(place.iterdir()) if path.name.startswith(out)]

@@ -75,7 +75,7 @@ def test_the_numbers_are_those_of_torch(tmp_path, options):
 
 @pytest.mark.slow
 def test_texts_of_the_default_model_are_those_of_torch(tmp_path):
-    texts = lines(600, most=40)
+    texts = lines(150, most=40)
     ours = vectors(tmp_path, texts, *OPENVINO)
     assert np.abs(ours - vectors(tmp_path, texts)).max() < 1e-6
 

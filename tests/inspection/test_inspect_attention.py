@@ -18,12 +18,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from front import bad, process
+from front import bad, inspected, process
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from bertcli import inspection
-from bertcli.cli.app import main
 from bertcli.files.versions import install_command
 from bertcli.hub import find_model
 from bertcli.inspection import drawing as colours
@@ -40,18 +39,6 @@ TEXT, PAIR = "What does a transformer attend to?", "Mostly to [SEP], says Züric
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    for name in ("BERTCLI_MODEL", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def run(capsys, *argv):
-    code = main(["inspect", *map(str, argv)])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture(scope="module")
@@ -80,21 +67,21 @@ def check(found, reference):
 
 
 @pytest.mark.parity
-def test_maps_are_those_of_transformers(reference, capsys):
-    code, out, err = run(capsys, "--attention", TEXT, "--pair", PAIR, "--json")
+def test_maps_are_those_of_transformers(reference):
+    code, out, err = inspected("--attention", TEXT, "--pair", PAIR, "--json")
     assert (code, err) == (0, "")
     check(json.loads(out), reference)
 
 
 @pytest.mark.parametrize("form", [None, "svg", "png", "pdf", "html", "json"])
-def test_maps_of_spoiled_weights_are_refused(form, tmp_path, capsys):
+def test_maps_of_spoiled_weights_are_refused(form, tmp_path):
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("layer.1.attention.self.query.weight"))
     weights[name][0, 0] = float("nan")
     save_file(weights, folder / "model.safetensors")
     output = ["-o", tmp_path / f"out.{form}"] if form else []
-    code, out, err = run(capsys, folder, "--attention", "hello", *output)
+    code, out, err = inspected(folder, "--attention", "hello", *output)
     assert (code, out) == (
         1,
         "",
@@ -106,27 +93,27 @@ def test_maps_of_spoiled_weights_are_refused(form, tmp_path, capsys):
 # --- choosing ---
 
 
-def layers(capsys, *argv):
-    code, out, err = run(capsys, TINY, "--attention", "hello", *argv, "--json")
+def layers(*argv):
+    code, out, err = inspected(TINY, "--attention", "hello", *argv, "--json")
     assert code == 0, err
     return {x["layer"]: [one["head"] for one in x["heads"]] for x in json.loads(out)["layers"]}
 
 
-def test_layers_and_heads_are_chosen(capsys):
+def test_layers_and_heads_are_chosen():
     every = [0, 1, 2, 3]
-    assert layers(capsys) == layers(capsys, "--layers", "all") == {0: every, 1: every}
-    assert layers(capsys, "--layers", "-1", "--heads", "3,0,3") == {1: [0, 3]}
+    assert layers() == layers("--layers", "all") == {0: every, 1: every}
+    assert layers("--layers", "-1", "--heads", "3,0,3") == {1: [0, 3]}
 
 
 @pytest.mark.parametrize(
     "argv", [["--layers", "2"], ["--layers", "-3"], ["--heads", "4"], ["--heads", "x"]]
 )
-def test_layers_and_heads_that_are_not_there(argv, capsys):
-    code, out, err = run(capsys, TINY, "--attention", "hello", *argv)
+def test_layers_and_heads_that_are_not_there(argv):
+    code, out, err = inspected(TINY, "--attention", "hello", *argv)
     assert code == 2 and out == "" and "error" in err
 
 
-def test_pruned_heads_keep_their_numbers(tmp_path, capsys):
+def test_pruned_heads_keep_their_numbers(tmp_path):
     from bertcli.checkpoints.load import load, save
     from bertcli.models.surgery import prune_heads
 
@@ -134,17 +121,17 @@ def test_pruned_heads_keep_their_numbers(tmp_path, capsys):
     prune_heads(model, {1: [0, 2]})
     save(model, model.config, tmp_path)
     shutil.copy(TINY / "vocab.txt", tmp_path)
-    code, out, _ = run(capsys, tmp_path, "--attention", "hello", "--json")
+    code, out, _ = inspected(tmp_path, "--attention", "hello", "--json")
     found = json.loads(out)["layers"]
     assert code == 0 and [one["head"] for one in found[1]["heads"]] == [1, 3]
-    assert run(capsys, tmp_path, "--attention", "hello", "--heads", "2")[0] == 2
+    assert inspected(tmp_path, "--attention", "hello", "--heads", "2")[0] == 2
     for form in ("html", "svg", "png", "pdf"):
         argv = ("--layers", "all", "-o", tmp_path / f"x.{form}")
-        assert run(capsys, tmp_path, "--attention", "hello", *argv)[0] == 0
+        assert inspected(tmp_path, "--attention", "hello", *argv)[0] == 0
 
 
-def test_text_that_is_too_long_is_cut_and_said(capsys):
-    code, out, err = run(capsys, TINY, "--attention", "a " * 500, "--json")
+def test_text_that_is_too_long_is_cut_and_said():
+    code, out, err = inspected(TINY, "--attention", "a " * 500, "--json")
     assert code == 0 and "text truncated to 128 tokens (374 dropped)" in err
     assert len(json.loads(out)["tokens"]) == 128
 
@@ -155,16 +142,16 @@ def test_maps_that_memory_has_no_room_for(monkeypatch):
     assert done.error == "out of memory"
 
 
-def test_empty_text(capsys):
-    code, out, _ = run(capsys, TINY, "--attention", "", "--json")
+def test_empty_text():
+    code, out, _ = inspected(TINY, "--attention", "", "--json")
     assert code == 0 and json.loads(out)["tokens"] == ["[CLS]", "[SEP]"]
 
 
 # --- the terminal ---
 
 
-def test_a_map_in_a_pipe(capsys):
-    code, out, err = run(capsys, "--attention", "I love NLP!", "--pair", "Me too")
+def test_a_map_in_a_pipe():
+    code, out, err = inspected("--attention", "I love NLP!", "--pair", "Me too")
     lines = out.splitlines()
     assert (code, err) == (0, "") and "\x1b" not in out
     assert lines[0] == "layer 5 (of 0 to 5), mean of 12 heads: each row looks at the columns"
@@ -174,19 +161,17 @@ def test_a_map_in_a_pipe(capsys):
     assert 95 <= sum(shares) <= 105
 
 
-def test_one_head_and_several_layers(capsys):
-    _, out, _ = run(capsys, TINY, "--attention", "hello", "--layers", "all", "--heads", "2")
+def test_one_head_and_several_layers():
+    _, out, _ = inspected(TINY, "--attention", "hello", "--layers", "all", "--heads", "2")
     assert "layer 0 (of 0 to 1), head 2" in out and "layer 1 (of 0 to 1), head 2" in out
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 200])
 @pytest.mark.parametrize("colour", [False, True])
-def test_maps_fit_the_screen(columns, colour, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    if colour:
-        monkeypatch.setenv("FORCE_COLOR", "1")
+def test_maps_fit_the_screen(columns, colour):
+    env = {"COLUMNS": str(columns)} | ({"FORCE_COLOR": "1", "TERM": "xterm"} if colour else {})
     text = "the trophy does not fit in the brown suitcase because it is too big " * 3
-    code, out, _ = run(capsys, "--attention", text)
+    code, out, _ = inspected("--attention", text, **env)
     plain = re.sub(r"\x1b\[[\d;]*m", "", out)
     rows = [line for line in plain.splitlines() if "▏" in line]
     assert code == 0 and max(map(len, rows)) <= columns
@@ -205,10 +190,10 @@ def recorded(*texts, **choice):
     return [maps for maps, _ in look(report, list(map(Record, texts)), AttentionChoice(**choice))]
 
 
-def test_json_and_npz_are_exact(tmp_path, capsys):
+def test_json_and_npz_are_exact(tmp_path):
     (right,) = recorded("hello world")
     for name in ("x.json", "x.npz"):
-        assert run(capsys, TINY, "--attention", "hello world", "-o", tmp_path / name)[0] == 0
+        assert inspected(TINY, "--attention", "hello world", "-o", tmp_path / name)[0] == 0
     arrays = dict(np.load(tmp_path / "x.npz"))
     length = len(right.tokens)
     assert arrays["attention"].shape == (2, 4, length, length)
@@ -225,11 +210,11 @@ def test_json_and_npz_are_exact(tmp_path, capsys):
     assert "scale" not in found
 
 
-def test_the_mean_of_all_heads(tmp_path, capsys):
+def test_the_mean_of_all_heads(tmp_path):
     (right,) = recorded("hello world")
     argv = (TINY, "--attention", "hello world", "--heads", "mean", "-o")
     for name in ("x.json", "x.npz", "x.svg", "x.html"):
-        code, _, err = run(capsys, *argv, tmp_path / name)
+        code, _, err = inspected(*argv, tmp_path / name)
         assert (code, "map" in err) == (0, True)
     arrays = dict(np.load(tmp_path / "x.npz"))
     assert arrays["heads"].tolist() == [-1]
@@ -237,27 +222,27 @@ def test_the_mean_of_all_heads(tmp_path, capsys):
     found = json.loads((tmp_path / "x.json").read_text())
     assert [one["head"] for one in found["layers"][0]["heads"]] == ["mean"]
     assert "layer 1 · mean of heads" in (tmp_path / "x.svg").read_text()
-    out = run(capsys, TINY, "--attention", "hello world", "--heads", "mean")[1]
+    out = inspected(TINY, "--attention", "hello world", "--heads", "mean")[1]
     assert "mean of 4 heads" in out
 
 
-def test_several_texts(tmp_path, capsys):
+def test_several_texts(tmp_path):
     texts = ("hello world", "a the of")
     rights = recorded(*texts)
     argv = (TINY, *(part for text in texts for part in ("--attention", text)))
     for name in ("x.json", "x.npz"):
-        assert run(capsys, *argv, "-o", tmp_path / name)[0] == 0
+        assert inspected(*argv, "-o", tmp_path / name)[0] == 0
     arrays = dict(np.load(tmp_path / "x.npz"))
     many = json.loads((tmp_path / "x.json").read_text())
-    assert json.loads(run(capsys, *argv, "--json")[1]) == many
+    assert json.loads(inspected(*argv, "--json")[1]) == many
     for at, right in enumerate(rights):
         assert np.array_equal(arrays[f"attention_{at}"], right.arrays()["attention"])
         assert many[at] == right.to_json()
-    out = run(capsys, *argv)[1]
+    out = inspected(*argv)[1]
     assert out.count("layer 1 (of 0 to 1)") == 2
-    code, _, err = run(capsys, *argv, "-o", tmp_path / "x.svg")
+    code, _, err = inspected(*argv, "-o", tmp_path / "x.svg")
     assert code == 2 and "a figure shows one text" in err
-    code, _, err = run(capsys, *argv, "--pair", "x")
+    code, _, err = inspected(*argv, "--pair", "x")
     assert code == 2 and "--pair needs exactly one" in err
 
 
@@ -273,21 +258,21 @@ def test_a_pruned_head_is_nan(tmp_path):
 
 
 @pytest.fixture
-def picture(tmp_path, capsys):
+def picture(tmp_path):
     def make(form, *argv, model=TINY, text="hello world", pair="me too"):
         path = tmp_path / f"x.{form}"
-        code, out, err = run(capsys, model, "--attention", text, "--pair", pair, "-o", path, *argv)
+        code, out, err = inspected(model, "--attention", text, "--pair", pair, "-o", path, *argv)
         assert (code, out) == (0, ""), err
         return path
 
     return make
 
 
-def test_existing_files_are_kept(picture, capsys):
+def test_existing_files_are_kept(picture):
     path = picture("svg")
-    code, _, err = run(capsys, TINY, "--attention", "x", "-o", path)
+    code, _, err = inspected(TINY, "--attention", "x", "-o", path)
     assert code == 1 and "already exists" in err
-    assert run(capsys, TINY, "--attention", "x", "-o", path, "--overwrite")[0] == 0
+    assert inspected(TINY, "--attention", "x", "-o", path, "--overwrite")[0] == 0
     assert [one.name for one in path.parent.iterdir()] == ["x.svg"]
 
 
@@ -356,11 +341,11 @@ def expected_colours(layers, heads, text="hello world", pair="me too"):
     }
 
 
-def test_svg_has_every_map_and_token_as_text(picture, capsys):
+def test_svg_has_every_map_and_token_as_text(picture):
     argv = ("--layers", "0,1", "--heads", "1,2")
     pair = "Mostly to [SEP], says </script> <b>&amp; --"
     found = Counter(texts(picture("svg", *argv, pair=pair).read_bytes()))
-    out = run(capsys, TINY, "--attention", "hello world", "--pair", pair, *argv, "--json")[1]
+    out = inspected(TINY, "--attention", "hello world", "--pair", pair, *argv, "--json")[1]
     titles = [f"layer {layer} · head {head}" for layer in (0, 1) for head in (1, 2)]
     legend = ["0", "0.05", "0.25", "0.5", "1", "attention weight,", "from row to column"]
     tokens = json.loads(out)["tokens"]
@@ -447,9 +432,9 @@ def test_figures_depend_on_the_data_alone(form, picture):
 
 
 @pytest.mark.parametrize("form", DRAWN)
-def test_figures_name_the_characters_they_lack(form, capsys, tmp_path):
+def test_figures_name_the_characters_they_lack(form, tmp_path):
     path = tmp_path / f"y.{form}"
-    code, _, err = run(capsys, "--attention", "我 love", "-o", path)
+    code, _, err = inspected("--attention", "我 love", "-o", path)
     assert code == 0
     if form == "svg":
         assert "我" in texts(path.read_bytes()) and "warning" not in err
@@ -476,19 +461,19 @@ def test_tokens_are_drawn_as_they_are():
         assert contents([found], form)
 
 
-def test_a_png_that_no_viewer_would_open(tmp_path, capsys, monkeypatch):
+def test_a_png_that_no_viewer_would_open(tmp_path, monkeypatch):
     monkeypatch.setattr("bertcli.inspection.drawing.LARGEST", 1000)
-    code, _, err = run(capsys, TINY, "--attention", "hello", "-o", tmp_path / "x.png")
+    code, _, err = inspected(TINY, "--attention", "hello", "-o", tmp_path / "x.png")
     assert code == 2 and "too large" in err and "--layers" in err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("form", DRAWN)
-def test_without_matplotlib_the_extra_is_named_at_once(form, tmp_path, capsys, monkeypatch):
+def test_without_matplotlib_the_extra_is_named_at_once(form, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr("bertcli.inspection.attention.look", lambda *_: pytest.fail("too late"))
     path = tmp_path / f"x.{form}"
-    code, out, err = run(capsys, TINY, "--attention", "hello", "-o", path)
+    code, out, err = inspected(TINY, "--attention", "hello", "-o", path)
     assert (code, out) == (1, "") and not path.exists()
     assert err.splitlines() == [
         f"error: {path}: drawing .{form} needs matplotlib",
@@ -550,10 +535,10 @@ def test_page_holds_the_numbers_and_asks_for_nothing(reference, picture):
     assert page.count("</script>") == 2
 
 
-def test_page_that_no_browser_would_open(tmp_path, capsys, monkeypatch):
+def test_page_that_no_browser_would_open(tmp_path, monkeypatch):
     monkeypatch.setattr("bertcli.inspection.attention_picture.LARGEST", 100)
     argv = ("--attention", "hello world", "-o", tmp_path / "x.html")
-    code, _, err = run(capsys, TINY, *argv)
+    code, _, err = inspected(TINY, *argv)
     assert code == 2 and "--layers" in err and not (tmp_path / "x.html").exists()
 
 
@@ -652,10 +637,10 @@ document.body.dataset.names = texts.length;
 </script></body>"""
 
 
-def test_page_of_several_texts_in_a_browser(tmp_path, capsys, browse):
+def test_page_of_several_texts_in_a_browser(tmp_path, browse):
     path = tmp_path / "x.html"
     texts = ("--attention", "hello world", "--attention", "a the of")
-    assert run(capsys, TINY, *texts, "--heads", "mean", "-o", path)[0] == 0
+    assert inspected(TINY, *texts, "--heads", "mean", "-o", path)[0] == 0
     path.write_text(path.read_text().replace("</body>", SECOND))
     dom = browse(path, "--dump-dom")
     assert "data-error" not in dom

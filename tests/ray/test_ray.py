@@ -99,13 +99,10 @@ def rows(path):
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
-def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards, tmp_path, backend):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
+def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards, tmp_path):
     out = tmp_path / "out"
     common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "-f", "jsonl")
-    command = ("embed", "-m", TINY, "-i", shards, *common, "--backend", backend)
+    command = ("embed", "-m", TINY, "-i", shards, *common, "--backend", "auto")
     code, err = run(*command)
     assert code == 0, err
     assert "4 of 4 shards made" in err
@@ -115,7 +112,7 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
 
     for source in (*shards.glob("*.jsonl"), *shards.glob("sub/*.gz")):
         made = out / source.relative_to(shards).with_name(f"{source.name.split('.')[0]}.jsonl")
-        local = call("embed", "-m", TINY, "-i", source, "-f", "jsonl", "--backend", backend)
+        local = call("embed", "-m", TINY, "-i", source, "-f", "jsonl", "--backend", "auto")
         found, expected = rows(made), local.rows
         assert [row["id"] for row in found] == [row["id"] for row in expected]
         vectors = (np.array([row["embedding"] for row in some]) for some in (found, expected))

@@ -124,7 +124,8 @@ def crosswise(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-ROWS = (
+BERT = Row("bert", "Bert")
+ROWS = (  # the families that are not BERT
     Row("roberta", "Roberta"),
     Row("xlm-roberta", "XLMRoberta", alike=True),
     Row("camembert", "Camembert", alike=True),

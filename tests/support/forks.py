@@ -15,19 +15,26 @@ from typing import Any
 from front import PACKAGE, environment
 
 SERVER = """if True:
-    import json, os, sys, torch, rich.console
+    import json, os, signal, sys, torch, rich.console
     import bertcli.training.run, bertcli.cli.commands.train
     import bertcli.training.frozen, bertcli.training.fine_tuning
     import bertcli.cli.display.training, torch._dynamo
     from bertcli.cli.app import main
+    os.fsync = lambda file: None  # what a killed process has written is there
     print("ready", flush=True)
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            os._exit(main(json.loads(line)))
-        print(child, flush=True)
-        sys.stdin.readline()  # until then its number is its own
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        argv, *environments = json.loads(line)
+        children = []
+        for environment in environments:
+            children.append(os.fork())
+            if not children[-1]:
+                signal.alarm(120)  # seconds, against hanging only
+                os.environ.update(environment)
+                os._exit(main(argv))
+        print(json.dumps(children), flush=True)
+        sys.stdin.readline()  # until then their numbers are their own
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
 """
 
 
@@ -39,13 +46,25 @@ class Forks:
 
     def run(self, argv: list[Any], kill_after: float | None = None) -> int:
         """Run to the end, or until it is killed after some seconds; return the exit code."""
-        self.server.stdin.write(json.dumps([str(one) for one in argv]) + "\n")
-        child = int(self.server.stdout.readline())
+        (code,) = self.together(argv, [{}], kill_after)
+        return code
+
+    def together(
+        self,
+        argv: list[Any],
+        environments: list[dict[str, str]],
+        kill_after: float | None = None,
+    ) -> list[int]:
+        """Run a command in each of these environments at the same time; return the exit codes."""
+        words = [str(word) for word in argv]
+        self.server.stdin.write(json.dumps([words, *environments]) + "\n")
+        children = json.loads(self.server.stdout.readline())
         if kill_after is not None:
             time.sleep(kill_after)
-            os.kill(child, signal.SIGKILL)
+            for child in children:
+                os.kill(child, signal.SIGKILL)
         self.server.stdin.write("wait\n")
-        return int(self.server.stdout.readline())
+        return json.loads(self.server.stdout.readline())
 
     def check(
         self,

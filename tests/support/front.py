@@ -89,6 +89,17 @@ def call(*argv: Any, stdin: bytes | str = b"", **env: str) -> Result:
     return Result(code, out.buffer.getvalue(), err.buffer.getvalue().decode())
 
 
+def inspected(*argv: Any, **env: str) -> tuple[int, str, str]:
+    """Run `bertcli inspect` in this process; return its exit code, stdout and stderr."""
+    done = call("inspect", *argv, **env)
+    return done.code, done.out, done.err
+
+
+def report(*argv: Any) -> Any:
+    """Return what `bertcli inspect` says of something that it has no word of warning about."""
+    return json.loads(good("inspect", *argv, "--json").out)
+
+
 def good(*argv: Any, stdin: bytes | str = b"", **env: str) -> Result:
     """Run a command that shall succeed without a word."""
     done = call(*argv, stdin=stdin, **env)

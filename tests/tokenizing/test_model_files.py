@@ -342,8 +342,8 @@ def test_a_missing_mask_is_no_matter(tmp_path):
 @pytest.mark.parametrize("content", ["", "\n", " \n\n"])
 def test_an_empty_vocabulary(tmp_path, content):
     (tmp_path / "vocab.txt").write_text(content)
-    with pytest.raises(ModelError, match=r"vocab\.txt: the vocabulary is empty"):
-        Tokenizer.load(tmp_path)
+    error = bad("tokenize", "-m", tmp_path, "a").error
+    assert error == f"{tmp_path / 'vocab.txt'}: the vocabulary is empty"
 
 
 def test_a_vocabulary_that_is_not_text(tmp_path):
@@ -373,16 +373,15 @@ def test_no_tokenizer_at_all(tmp_path):
     ],
 )
 def test_broken_settings(tmp_path, name, text, message):
-    folder = write(tmp_path, "uncased", **{name: text})
-    with pytest.raises(ModelError, match=rf"{name}\.json: {message}"):
-        Tokenizer.load(folder)
+    folder = write(tmp_path, [*ROLES, "a"], **{name: text})
+    assert bad("tokenize", "-m", folder, "a").error.startswith(f"{folder / name}.json: {message}")
 
 
 @pytest.mark.parametrize("text", ["{", "", "{}", "[]", '{"model": {"type": "WordPiece"}}'])
 def test_a_broken_tokenizer_file(tmp_path, text):
     folder = write(tmp_path, None, tokenizer=text)
-    with pytest.raises(ModelError, match=r"tokenizer\.json: not a tokenizer"):
-        Tokenizer.load(folder)
+    error = bad("tokenize", "-m", folder, "a").error
+    assert error.startswith(f"{folder / 'tokenizer.json'}: not a tokenizer: ")
 
 
 @pytest.mark.parametrize(

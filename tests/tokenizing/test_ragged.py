@@ -88,7 +88,7 @@ OPTIONS = [
 @pytest.mark.parametrize("parse_special", [True, False])
 def test_both_ways_give_the_same_of_hostile_texts(folder, parse_special):
     tokenizer = fast(Tokenizer.load(folder, parse_special=parse_special))
-    texts = hostile.composed(3, 120)
+    texts = hostile.composed(3, 60)
     pairs = [Record(text, texts[-at] if at % 3 else None) for at, text in enumerate(texts)]
     words = [Record(text.split(), None if at % 2 else ["a", text]) for at, text in enumerate(texts)]
     for records, layout in product(([*map(Record, texts)], pairs, words), OPTIONS):

@@ -89,7 +89,7 @@ def test_the_texts_are_what_they_say():
 
 @every_vocabulary
 def test_thousands_of_texts(two):
-    texts = hostile.composed(2, 3000)
+    texts = hostile.composed(2, 800 if two.small else 3000)
     two.check(texts)
     kinds = {index for text in texts for index in two.ours.core.encode(text).ids}
     assert len(kinds) > (100 if two.small else 800)
@@ -97,7 +97,7 @@ def test_thousands_of_texts(two):
 
 @every_vocabulary
 def test_pairs_without_special_tokens_and_with(two):
-    texts = hostile.composed(3, 400)
+    texts = hostile.composed(3, 150)
     two.check(texts, texts[::-1])
     two.check(texts, texts[::-1], add_special_tokens=False)
     two.check(texts, add_special_tokens=False)
@@ -128,7 +128,7 @@ def test_the_default_model(default_folder):
 
 @every_vocabulary
 def test_words_given_as_such(two):
-    split = [text.split(" ") for text in hostile.composed(5, 300)]
+    split = [text.split(" ") for text in hostile.composed(5, 120)]
     found = two.columns([Record(words) for words in split])
     assert found == two.expected(split, is_split_into_words=True)
     pairs = two.columns([Record(*both) for both in zip(split, split[::-1], strict=True)])
@@ -142,7 +142,7 @@ def test_any_words(two, some):
     assert two.columns([Record(words) for words in some]) == expected
 
 
-@several
+@pytest.mark.parametrize("two", ["uncased", "roberta", "deberta"], indirect=True)
 @pytest.mark.parametrize("name", ALL)
 def test_a_column_alone_is_the_one_among_all(two, name):
     """Each set of columns may take another way through the library."""
@@ -178,7 +178,7 @@ def test_a_batch_of_singles_and_pairs_is_each_alone(two):
 @pytest.mark.parametrize("unit", UNITS)
 def test_offsets_in_other_units_cut_the_same_text(two, unit):
     encoding, width = UNITS[unit]
-    texts = hostile.composed(7, 500)
+    texts = hostile.composed(7, 150)
     records = [Record(t, other) for t, other in zip(texts, texts[::-1], strict=True)]
     by_unit = two.columns(records, offset_unit=unit)
     for record, row, by_char in zip(records, by_unit, two.columns(records), strict=True):
@@ -208,7 +208,7 @@ def test_special_tokens_written_out(two):
     named = two.ours.roles
     cls, sep, pad, mask = (named[f"{role}_token"] for role in ("cls", "sep", "pad", "mask"))
     texts = [f"{cls}I love NLP!{sep}", f"a{mask}b [mask] [ SEP ] [{pad}]"]
-    texts += hostile.composed(8, 500)
+    texts += hostile.composed(8, 200)
     two.check(texts, add_special_tokens=False)
     plain = Tokenizer.load(two.folder, parse_special=False)
     right = two.theirs(texts, split_special_tokens=True)["input_ids"]
@@ -239,7 +239,7 @@ def test_decode(two, data):
 
 @every_vocabulary
 def test_decode_whole_texts_and_back(two):
-    for text in hostile.composed(9, 300):
+    for text in hostile.composed(9, 120):
         ids = two.theirs(text)["input_ids"]
         for skip in (False, True):
             right = two.theirs.decode(ids, skip_special_tokens=skip)

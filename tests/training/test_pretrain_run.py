@@ -347,151 +347,96 @@ def test_two_processes_train_as_one(place, tmp_path):
 # --- what goes wrong ---
 
 
-def empty(place):
-    (place / "empty").mkdir(exist_ok=True)
-    return {"data": place / "empty"}, "instances.json"
-
-
-def foreign(place):
-    (place / "foreign").mkdir(exist_ok=True)
-    (place / "foreign" / "instances.json").write_text('{"format": "other"}')
-    return {"data": place / "foreign"}, "not an index of instances"
-
-
-def too_small_a_vocabulary(place):
-    config_file(place / "bad.json", vocab_size=300)
-    return {"config": place / "bad.json"}, "vocab_size 300 does not match the instances: their"
-
-
-def too_large_a_vocabulary(place):
-    config_file(place / "bad.json", vocab_size=30522)
-    return {"config": place / "bad.json"}, "has 347 tokens"
-
-
-def too_few_positions(place):
-    config_file(place / "bad.json", max_position_embeddings=20)
-    return {"config": place / "bad.json"}, "max_position_embeddings 20 is less than the 24 tokens"
-
-
-def no_config(place):
-    return {"config": place / "nowhere.json"}, "nowhere.json: file not found"
-
-
-def config_is_no_json(place):
-    (place / "bad.json").write_text("{")
-    return {"config": place / "bad.json"}, "bad.json: not valid JSON"
-
-
-def config_says_nothing(place):
-    (place / "bad.json").write_text(json.dumps({"config": {"hidden_size": 32}}))
-    return {"config": place / "bad.json"}, "bad.json: names none of hidden_size, num_hidden_layers"
-
-
-def heads_do_not_fit(place):
-    config_file(place / "bad.json", num_attention_heads=5)
-    return {"config": place / "bad.json"}, "hidden_size 32 is not a multiple of"
-
-
-def too_large_for_this_machine(place):
-    config_file(place / "bad.json", intermediate_size=10**9, num_hidden_layers=40)
-    return {"config": place / "bad.json"}, "weights need 41,600 GB of memory, and this machine has"
-
-
-def a_decoder(place):
-    config_file(place / "bad.json", is_decoder=True)
-    return {"config": place / "bad.json"}, "is_decoder is not supported in pretraining"
-
-
-def another_family(place):
-    config_file(place / "bad.json", model_type="roberta")
-    return {"config": place / "bad.json"}, "RoBERTa has no such head"
-
-
-def output_is_a_file(place):
-    (place / "file").write_text("")
-    return {"out": place / "file"}, "file: not a folder"
-
-
-def output_is_in_no_folder(place):
-    return {"out": place / "missing" / "out"}, "cannot be written: No such file or directory"
-
-
-def output_has_no_name(place):
-    return {"out": place / "\udcffout"}, "the path is not UTF-8"
-
-
-def output_is_there(place):
-    (place / "there").mkdir(exist_ok=True)
-    (place / "there" / "thesis.tex").write_text("")
-    return {"out": place / "there"}, "folder already exists"
-
-
-def nothing_to_resume(place):
-    output_is_there(place)
-    return {"out": place / "there", "more": ["--resume"]}, "no run to resume in this folder"
-
-
-def a_shard_is_damaged(place):
-    shutil.copytree(place / "data", place / "damaged", dirs_exist_ok=True)
-    shard = next((place / "damaged").glob("*.safetensors"))
-    data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
-    shard.write_bytes(data)
-    return {"data": place / "damaged"}, "changed since the index was written"
-
-
-def the_tokenizer_is_another(place):
-    shutil.copytree(place / "data", place / "renamed", dirs_exist_ok=True)
-    (place / "renamed" / "vocab.txt").write_text("[PAD]\n")
-    return {"data": place / "renamed"}, "vocab.txt: changed since the index was written"
-
-
-def the_tokenizer_is_no_file(place):
-    shutil.copytree(place / "data", place / "linked", dirs_exist_ok=True)
-    (place / "linked" / "vocab.txt").unlink()
-    (place / "linked" / "vocab.txt").mkdir()
-    return {"data": place / "linked"}, "vocab.txt: not a regular file"
-
-
-def init_is_no_pretraining(place):
-    return {"more": ["--init", place / "data"]}, "no config.json in this folder"
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"vocab_size": 300}, "vocab_size 300 does not match the instances: their"),
+        ({"vocab_size": 30522}, "has 347 tokens"),
+        ({"max_position_embeddings": 20}, "max_position_embeddings 20 is less than the 24 tokens"),
+        ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of"),
+        (
+            {"intermediate_size": 10**9, "num_hidden_layers": 40},
+            "weights need 41,600 GB of memory, and this machine has",
+        ),
+        ({"is_decoder": True}, "is_decoder is not supported in pretraining"),
+        ({"model_type": "roberta"}, "RoBERTa has no such head"),
+    ],
+)
+def test_a_config_that_cannot_be_trained(place, tmp_path, changes, said):
+    config_file(place / "bad.json", **changes)
+    assert said in bad(*argv(place, tmp_path / "out", config="bad.json")).error
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("text", "said"),
     [
-        empty,
-        foreign,
-        too_small_a_vocabulary,
-        too_large_a_vocabulary,
-        too_few_positions,
-        no_config,
-        config_says_nothing,
-        config_is_no_json,
-        heads_do_not_fit,
-        too_large_for_this_machine,
-        a_decoder,
-        another_family,
-        output_is_a_file,
-        output_is_in_no_folder,
-        output_has_no_name,
-        output_is_there,
-        nothing_to_resume,
-        a_shard_is_damaged,
-        the_tokenizer_is_another,
-        the_tokenizer_is_no_file,
-        init_is_no_pretraining,
+        (None, "bad.json: file not found"),
+        ("{", "bad.json: not valid JSON"),
+        ('{"config": {"hidden_size": 32}}', "bad.json: names none of hidden_size, num_hidden_lay"),
     ],
 )
-def test_what_cannot_be_trained(place, tmp_path, case):
-    changes, said = case(place)
-    given = argv(place, changes.get("out", tmp_path / "out"), *changes.get("more", []))
-    given[2] = changes.get("data", given[2])
-    if "config" in changes:
-        given[given.index("--config") + 1] = changes["config"]
-    done = bad(*given)
-    assert said in done.error
+def test_a_file_that_is_no_config(place, tmp_path, text, said):
+    (place / "bad.json").unlink(missing_ok=True)
+    if text:
+        (place / "bad.json").write_text(text)
+    assert said in bad(*argv(place, tmp_path / "out", config="bad.json")).error
+
+
+def flipped(data):
+    shard = next(data.glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+
+
+def other_tokenizer(data):
+    (data / "vocab.txt").write_text("[PAD]\n")
+
+
+def folder_as_tokenizer(data):
+    (data / "vocab.txt").unlink()
+    (data / "vocab.txt").mkdir()
+
+
+def foreign(data):
+    (data / "instances.json").write_text('{"format": "other"}')
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: (data / "instances.json").unlink(), "instances.json"),
+        (foreign, "not an index of instances"),
+        (flipped, "changed since the index was written"),
+        (other_tokenizer, "vocab.txt: changed since the index was written"),
+        (folder_as_tokenizer, "vocab.txt: not a regular file"),
+    ],
+)
+def test_instances_that_are_damaged(place, tmp_path, change, said):
+    shutil.copytree(place / "data", tmp_path / "data")
+    shutil.copy(place / "config.json", tmp_path)
+    change(tmp_path / "data")
+    assert said in bad(*argv(tmp_path, tmp_path / "out")).error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        ("file", [], "file: not a folder"),
+        ("missing/out", [], "cannot be written: No such file or directory"),
+        ("\udcffout", [], "the path is not UTF-8"),
+        ("there", [], "folder already exists"),
+        ("there", ["--resume"], "no run to resume in this folder"),
+        ("out", ["--init", "there"], "no config.json in this folder"),
+    ],
+)
+def test_places_where_nothing_can_be_trained(place, tmp_path, monkeypatch, name, more, said):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("there").mkdir()
+    Path("there", "thesis.tex").touch()
+    assert said in bad(*argv(place, Path(name), *more)).error
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize(
@@ -536,10 +481,10 @@ def test_a_finished_run_says_so(place, whole, tmp_path):
 
 
 def test_hints_are_about_what_was_given(place, tmp_path):
-    for case in (config_is_no_json, heads_do_not_fit):
-        given = argv(place, tmp_path / "out")
-        given[given.index("--config") + 1] = case(place)[0]["config"]
-        assert bad(*given).hint == "fix it, or give --config one of " + ", ".join(SIZES)
+    for text in ("{", json.dumps({**CONFIG, "num_attention_heads": 5})):
+        (place / "bad.json").write_text(text)
+        hint = bad(*argv(place, tmp_path / "out", config="bad.json")).hint
+        assert hint == "fix it, or give --config one of " + ", ".join(SIZES)
     assert bad(*argv(place, Path("/proc/none"))).hint == "choose another place"
     shutil.copytree(place / "data", tmp_path / "data")
     given = argv(place, tmp_path / "out", "--epochs", 0)

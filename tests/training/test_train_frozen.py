@@ -24,8 +24,9 @@ from bertcli.training.frozen import VECTORS
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
 
 
-def argv(file, out, *more):
-    return ["train", file, "-o", out, "--frozen", "--threads", 1, "--device", "cpu", *more]
+def argv(file, out, base, *more):
+    fixed = ["-m", base, "--frozen", "--threads", 1, "--device", "cpu"]
+    return ["train", file, "-o", out, *fixed, *more]
 
 
 def metrics(folder):
@@ -33,11 +34,23 @@ def metrics(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def sentences(base, tmp_path_factory):
+    """A small random sentence model whose vectors have the length 1."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as st
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = [st.Transformer(str(base)), st.Pooling(32), st.Normalize()]
+        return saved(SentenceTransformer(modules=parts), tmp_path_factory.mktemp("st") / "model")
+
+
+@pytest.fixture(scope="module")
+def whole(sentences, tmp_path_factory):
     place = tmp_path_factory.mktemp("frozen")
     file = written(place / "reviews.jsonl", reviews(120))
-    more = ["--steps", 60, "--save-every", 20, "--learning-rate", 1e-2]
-    done = call(*argv(file, place / "out", *more))
+    more = ["--steps", 60, "--save-every", 20, "--learning-rate", 0.05]
+    done = call(*argv(file, place / "out", sentences, *more))
     assert (done.code, done.out) == (0, ""), done
     return place / "out", file, more
 
@@ -47,23 +60,24 @@ def test_a_base_model_is_not_removed_by_its_own_training(whole, tmp_path):
     shutil.copytree(whole[0], out)
     base.symlink_to(out)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    done = call(*argv(whole[1], out, "-m", base, "--overwrite", *whole[2]))
+    done = call(*argv(whole[1], out, base, "--overwrite", *whole[2]))
     error, hint = done.err.splitlines()[-2:]
     assert done.code == 1 and error == f"error: {out}: the input {base} is the same folder"
     assert hint == "hint: write to another place, or move the input away"
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
-def test_train_and_evaluate_from_python_do_what_the_commands_do(whole, tmp_path, capfd):
+def test_train_and_evaluate_from_python_do_what_the_commands_do(whole, sentences, tmp_path, capfd):
     out, file, _ = whole
-    numbers = {"steps": 60, "save_every": 20, "learning_rate": 1e-2, "threads": 1, "device": "cpu"}
-    bertcli.train(file, tmp_path / "out", frozen=True, resume=None, **numbers)
+    numbers = {"steps": 60, "save_every": 20, "learning_rate": 0.05, "threads": 1, "device": "cpu"}
+    given = (file, tmp_path / "out")
+    bertcli.train(*given, model=str(sentences), frozen=True, resume=None, **numbers)
     assert capfd.readouterr().out == ""
     name = "3_Dense/model.safetensors"
     assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
-    report = good("evaluate", file, "-m", out, "--json", "-q").rows[0]
+    report = good("evaluate", file, "-m", out, "--json", "-q", BERTCLI_BACKEND="auto").rows[0]
     assert bertcli.evaluate(file, out, quiet=True) == report
-    numbers = {"steps": 1, "batch_size": 2, "quiet": True, "device": "cpu"}
+    numbers = {"model": str(sentences), "steps": 1, "batch_size": 2, "quiet": True, "device": "cpu"}
     bertcli.train(file, tmp_path / "full", frozen=False, **numbers)
     assert not (tmp_path / "full" / "modules.json").exists()
 
@@ -93,7 +107,7 @@ def test_a_rule_is_learnt(whole):
     assert second.strip() == f"bertcli classify -m {whole[0]}"
 
 
-def test_memory_that_runs_out_is_told(whole, tmp_path, monkeypatch):
+def test_memory_that_runs_out_is_told(whole, sentences, tmp_path, monkeypatch):
     out, file, _ = whole
     pairs = written(tmp_path / "pairs.jsonl", scored(30))
 
@@ -105,9 +119,9 @@ def test_memory_that_runs_out_is_told(whole, tmp_path, monkeypatch):
     for engine in (Encoder, CompiledRunner):
         monkeypatch.setattr(engine, "vectors", partialmethod(partial(small, engine.vectors)))
     for given in (
-        argv(file, tmp_path / "out", "--steps", 1),
+        argv(file, tmp_path / "out", sentences, "--steps", 1),
         ["evaluate", file, "-m", out],
-        ["evaluate", pairs],
+        ["evaluate", pairs, "-m", sentences],
         ["classify", "-i", file, "-m", out],
     ):
         done = call(*given)
@@ -131,9 +145,9 @@ def test_other_commands_say_what_the_model_is_for(argv, said, whole):
     assert argv[0] == "rerank" or "bertcli classify is for this model" in done.err
 
 
-def test_one_score_of_pairs_ranks_texts(tmp_path):
+def test_one_score_of_pairs_ranks_texts(sentences, tmp_path):
     file = written(tmp_path / "pairs.jsonl", scored(60))
-    assert call(*argv(file, tmp_path / "out", "--steps", 20)).code == 0
+    assert call(*argv(file, tmp_path / "out", sentences, "--steps", 20)).code == 0
     rows = good("rerank", "a good film", "a bad one", "lovely", "-m", tmp_path / "out").rows
     pair = good("classify", "a good film", "--pair", "lovely", "-m", tmp_path / "out").rows[0]
     assert len(rows) == 2 and rows[0]["score"] >= rows[1]["score"]
@@ -147,9 +161,9 @@ def test_an_evaluation_of_one_class_says_so(whole, tmp_path):
     assert done.code == 0 and "all examples have the label 'good'" in done.err
 
 
-def test_vectors_are_kept_for_a_run_that_is_resumed(whole, tmp_path, monkeypatch):
+def test_vectors_are_kept_for_a_run_that_is_resumed(whole, sentences, tmp_path, monkeypatch):
     """They are computed again where the file is damaged, or is of other texts."""
-    out, more = tmp_path / "out", ["--steps", 6, "--save-every", 2, "--resume"]
+    out, more = tmp_path / "out", [sentences, "--steps", 6, "--save-every", 2, "--resume"]
     assert call(*argv(whole[1], tmp_path / "whole", *more)).code == 0
     computed = []
     stop_at(monkeypatch, 3)
@@ -168,17 +182,21 @@ def test_vectors_are_kept_for_a_run_that_is_resumed(whole, tmp_path, monkeypatch
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_few_examples_train_a_head_alone(whole, tmp_path):
-    given = [one for one in argv(whole[1], tmp_path / "out", "--steps", 2) if one != "--frozen"]
+def test_few_examples_train_a_head_alone(whole, sentences, tmp_path):
+    given = [
+        one
+        for one in argv(whole[1], tmp_path / "out", sentences, "--steps", 2)
+        if one != "--frozen"
+    ]
     assert call(*given).code == 0
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["method"] == "frozen"
 
 
-def test_several_labels_and_scores(tmp_path):
+def test_several_labels_and_scores(sentences, tmp_path):
     for rows, name in ((several(150), "accuracy"), (scored(150), "spearman")):
         file = written(tmp_path / f"{name}.jsonl", rows)
-        more = ["--steps", 120, "--learning-rate", 1e-2]
-        assert call(*argv(file, tmp_path / name, *more)).code == 0
+        more = ["--steps", 120, "--learning-rate", 0.05]
+        assert call(*argv(file, tmp_path / name, sentences, *more)).code == 0
     assert metrics(tmp_path / "accuracy")["accuracy"] > 0.7
     (row,) = good("classify", "-m", tmp_path / "accuracy", "a good and lovely film").rows
     assert [one["label"] for one in row["labels"]] == ["good"]
@@ -199,21 +217,22 @@ def test_sentence_transformers_gives_the_same_logits(whole):
     close(torch.tensor([row["embedding"] for row in vectors]), torch.from_numpy(theirs), 1e-4)
 
 
-def test_the_head_is_that_of_logistic_regression_without_a_penalty(tmp_path):
+def test_the_head_is_that_of_logistic_regression_without_a_penalty(sentences, tmp_path):
     """The gradient of the mean loss over the same vectors is zero where training ended."""
     rows = [*reviews(40), *({**row, "label": "bad"} for row in reviews(10, seed=5))]
     file = written(tmp_path / "e.jsonl", rows)
     more = ["--eval-fraction", 0, "--steps", 1500, "--batch-size", 50, "--weight-decay", 0]
-    assert call(*argv(file, tmp_path / "out", *more, "--learning-rate", 0.05)).code == 0
+    more += ["--learning-rate", 0.05]
+    assert call(*argv(file, tmp_path / "out", sentences, *more)).code == 0
     texts = [row["text"] for row in rows]
     given = ["classify", "-q", "-m", tmp_path / "out", "--scores", "all", *texts]
     said = np.array([row["scores"]["bad"] for row in call(*given).rows])
     assert abs(said.mean() - np.mean([row["label"] == "bad" for row in rows])) < 0.01
 
 
-def test_interrupted_and_resumed_to_the_same_bits(whole, tmp_path, monkeypatch):
+def test_interrupted_and_resumed_to_the_same_bits(whole, sentences, tmp_path, monkeypatch):
     folder, file, more = whole
-    given = argv(file, tmp_path / "out", *more, "--resume")
+    given = argv(file, tmp_path / "out", sentences, *more, "--resume")
     for number in (7, 31, 59):
         stop_at(monkeypatch, number)
         assert call(*given).code == 130
@@ -229,11 +248,11 @@ def test_other_commands_take_the_folder(whole):
     assert "Dense" in good("inspect", whole[0]).out
     assert call("inspect", whole[0], "--verify").code == 0
     rows = good("embed", "-q", "-m", whole[0], "a", "--pooling", "mean").rows
-    assert len(rows[0]["embedding"]) == 384
+    assert len(rows[0]["embedding"]) == 32
 
 
-def test_layers_belong_to_full_training(whole, tmp_path):
-    done = call(*argv(whole[1], tmp_path / "out", "--layers", 1))
+def test_layers_belong_to_full_training(whole, sentences, tmp_path):
+    done = call(*argv(whole[1], tmp_path / "out", sentences, "--layers", 1))
     assert done.code == 2 and "--layers requires --full" in done.err
 
 
@@ -249,11 +268,11 @@ def test_a_dense_layer_that_is_broken(whole, tmp_path):
     )
 
 
-def test_a_damaged_head_is_not_resumed(whole, tmp_path):
+def test_a_damaged_head_is_not_resumed(whole, sentences, tmp_path):
     out = shutil.copytree(whole[0], tmp_path / "out")
     head = out / "checkpoint-60" / "head.safetensors"
     head.write_bytes(head.read_bytes()[:20])
-    done = call(*argv(whole[1], out, *whole[2], "--resume"))
+    done = call(*argv(whole[1], out, sentences, *whole[2], "--resume"))
     assert done.code == 1
     assert f"error: {head}: cannot be read: it is not as it was written" in done.err
 
@@ -270,14 +289,14 @@ def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
     config = base / "config_sentence_transformers.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "truncate_dim": 8}))
     file = written(tmp_path / "e.jsonl", reviews(30))
-    assert call(*argv(file, tmp_path / "out", "-m", base, "--steps", 5)).code == 0
+    assert call(*argv(file, tmp_path / "out", base, "--steps", 5)).code == 0
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS)
     given = ["-q", "-m", tmp_path / "out", "--logits", "--scores", "all", *TEXTS]
     rows = good("classify", *given).rows
     close(torch.tensor([[*row["scores"].values()] for row in rows]), torch.from_numpy(theirs), 1e-4)
 
 
-def test_the_bar_moves_with_every_batch_and_its_rate_is_one(tmp_path, monkeypatch):
+def test_the_bar_moves_with_every_batch_and_its_rate_is_one(sentences, tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr("bertcli.cli.display.console.QUIET_SECONDS", 0)
     monkeypatch.setattr("bertcli.cli.display.console.REFRESH_SECONDS", 0)
@@ -287,7 +306,7 @@ def test_the_bar_moves_with_every_batch_and_its_rate_is_one(tmp_path, monkeypatc
     )
     monkeypatch.setattr("bertcli.cli.display.console.Console.watched", True)
     file = written(tmp_path / "e.jsonl", reviews(2000))
-    assert call(*argv(file, tmp_path / "out", "--steps", 1)).code == 0
+    assert call(*argv(file, tmp_path / "out", sentences, "--steps", 1)).code == 0
     counts, shares, seconds = zip(*[row for row in shown if "texts/s" in row[0]], strict=True)
     assert len(shares) > 3 and shares[-1] == 1 and sorted(shares) == [*shares]
     for text, done, taken in zip(counts, shares, seconds, strict=True):

@@ -10,7 +10,7 @@ from front import PACKAGE, call
 from model_reference import close
 from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
-from torchrun import two_processes
+from torchrun import as_torchrun
 
 from bertcli.training.loop import Training
 from bertcli.training.objectives import LabelObjective
@@ -141,10 +141,11 @@ def test_overwriting_a_run_of_another_method(methods, tmp_path):
     [("--full", reviews(40)), ("--frozen", reviews(40)), ("--full", belonging(40, negatives=True))],
     ids=["full", "frozen", "pairs"],
 )
-def test_two_processes_train_as_one(method, rows, models, tmp_path):
+def test_two_processes_train_as_one(method, rows, forked, models, tmp_path):
     file, base = written(tmp_path / "e.jsonl", rows), models("BertForMaskedLM", **STILL)
     assert call(*argv(file, base, method, tmp_path / "one")).code == 0
-    two_processes(argv(file, base, method, tmp_path / "two"))
+    two = argv(file, base, method, tmp_path / "two")
+    assert forked.together(two, as_torchrun(2)) == [0, 0]
     names = ["model.safetensors", *(["2_Dense/model.safetensors"] if method == "--frozen" else [])]
     for name in names:
         ours, theirs = (load_file(tmp_path / out / name) for out in ("two", "one"))

@@ -126,32 +126,39 @@ def test_command_finds_kittens(run):
 
 
 def test_vectors_are_written_and_reused(run, monkeypatch):
-    argv = ("similar", "young cats", "--corpus", "c.txt", "--vectors", "v.npy", "-q")
+    argv = ("similar", "young cats", "--corpus", "c.txt", "-m", TINY, "-q", "--vectors", "v.npy")
     code, first, _ = run(*argv)
     assert (code, len(found(first))) == (0, len(TEXTS) - 1)
-    assert np.load("v.npy").shape == (len(TEXTS), 384)
+    assert np.load("v.npy").shape == (len(TEXTS), 32)
     monkeypatch.setattr("bertcli.vectors.search.EmbedRun", None)  # would be a TypeError
     code, again, err = run(*argv)
     assert (code, again, err) == (0, first, "")
-    assert run("similar", "young cats", "--corpus", "c.txt", "-q")[1] == first
+    assert run(*argv[:-2])[1] == first
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "safetensors", "npz", "csv"])
 def test_vectors_in_every_format(run, form):
-    assert run("embed", "-i", "c.txt", "-o", f"v.{form}", "-q")[0] == 0
-    argv = ("similar", "young cats", "--corpus", "c.txt", "-q", "-k", "2")
+    assert run("embed", "-i", "c.txt", "-o", f"v.{form}", "-m", TINY, "-q")[0] == 0
+    argv = ("similar", "young cats", "--corpus", "c.txt", "-m", TINY, "-q", "-k", "2")
     code, out, _ = run(*argv, "--vectors", f"v.{form}")
     assert code == 0
     assert out == run(*argv)[1]
 
 
-@pytest.mark.parametrize("options", [("--pooling", "cls"), ("--dim", "64"), ("--layers", "2")])
-@pytest.mark.parametrize("precision", ["float32", "int8", "binary"])
+@pytest.mark.parametrize(
+    ("options", "precision"),
+    [
+        *((("--pooling", "cls"), precision) for precision in ("float32", "int8", "binary")),
+        *((("--layers", "1"), precision) for precision in ("float32", "int8", "binary")),
+        *((("--dim", "24"), precision) for precision in ("float32", "int8")),
+    ],
+)
 def test_queries_are_encoded_as_the_corpus_was(run, options, precision):
     """A text of the corpus as the query finds itself, whatever its vectors are made of."""
-    done = run("embed", "-i", "c.txt", "-o", "v.npy", *options, "--precision", precision, "-q")
+    tiny = ("-m", TINY, "-q")
+    done = run("embed", "-i", "c.txt", "-o", "v.npy", *options, "--precision", precision, *tiny)
     assert done[0] == 0
-    argv = ("similar", TEXTS[2], "--corpus", "c.txt", "--vectors", "v.npy", "-k", "1", "-q")
+    argv = ("similar", TEXTS[2], "--corpus", "c.txt", "--vectors", "v.npy", "-k", "1", *tiny)
     code, out, _ = run(*argv)
     (row,) = found(out)
     least = {"float32": 0.999999, "int8": 0.999, "binary": 0.6}[precision]
@@ -213,26 +220,25 @@ def test_command_for_people_and_other_formats(run):
 
 
 def test_more_asked_for_than_there_is(run):
-    argv = ("similar", "x", "--corpus", "c.txt", "-k", "99", "-q", "--no-skip-empty")
+    argv = ("similar", "x", "--corpus", "c.txt", "-m", TINY, "-k", "99", "-q", "--no-skip-empty")
     assert len(found(run(*argv)[1])) == len(TEXTS)
 
 
 @pytest.mark.parametrize("more", [(), ("--vectors", "v.npy")])
 def test_texts_that_are_cut_are_counted(run, tmp_path, more):
     (tmp_path / "long.txt").write_text("cat " * 400 + "\ncat\n")
-    code, _, err = run("similar", "cat", "--corpus", "long.txt", *more)
+    code, _, err = run("similar", "cat", "--corpus", "long.txt", "-m", TINY, *more)
     assert code == 0
-    assert "warning: 1 of 2 texts truncated to 256 tokens" in err
+    assert "warning: 1 of 2 texts truncated to 128 tokens" in err
 
 
 def test_an_empty_corpus(run, tmp_path):
     (tmp_path / "none.txt").write_text("")
-    code, out, err = run("similar", "x", "--corpus", "none.txt")
+    argv = ("similar", "x", "--corpus", "none.txt", "-m", TINY)
+    code, out, err = run(*argv)
     assert (code, out) == (0, '{"query":"x","hits":[]}\n')
     assert "note: no records" in err
-    assert run("similar", "x", "--corpus", "none.txt", "-f", "csv", "-q")[1] == (
-        "query,rank,score,row,id,text\n"
-    )
+    assert run(*argv, "-f", "csv", "-q")[1] == "query,rank,score,row,id,text\n"
 
 
 @pytest.mark.parametrize(

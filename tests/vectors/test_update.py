@@ -78,8 +78,14 @@ def test_a_kill_leaves_no_vectors_among_temporary_files(tmp_path, monkeypatch, c
     assert (found.code, seen) == (130, [[]])
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("more", [(), ("--precision", "float16"), ("--precision", "binary")])
+@pytest.mark.parametrize(
+    ("form", "more"),
+    [
+        *((form, ()) for form in FORMS),
+        *((form, ("--precision", "float16")) for form in ("npy", "parquet")),
+        *((form, ("--precision", "binary")) for form in ("safetensors", "csv")),
+    ],
+)
 def test_the_bytes_are_those_of_a_run_from_nothing(tmp_path, folders, ran, form, more):
     texts, (old, new) = tmp_path / "in.jsonl", folders
     argv = (*SET, "--update", "-i", texts, *more, "-o")
