@@ -28,13 +28,6 @@ class Resumed(NamedTuple):
     texts: int
 
 
-class Hashed(NamedTuple):
-    """So many bytes of the input are hashed, of how many."""
-
-    done: int
-    size: int
-
-
 class Wrote(NamedTuple):
     """So many more rows are in the output, which is made at the end, and has ``total`` then."""
 
@@ -53,7 +46,7 @@ class Advance(NamedTuple):
     share: float | None
 
 
-Step = Ran | Resumed | Hashed | Wrote | Advance
+Step = Ran | Resumed | Wrote | Advance
 
 
 class ModelRun(Protocol):

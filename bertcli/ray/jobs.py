@@ -6,7 +6,6 @@ worker.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -49,32 +48,16 @@ class Model:
 
 
 @dataclass(frozen=True)
-class ShardJob(ABC):
+class _Job:
     """What to do with each shard, and how the files are read."""
 
     model: Model
     source: Source
     overwrite: bool = field(default=False, kw_only=True)  # the outputs of an earlier run
 
-    @abstractmethod
-    def open(self) -> Any:
-        """Load what is needed: `loaded` below."""
-
-    @abstractmethod
-    def made_by(self, loaded: Any) -> dict[str, Any]:
-        """Return what the bytes of an output depend on, besides the input."""
-
-    @abstractmethod
-    def max_length(self, loaded: Any) -> int | None:
-        """Return the length that truncation keeps."""
-
-    @abstractmethod
-    def make(self, loaded: Any, reader: Reader, output: Path, about: About, seen: Seen) -> None:
-        """Make a file, and its manifest, which holds ``about``."""
-
 
 @dataclass(frozen=True)
-class EmbedJob(ShardJob):
+class EmbedJob(_Job):
     """Texts to vectors."""
 
     options: EmbedOptions
@@ -126,7 +109,7 @@ class EmbedJob(ShardJob):
 
 
 @dataclass(frozen=True)
-class TokenizeJob(ShardJob):
+class TokenizeJob(_Job):
     """Texts to token ids."""
 
     layout: Layout
@@ -189,3 +172,6 @@ def _watched(tokens: TokenOutput, seen: Seen) -> Iterator[Batch]:
     for window in tokens:
         yield window
         seen(tokens.run.tally)
+
+
+ShardJob = EmbedJob | TokenizeJob

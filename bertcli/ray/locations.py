@@ -112,6 +112,13 @@ def read(place: str) -> bytes | None:
         return fs.cat_file(path) if fs.exists(path) else None
 
 
+def write(place: str, data: bytes) -> None:
+    """Write a small file to a remote place."""
+    with _filesystem(place) as (fs, path):
+        fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        fs.pipe_file(path, data)
+
+
 def fetch(place: str, folder: Path) -> Path:
     """Return a file as one of this machine: itself, or a copy in the folder."""
     if is_local(place):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, counted
@@ -19,9 +17,9 @@ from bertcli.ray import locations
 from bertcli.ray.cluster import Pool
 from bertcli.ray.jobs import ShardJob
 from bertcli.ray.shards import Shard
-from bertcli.ray.worker import Done, ShardWorker, manifest_of
+from bertcli.ray.worker import Done, ShardWorker
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.journal import put_json
+from bertcli.vectors.journal import json_text, put_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -199,12 +197,9 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
     """Write the manifest of a whole run beside its shards, in the order of their names."""
     base = folder.rstrip("/")
     ordered = sorted(done, key=lambda result: result.shard.output)
-    first: dict[str, Any] = next(
-        (manifest for result in ordered if (manifest := manifest_of(result.shard))), {}
-    )
     value = {
         "bertcli": __version__,
-        "by": first["shard"].get("by") if first else None,
+        "by": ordered[0].by,
         "counts": dict(totals(done)),
         "shards": [
             {
@@ -219,10 +214,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
     if locations.is_local(base):
         put_json(locations.local_path(base) / NAME, value)
         return
-    with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
-        file = Path(scratch) / NAME
-        put_json(file, value)
-        locations.put(file, f"{base}/{NAME}")
+    locations.write(f"{base}/{NAME}", json_text(value))
 
 
 def told(done: Sequence[Done], seconds: float) -> Iterator[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError
@@ -68,35 +67,13 @@ def _refuse_own(shards: Sequence[Shard], folder: str) -> None:
     refuse_inputs(sources, [place, place / "manifest.json", *own])
 
 
-@contextmanager
-def folders(shards: Iterable[Shard]) -> Iterator[None]:
-    """Make the folders that local shards are written to; what stays empty goes again.
-
-    Raises OutputError where that fails.
-    """
-    missing: list[Path] = []
-    try:
-        for folder in {
-            local_path(shard.output).parent for shard in shards if is_local(shard.output)
-        }:
-            missing += [part for part in (folder, *folder.parents) if not part.exists()]
-            _make(folder)
-        yield
-    finally:
-        for folder in sorted(missing, reverse=True):
-            with suppress(OSError):
-                folder.rmdir()
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as failed:
-        raise OutputError(
-            f"{folder}: cannot be written: {failed.strerror}", "give another folder with -o"
-        ) from None
+def refuse_unwritable(folder: str) -> None:
+    """Raise OutputError where the folder of the outputs is one of this machine that cannot be."""
+    path = local_path(folder)
+    above = next((part for part in (path, *path.parents) if part.exists()), path)
+    if is_local(folder) and not (above.is_dir() and os.access(above, os.W_OK)):
+        reason = "Permission denied" if above.is_dir() else "Not a directory"
+        raise OutputError(f"{path}: cannot be written: {reason}", "give another folder with -o")
 
 
 def _without(name: str, suffixes: Collection[str]) -> str:

@@ -15,7 +15,7 @@ from bertcli.errors import BertcliError
 from bertcli.files.paths import beside, manifest_beside, public, sha256
 from bertcli.files.typed_json import as_json
 from bertcli.ray import locations
-from bertcli.ray.jobs import ShardJob
+from bertcli.ray.jobs import About, ShardJob
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import TokenCounts
@@ -30,6 +30,7 @@ class Done:
     """The result of a shard, as it is sent by the worker."""
 
     shard: Shard
+    by: dict[str, Any]  # what all shards depend on
     counts: dict[str, int]
     max_length: int | None = None  # to which texts were truncated
     sha256: str | None = None  # of the output; None where there is none, of an empty input
@@ -78,31 +79,39 @@ class ShardWorker:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
         start = monotonic()
         now = {"by": self.made_by, "source": source_of(shard)}
-        manifest = None if self.job.overwrite else manifest_of(shard)
-        if exists := manifest is not None and locations.exists(shard.output):
-            refuse_changes(public(shard.output), manifest["shard"], now)
+        recorded = {} if self.job.overwrite else _manifest(shard)
+        exists = locations.exists(shard.output)
+        if made_before := exists and "counts" in recorded:
+            refuse_changes(public(shard.output), recorded["shard"], now)
         here = locations.is_local(shard.output)
         files = Files.of(locations.local_path(shard.output)) if here else None
         begun = files is not None and files.journal.exists()
         killed = files is not None and (files.folder.exists() or files.lock.exists())
-        if not (passed_over := exists and not killed):
+        manifest, skipped = recorded, 0
+        if not made_before or killed:
             # What begins an output of a shard is its manifest, or the journal of its vectors.
-            ours = self.job.overwrite or begun or "shard" in _manifest(shard)
-            if not ours and locations.exists(shard.output):
+            if exists and not (self.job.overwrite or begun or recorded):
                 raise not_resumable(public(shard.output))
             # Of a run that had committed nothing, why records were skipped may be gone.
             job = replace(self.job, overwrite=self.job.overwrite or (killed and not begun))
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
-                skipped = self._make(job, shard, Path(scratch), now)
-            manifest = manifest_of(shard)
-        counts = manifest["counts"] if manifest else asdict(TokenCounts()) | {"skipped": skipped}
+                skipped = self._make(job, shard, Path(scratch), {"shard": now})
+            manifest = _manifest(shard)
+        counts = manifest.get("counts", asdict(TokenCounts()) | {"skipped": skipped})
         if files and not counts["skipped"]:
             beside(locations.local_path(shard.output), DEAD).unlink(missing_ok=True)
-        digest = manifest["sha256"] if manifest else None
-        limit = self.job.max_length(self.loaded)
-        return Done(shard, counts, limit, digest, passed_over, self.name, monotonic() - start)
+        return Done(
+            shard,
+            self.made_by,
+            counts,
+            self.job.max_length(self.loaded),
+            manifest.get("sha256"),
+            made_before and not killed,
+            self.name,
+            monotonic() - start,
+        )
 
-    def _make(self, job: ShardJob, shard: Shard, scratch: Path, now: dict[str, Any]) -> int:
+    def _make(self, job: ShardJob, shard: Shard, scratch: Path, about: About) -> int:
         """Make it, and return how many records were skipped: without others there is no output."""
         here = locations.is_local(shard.output)
         place = Path(shard.output)
@@ -111,21 +120,19 @@ class ShardWorker:
         path = str(locations.fetch(shard.source, scratch))
         letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
         reader = Reader(replace(job.source, paths=(path,)), letters)
-        about, seen = {"shard": now}, partial(self.seen, shard.output)
         try:
-            job.make(self.loaded, reader, output, about, seen)
+            job.make(self.loaded, reader, output, about, partial(self.seen, shard.output))
         except BertcliError as error:
             message = str(error).replace(path, public(shard.source))
             raise type(error)(message, error.hint) from None
         if not here:
-            files = sorted(
-                output.parent.iterdir(), key=lambda path: path == manifest_beside(output)
-            )
-            mark = scratch / "begun.json"  # so that a run which is killed here goes on
-            mark.write_text(json.dumps({"shard": now}), "utf-8")
-            locations.put(mark, locations.beside(shard.output, MANIFEST))
-            for file in files:  # the manifest last: it says that the others are there
-                locations.put(file, str(shard.output).rsplit("/", 1)[0] + "/" + file.name)
+            mark = json.dumps(about).encode()  # so that a run which is killed here goes on
+            locations.write(locations.beside(shard.output, MANIFEST), mark)
+            manifest = manifest_beside(output)
+            others = [file for file in output.parent.iterdir() if file != manifest]
+            for file in (*others, manifest):  # the last: it says that the others are there
+                if file.exists():
+                    locations.put(file, shard.output.rsplit("/", 1)[0] + "/" + file.name)
         return reader.skipped
 
 
@@ -141,15 +148,16 @@ def source_of(shard: Shard) -> dict[str, Any]:
     return identity
 
 
-def manifest_of(shard: Shard) -> dict[str, Any] | None:
-    """Return what is written of an output that is whole; None when there is none."""
-    manifest = _manifest(shard)
+def _manifest(shard: Shard) -> dict[str, Any]:
+    """Return the manifest that names the shard, nothing when there is none.
+
+    It has counts when the output was whole.
+    """
+    manifest = manifest_in(locations.read(locations.beside(shard.output, MANIFEST)))
+    if not isinstance(manifest.get("shard"), dict):
+        return {}
     counts = manifest.get("counts")
     whole = isinstance(counts, dict) and all(isinstance(counts.get(name), int) for name in COUNTS)
-    return manifest if whole and isinstance(manifest.get("sha256"), str) else None
-
-
-def _manifest(shard: Shard) -> dict[str, Any]:
-    """Return the manifest that names the shard; nothing when there is none."""
-    manifest = manifest_in(locations.read(locations.beside(shard.output, MANIFEST)))
-    return manifest if isinstance(manifest.get("shard"), dict) else {}
+    if not whole or not isinstance(manifest.get("sha256"), str):
+        return {"shard": manifest["shard"]}
+    return manifest

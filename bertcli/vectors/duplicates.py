@@ -215,7 +215,10 @@ class Components:
         products = self.vectors[rows] @ self.vectors[others].T
         alike = near & (products >= self.threshold + ROUNDING)
         doubtful = near & ~alike & (products >= self.threshold - ROUNDING)
-        while self._drop_joined(alike, rows, others):  # at least half of the components are joined
+        while True:  # at least half of the components are joined
+            alike &= self._roots(rows)[:, None] != self._roots(others)
+            if not alike.any():
+                break
             a, b = np.flatnonzero(alike.any(axis=1)), np.flatnonzero(alike.any(axis=0))
             self._unite(rows[a], others[alike[a].argmax(axis=1)])
             self._unite(rows[alike[:, b].argmax(axis=0)], others[b])
@@ -224,11 +227,6 @@ class Components:
             pair = np.repeat(rows[at], len(which)), others[which]
             yes = cosines(self.vectors, *pair) >= self.threshold
             self._unite(pair[0][yes], pair[1][yes])
-
-    def _drop_joined(self, alike: Array, rows: Array, others: Array) -> bool:
-        """Leave in ``alike`` [a, b] the pairs of two components; say whether there is one."""
-        alike &= self._roots(rows)[:, None] != self._roots(others)
-        return bool(alike.any())
 
     def _unite(self, a: Array, b: Array) -> None:
         """Join the components of pairs of rows."""

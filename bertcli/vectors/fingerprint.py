@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
 from bertcli.errors import OutputError
 from bertcli.families.structure import BERT
 from bertcli.files.paths import refuse_inputs, sha256
 from bertcli.files.streams import can_be_reread, unreadable
-from bertcli.inference.progress import Hashed
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
 
@@ -126,13 +125,9 @@ def _by_name(part: Any) -> Any:
     return [_by_name(item) for item in part] if isinstance(part, tuple) else part
 
 
-T = TypeVar("T")
-
-BLOCK = 1 << 20  # bytes read at a time
 ARGUMENTS = "arguments"  # the name of texts that are none of a file
 
 Described = dict[str, Any]  # name, bytes and sha256, of which the last two may be None
-Hashing = Generator[Hashed, None, T]  # yields how far it is
 
 
 @dataclass(frozen=True)
@@ -153,61 +148,40 @@ class Inputs:
         """Those that can be read only once."""
         return ["stdin" if path == "-" else path for path in self.paths if not can_be_reread(path)]
 
-    def described(self) -> Hashing[list[Described]]:
-        """Return name, size and sha256 of each, and yield how far that is.
-
-        Raises InputError for one that is not there.
-        """
-        size = sum(os.stat(path).st_size for path in self.paths if can_be_reread(path))
-        inputs, done = [], 0
-        for path in self.paths:
-            inputs.append((yield from self._file(path, done, size)))
-            done += inputs[-1]["bytes"] or 0
+    def described(self) -> list[Described]:
+        """Return name, size and sha256 of each. Raises InputError for one that is not there."""
+        inputs = [self._file(path) for path in self.paths]
         if self.texts:
-            whole = repr(tuple(self.texts)).encode()
-            digest = hashlib.sha256(whole).hexdigest()
+            digest = hashlib.sha256(repr(tuple(self.texts)).encode()).hexdigest()
             inputs.append({"name": ARGUMENTS, "bytes": None, "sha256": digest})
         return inputs
 
-    def _file(self, path: str, done: int, size: int) -> Hashing[Described]:
+    def _file(self, path: str) -> Described:
         if not can_be_reread(path):
             return {"name": "stdin" if path == "-" else path, "bytes": None, "sha256": None}
-        digest, length = hashlib.sha256(), 0
-        try:
-            with open(path, "rb", buffering=0) as file:
-                self.times[path] = _times(os.fstat(file.fileno()))
-                while block := file.read(BLOCK):
-                    digest.update(block)
-                    length += len(block)
-                    yield Hashed(done + length, size)
-        except OSError as failed:
-            raise unreadable(path, failed) from None
-        return {"name": path, "bytes": length, "sha256": digest.hexdigest()}
+        self.times[path] = _times(path)
+        return {"name": path, "bytes": self.times[path][0], "sha256": sha256(Path(path))}
 
-    def refuse_changing(self, output: str, was: Sequence[Mapping[str, Any]]) -> Hashing[None]:
+    def refuse_changing(self, output: str, was: Sequence[Mapping[str, Any]]) -> None:
         """Raise OutputError when a file that was hashed has changed since: while it was read."""
         for earlier in was:
             name = earlier["name"]
-            if name not in self.times or _times_of(name) == self.times[name]:
-                continue
-            now = yield from self._file(name, 0, os.stat(name).st_size)
-            if now["sha256"] != earlier["sha256"]:
+            unchanged = name not in self.times or _times(name) == self.times[name]
+            if not unchanged and self._file(name)["sha256"] != earlier["sha256"]:
                 raise OutputError(
                     f"{output}: input changed while it was read: {name}",
                     "once nothing writes to it, start over with --overwrite",
                 )
 
 
-def _times(status: os.stat_result) -> tuple[int, ...]:
-    """Return what differs where a file may have changed."""
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-def _times_of(path: str) -> tuple[int, ...]:
+def _times(path: str) -> tuple[int, ...]:
+    """Return what differs where a file may have changed, its size first."""
     try:
-        return _times(os.stat(path))
+        status = os.stat(path)
+        open(path, "rb").close()  # may it be read?
     except OSError as failed:
         raise unreadable(path, failed) from None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def refuse_changed(

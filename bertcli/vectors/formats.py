@@ -22,6 +22,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from bertcli.files.tables import NumbersText, TableHeader, fields_of
 from bertcli.files.writers import writer_of
 from bertcli.files.zips import npz_archive
 from bertcli.vectors.precision import RANGED, quantize, ranges_of, refuse_stream
-from bertcli.vectors.spool import ID, START, STOP, Convert, Row, Rows, Vectors
+from bertcli.vectors.spool import ID, START, STOP, Row, Rows, Vectors
 
 if TYPE_CHECKING:
     from bertcli.embedding.term_weights import TermNames
@@ -66,17 +67,11 @@ LONGEST_ID = 1024  # characters of an id in NPZ, where every id takes the room o
 def at_precision(rows: Rows, precision: str) -> tuple[Rows, dict[str, list[Any]] | None]:
     """Return the rows to be written in this precision, and the ranges that int8 is based on."""
     if precision not in RANGED:
-        return replace(rows, convert=converter(precision)), None
+        return replace(rows, convert=partial(quantize, precision=precision)), None
     ranges = ranges_of(rows.raw()) if rows.count else np.zeros((2, *rows.shape), np.float32)
     low, high = ranges.tolist()
-    return replace(rows, convert=converter(precision, ranges)), {"min": low, "max": high}
-
-
-def converter(precision: str, ranges: np.ndarray | None = None) -> Convert:
-    """Return what turns float32 vectors [n, D...] into those of a precision."""
-    if precision == "float32":
-        return lambda vectors: vectors
-    return lambda vectors: quantize(vectors, precision, ranges)
+    convert = partial(quantize, precision=precision, ranges=ranges)
+    return replace(rows, convert=convert), {"min": low, "max": high}
 
 
 def make(rows: Rows, form: str, place: Path, name: Path) -> Iterator[int]:
@@ -330,14 +325,13 @@ def vector_writer(
     cannot be streamed.
     """
     refuse_stream(form, precision)
-    convert = converter(precision)
-
-    def rows_of(metas: Sequence[Row], vectors: Vectors) -> list[Row]:
-        if isinstance(vectors, Sequence):
-            vectors = vectors if terms else [*map(convert, vectors)]
-        else:
-            vectors = convert(vectors)
-        return cells(metas, vectors) if form == "csv" else lines(metas, vectors, terms)
-
     with writer_of(form)(file) as write:
-        yield lambda metas, vectors: write(rows_of(metas, vectors))
+
+        def put(metas: Sequence[Row], vectors: Vectors) -> None:
+            if isinstance(vectors, np.ndarray):
+                vectors = quantize(vectors, precision)
+            elif not terms:
+                vectors = [quantize(each_token, precision) for each_token in vectors]
+            write(cells(metas, vectors) if form == "csv" else lines(metas, vectors, terms))
+
+        yield put

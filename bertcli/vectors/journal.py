@@ -139,9 +139,14 @@ def put_json(path: Path, value: Any, mode: int | None = None, making: Path | Non
 
     ``mode`` is its own, if given, and ``making`` its name until then.
     """
-    text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
     with whole_file(path, mode, making) as file:
-        file.write(text.encode(errors="surrogatepass"))
+        file.write(json_text(value))
+
+
+def json_text(value: Any) -> bytes:
+    """Return what stands in a journal or manifest."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    return text.encode(errors="surrogatepass")
 
 
 def manifest_in(raw: bytes | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from an embedder while it computes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import accumulate, islice
 from math import ceil, inf
 from typing import NamedTuple
@@ -30,7 +31,7 @@ import numpy as np
 
 from bertcli.errors import InputError
 from bertcli.vectors.precision import quantize, restore
-from bertcli.vectors.reading import Array, stored
+from bertcli.vectors.reading import Array, Aside, stored
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
@@ -187,62 +188,34 @@ def add_packed(nearest: Nearest, path: str, precision: str) -> None:
 
     Raises InputError when they have other dimensions than the queries.
     """
-    width = ceil(nearest.queries.shape[1] / 8)
-    asked = quantize(nearest.queries.astype(np.float32), precision).view(np.uint8)
-    few = max(CANDIDATES, MORE * nearest.k)
-    per_query = [_Candidates(_words(bits[None])[0], few) for bits in asked]
-    rows, kind = 0, np.dtype(np.int8 if precision == "binary" else np.uint8)
-    for block in stored(path, ROWS):
-        if block.dtype.kind not in "iu":
-            raise InputError(f"{path}: holds {block.dtype}, not bits")
-        if block.ndim != 2 or block.shape[1] != width:
-            sizes = " x ".join(map(str, block.shape[1:]))
-            raise InputError(
-                f"{path}: its rows have {sizes} bytes, and those of the query have {width}",
-                "both must come from one model, with the same --dim, --layers and --pooling",
-            )
-        packed = np.ascontiguousarray(block.astype(kind, copy=False)).view(np.uint8)
-        words = _words(packed)
-        for candidates in per_query:
-            candidates.add(words, packed, rows)
-        rows += len(block)
-    nearest.rows = rows
-    for number, candidates in enumerate(per_query):
-        vectors = restore(candidates.bits.view(kind), precision, None, nearest.queries.shape[1])
-        nearest.score(number, candidates.rows, vectors)
-
-
-class _Candidates:
-    """The rows that differ from a query in the fewest bits; of equals, those that came first."""
-
-    def __init__(self, query: Array, most: int) -> None:
-        self.query, self.most = query, most
-        self.rows = np.zeros(0, np.int64)
-        self.bits = np.zeros((0, query.nbytes), np.uint8)
-        self._distances: Array = np.zeros(0, np.uint32)
-        self._least = np.iinfo(np.uint32).max  # bits that one row too many differs in
-
-    def add(self, words: Array, packed: Array, first: int) -> None:
-        """Take in rows [n, w], as bytes [n, W]; the number of the first."""
-        kind = np.uint32 if self.query.nbytes >= 1 << 13 else np.uint16
-        distances: Array = np.zeros(len(words), kind)
-        for column, word in zip(words.T, self.query, strict=True):
-            distances += np.bitwise_count(column ^ word)
-        fresh = np.flatnonzero(distances < self._least)
-        self._distances = np.concatenate([self._distances, distances[fresh]])
-        self.rows = np.concatenate([self.rows, fresh + first])
-        self.bits = np.concatenate([self.bits, packed[fresh]])
-        if len(self.rows) > self.most:
-            fewest = np.sort(np.argsort(self._distances, kind="stable")[: self.most])
-            self._distances, self.rows = self._distances[fewest], self.rows[fewest]
-            self.bits = self.bits[fewest]
-            self._least = int(self._distances.max())
-
-
-def _words(packed: Array) -> Array:
-    """Return rows [n, W] as the widest words that they are made of, [n, w]."""
-    size = next(size for size in (8, 4, 2, 1) if packed.shape[1] % size == 0)
-    return packed.view(f"u{size}")
+    dim = nearest.queries.shape[1]
+    width, kind = ceil(dim / 8), np.dtype(np.int8 if precision == "binary" else np.uint8)
+    size = next(size for size in (8, 4, 2, 1) if width % size == 0)  # of the widest words
+    asked = quantize(nearest.queries.astype(np.float32), precision).view(f"u{size}")
+    candidates = BestRows(len(asked), max(CANDIDATES, MORE * nearest.k))
+    with closing(Aside(kind)) as aside:
+        for block in stored(path, ROWS):
+            if block.dtype.kind not in "iu":
+                raise InputError(f"{path}: holds {block.dtype}, not bits")
+            if block.ndim != 2 or block.shape[1] != width:
+                sizes = " x ".join(map(str, block.shape[1:]))
+                raise InputError(
+                    f"{path}: its rows have {sizes} bytes, and those of the query have {width}",
+                    "both must come from one model, with the same --dim, --layers and --pooling",
+                )
+            aside.add(block)
+        packed = aside.vectors()
+        for at in range(0, len(packed), ROWS):
+            words = np.asfortranarray(packed[at : at + ROWS].view(f"u{size}"))
+            for number, query in enumerate(asked):
+                bits = np.zeros(len(words), np.int32)
+                for column, word in zip(words.T, query, strict=True):
+                    bits += np.bitwise_count(column ^ word)
+                candidates.keep(number, at + np.arange(len(words)), -bits)
+        nearest.rows = len(packed)
+        for number, best in enumerate(candidates.matches()):
+            rows = np.sort([match.row for match in best]).astype(int)
+            nearest.score(number, rows, restore(packed[rows], precision, None, dim))
 
 
 TOKENS = 1 << 13  # of texts, whose similarities to tokens of queries are held

@@ -2,7 +2,7 @@
 
     target = Target(Path("out.npy"), "npy", resume=True)
     with claimed(target, inputs) as files:
-        sink = yield from begin(target, files, {"model": "..."}, inputs)
+        sink = begin(target, files, {"model": "..."}, inputs)
         with closing(sink):
             if not sink.done:
                 for metas, vectors in work_after(sink.state):
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,14 +32,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.errors import OutputError, PrecisionError, UsageError
+from bertcli.errors import BertcliError, OutputError, PrecisionError, UsageError
 from bertcli.files.atomic import explained, move
 from bertcli.files.lock import locked
 from bertcli.files.paths import beside, sha256
 from bertcli.files.system_calls import sync_folder
 from bertcli.files.typed_json import as_json, read_bytes
 from bertcli.files.versions import __version__
-from bertcli.inference.progress import Hashed, Wrote
+from bertcli.inference.progress import Wrote
 from bertcli.tokenizing.columns import PLACE
 from bertcli.vectors.fingerprint import Inputs, refuse_changed
 from bertcli.vectors.formats import WITH_FIELDS, WRITERS, at_precision, make, refuse_long_ids
@@ -88,13 +88,11 @@ def claimed(target: Target, inputs: Inputs) -> Iterator[Files]:
         yield files
 
 
-def begin(
-    target: Target, files: Files, fingerprint: Mapping[str, Any], inputs: Inputs
-) -> Generator[Hashed, None, Sink]:
+def begin(target: Target, files: Files, fingerprint: Mapping[str, Any], inputs: Inputs) -> Sink:
     """Return the sink for the rows of a file, where the run that it resumes had committed.
 
     ``fingerprint`` is what the bytes depend on (model, options) beside the ``inputs``, which are
-    hashed on the way: a run with another one, or other inputs, is not resumed; an update starts
+    hashed: a run with another one, or other inputs, is not resumed; an update starts
     over. Raises OutputError also when the output, or the rest of a killed run, is there and nothing
     says what to do with it, and for an output to update that this program has not made, or not as
     it is. When the sink is closed before it is finished, what was committed stays for ``resume``;
@@ -129,7 +127,7 @@ def begin(
                 f"{name}: was created after the run was interrupted",
                 "move it away, or start over with --overwrite",
             )
-        described = yield from inputs.described()  # fails before anything is removed
+        described = inputs.described()  # fails before anything is removed
         read = journal.inputs if journal else manifest.get("inputs", described)
         if target.update:  # stdin and pipes have no sha256
             same = (before, read) == (now, described) and all(file.get("sha256") for file in read)
@@ -152,17 +150,22 @@ def _unchanged(files: Files, name: str) -> dict[str, Any]:
     inputs = manifest.get("inputs")
     if not isinstance(inputs, list) or not all(isinstance(file, dict) for file in inputs):
         raise not_resumable(name)
-    _refuse_changed_file(files.output, manifest["sha256"])
+    refuse_changed_file(files.output, manifest["sha256"])
     if "index" in manifest:
-        _refuse_changed_file(files.row_index, manifest.get("index_sha256"))
+        refuse_changed_file(files.row_index, manifest.get("index_sha256"))
     return manifest
 
 
-def _refuse_changed_file(path: Path, digest: str | None) -> None:
+def refuse_changed_file(
+    path: Path,
+    digest: str | None,
+    error: type[BertcliError] = OutputError,
+    hint: str = ANOTHER,
+) -> None:
+    """Raise an error for a file that is not the one of which a manifest has the sha256."""
     if not path.is_file() or sha256(path) != digest:  # a device may have no end
-        raise OutputError(
-            f"{path}: was changed after it was made: its sha256 differs from the manifest's",
-            ANOTHER,
+        raise error(
+            f"{path}: was changed after it was made: its sha256 differs from the manifest's", hint
         )
 
 
@@ -171,7 +174,7 @@ def end(files: Files, journal: Journal, *, manifest: bool = True) -> None:
     made = journal.manifest or {}
     for part, digest in ((WHOLE, made.get("sha256")), (INDEX, made.get("index_sha256"))):
         if digest and (files.folder / part).exists():
-            _refuse_changed_file(files.folder / part, digest)
+            refuse_changed_file(files.folder / part, digest)
     publish(files, journal, manifest=manifest)
 
 

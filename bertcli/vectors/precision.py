@@ -32,7 +32,7 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
 
     match precision:
         case "float32":
-            return vectors.astype(np.float32)
+            return vectors.astype(np.float32, copy=False)
         case "float16":
             check_values(vectors, precision)
             return vectors.astype(np.float16)

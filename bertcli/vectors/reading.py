@@ -4,15 +4,14 @@
     for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
 
 NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV and Parquet: the field
-`embedding`; a line of JSONL may be a bare list. Every block has ROWS rows but the last, or
-fewer of very long vectors, so the blocks of two files of one width lie side by side.
+`embedding`; a line of JSONL may be a bare list. A block has at most ROWS rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING, Any
@@ -51,9 +50,18 @@ def stored(path: str, most: int = ROWS) -> Iterator[Array]:
 
     Raises InputError for a file that cannot be read, or holds no vectors of one length.
     """
-    form = form_of(path)
+    seen, shape = 0, None
     try:
-        yield from _even(path, READERS[form](path, most), most)
+        for block in READERS[form_of(path)](path, most):
+            shape = shape or block.shape[1:]
+            if not shape or block.dtype.kind not in "fiu":
+                raise InputError(f"{path}: holds {block.dtype} of shape {block.shape}, not vectors")
+            if block.shape[1:] != shape:
+                raise InputError(
+                    f"{path}: row {seen} is of shape {block.shape[1:]}, and those before it {shape}"
+                )
+            seen += len(block)
+            yield block
     except OSError as failed:
         raise unreadable(path, failed) from None
 
@@ -64,13 +72,18 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
     ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
     are bytes, and no manifest says what they mean.
     """
-    precision, ranges = precision_of(path), _ranges(path)
+    manifest, precision, ranges = manifest_of(path), precision_of(path), None
+    if ends := manifest.object("ranges"):
+        try:
+            ranges = np.array([ends["min"], ends["max"]], np.float32)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise manifest.bad("ranges", "min and max, lists of as many numbers") from None
     for block in stored(path):
         if block.dtype.kind == "f":
             yield block.astype(np.float32, copy=False)
         elif precision in ("int8", "uint8", "binary", "ubinary"):
             if precision in RANGED and (ranges is None or ranges.shape[1:] != block.shape[1:]):
-                raise _manifest(path).bad("ranges", f"min and max of shape {block.shape[1:]}")
+                raise manifest.bad("ranges", f"min and max of shape {block.shape[1:]}")
             kind = np.int8 if precision in ("int8", "binary") else np.uint8
             yield restore(block.astype(kind), str(precision), ranges, dim or 0)
         else:
@@ -115,16 +128,16 @@ class Aside:
         self.file.close()
 
 
-def manifest_of(path: str) -> dict[str, Any]:
+def manifest_of(path: str) -> JsonObject:
     """Return the manifest beside a file of vectors; an empty one when there is none.
 
     Raises InputError for a broken one.
     """
     place = manifest_beside(Path(path))
-    manifest = None if path == "-" else read_value(place, InputError, MAKE_AGAIN)
-    if manifest is not None and not isinstance(manifest, dict):
+    manifest = {} if path == "-" else read_value(place, InputError, MAKE_AGAIN, {})
+    if not isinstance(manifest, dict):
         raise InputError(f"{place}: not a manifest, but {kind_of(manifest)}", MAKE_AGAIN)
-    return manifest or {}
+    return JsonObject(manifest, str(place), InputError, MAKE_AGAIN)
 
 
 def precision_of(path: str) -> str | None:
@@ -132,15 +145,7 @@ def precision_of(path: str) -> str | None:
 
     Raises InputError when it is none.
     """
-    precision = _manifest(path).checked(
-        "precision", lambda value: value in PRECISIONS, "a precision"
-    )
-    return None if precision is None else str(precision)
-
-
-def _manifest(path: str) -> JsonObject:
-    place = manifest_beside(Path(path))
-    return JsonObject(manifest_of(path), str(place), InputError, MAKE_AGAIN)
+    return manifest_of(path).choice("precision", PRECISIONS)
 
 
 def form_of(path: str) -> str:
@@ -152,42 +157,6 @@ def form_of(path: str) -> str:
     if form not in READERS:
         raise InputError(f"{path}: unknown format of vectors", f"known: {', '.join(READERS)}")
     return form
-
-
-def _ranges(path: str) -> Array | None:
-    """Return the least and greatest values [2, D...] that int8 is based on."""
-    manifest = _manifest(path)
-    ends = manifest.object("ranges")
-    if not ends:
-        return None
-    try:
-        ranges = np.array([ends["min"], ends["max"]], np.float32)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise manifest.bad("ranges", "min and max, lists of as many numbers") from None
-    return ranges
-
-
-def _even(path: str, parts: Iterator[Array], rows: int) -> Iterator[Array]:
-    """Cut and join parts into blocks of so many rows, all of one shape."""
-    held: list[Array] = []
-    seen, shape = 0, None
-    for part in parts:
-        shape = part.shape[1:] if shape is None else shape
-        if not shape or part.dtype.kind not in "fiu":
-            raise InputError(f"{path}: holds {part.dtype} of shape {part.shape}, not vectors")
-        if part.shape[1:] != shape:
-            raise InputError(
-                f"{path}: row {seen} is of shape {part.shape[1:]}, and those before it {shape}"
-            )
-        seen += len(part)
-        held.append(part)
-        most = rows_at_once(path, math.prod(shape), rows)
-        while sum(map(len, held)) >= most:
-            whole = np.concatenate(held) if len(held) > 1 else held[0]
-            yield whole[:most]
-            held = [whole[most:]] if len(whole) > most else []
-    if held:
-        yield np.concatenate(held)
 
 
 def _array(path: str, rows: int) -> Iterator[Array]:
@@ -277,8 +246,15 @@ def stored_tokens(path: str) -> Iterator[Lists]:
             for (texts,) in _columns(path, (VECTORS,)):
                 yield [_vectors(vectors, path) for vectors in texts]
         case form if form in TENSORS:
-            counts = (row[STOP] - row[START] for row in index_of(path))
-            yield from _cut(floats(path), counts, path)
+            with closing(Aside()) as aside:
+                for block in floats(path):
+                    aside.add(block)
+                index, vectors = index_of(path), aside.vectors()
+                if index and index[-1][STOP] > len(vectors):
+                    raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
+                for at in range(0, len(index), ROWS):
+                    texts = index[at : at + ROWS]
+                    yield [np.array(vectors[text[START] : text[STOP]]) for text in texts]
         case form:
             raise InputError(f"{path}: {form} holds no vectors of tokens")
 
@@ -340,43 +316,24 @@ def _floats(value: Any) -> np.ndarray:
 
 
 def _of_matrix(path: str) -> Iterator[Lists]:
+    """Yield the rows of a sparse matrix, as `scipy.sparse.save_npz` writes it."""
     with open_arrays(path, path, "npz") as arrays:
-        missing = [name for name in (INDICES, "data", "indptr") if name not in arrays]
-        if missing:
-            raise InputError(f"{path}: array {missing[0]!r} not found", "a CSR matrix has it")
-        ends = np.concatenate([*_numbers(arrays["indptr"]())])
-        if len(ends) == 0 or ends[0] != 0 or (np.diff(ends) < 0).any():
-            raise InputError(f"{path}: indptr is not that of a CSR matrix", MAKE_AGAIN)
-        parts = zip(_numbers(arrays[INDICES]()), _numbers(arrays["data"]()), strict=True)
-        flat = (np.stack(pair, 1).astype(np.float32) for pair in parts)
-        yield from _cut(flat, np.diff(ends).tolist(), path)
+        for name in (CSR := (INDICES, "data", "indptr")):
+            if name not in arrays:
+                raise InputError(f"{path}: array {name!r} not found", "a CSR matrix has it")
+        ids, weights, ends = (_numbers(arrays[name]()) for name in CSR)
+    whole = len(ids) == len(weights) and len(ends) and ends[0] == 0 and ends[-1] == len(ids)
+    if not whole or (np.diff(ends) < 0).any():
+        raise InputError(f"{path}: its arrays are not those of a CSR matrix", MAKE_AGAIN)
+    terms = np.stack([ids, weights], 1).astype(np.float32)
+    for at in range(0, len(ends) - 1, ROWS):
+        first, *stops = ends[at : at + ROWS + 1].astype(int).tolist()
+        yield np.split(terms[first : stops[-1]], np.array(stops[:-1], int) - first)
 
 
-def _numbers(array: StoredArray) -> Iterator[np.ndarray]:
-    """Yield a list of numbers, however long, in parts."""
+def _numbers(array: StoredArray) -> Array:
+    """Return a list of numbers, however long."""
     if len(array.shape) != 1:
         raise InputError(f"an array of shape {array.shape} is not a list of numbers", MAKE_AGAIN)
-    yield np.zeros(0, array.dtype)
-    for block in array.read(array.shape[0], 1, NUMBERS):
-        yield block.reshape(-1)
-
-
-def _cut(parts: Iterable[np.ndarray], counts: Iterable[int], path: str) -> Iterator[Lists]:
-    """Yield the rows of each text, so many of each, from blocks of rows."""
-    held, blocks = np.zeros((0, 2), np.float32), iter(parts)
-    texts: Lists = []
-    for count in counts:
-        pieces = [held]
-        while (missing := count - sum(map(len, pieces))) > 0:
-            block = next(blocks, None)
-            if block is None:
-                raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-            pieces.append(block)
-        whole = np.concatenate([piece for piece in pieces if len(piece)] or [held])
-        texts.append(whole[:count])
-        held = whole[count:] if missing <= 0 else held
-        if len(texts) == ROWS:
-            yield texts
-            texts = []
-    if texts:
-        yield texts
+    parts = array.read(array.shape[0], 1, NUMBERS)
+    return np.concatenate([np.zeros(0, array.dtype), *map(np.ravel, parts)])

@@ -31,15 +31,13 @@ LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers dep
 
 def own_ids(block: EmbeddedBlock, places: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the ids of those records that have one, and the fields that place them in a text."""
-    ids = block.records.ids or [None] * len(block)
-    rows = [{} if key is None else {"id": key} for key in ids]
-    if not places:
-        return rows
-    extras = [extra or {} for extra in block.records.extras or ()]
-    return [
-        row | {name: extra[name] for name in places}
-        for row, extra in zip(rows, extras, strict=True)
+    rows: list[dict[str, Any]] = [
+        {} if key is None else {"id": key} for key in block.records.ids or [None] * len(block)
     ]
+    if places:
+        for row, extra in zip(rows, block.records.extras or (), strict=True):
+            row |= {name: (extra or {})[name] for name in places}
+    return rows
 
 
 def stacked(block: EmbeddedBlock) -> np.ndarray:
@@ -75,7 +73,7 @@ class EmbedRun:
         """
         inputs, known = self._inputs(), None
         with claimed(self.target, inputs) as files, ExitStack() as stack:
-            sink = yield from begin(self.target, files, self._fingerprint(), inputs)
+            sink = begin(self.target, files, self._fingerprint(), inputs)
             stack.enter_context(closing(sink))
             self.unchecked = inputs.streams if sink.done or sink.state else ()
             if sink.done:
@@ -105,9 +103,9 @@ class EmbedRun:
                     digest.add(part.records)
                     self._write(sink, part, known)
                 self.reused = known.reused if known else 0
-                yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
+                inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
                 self._commit(sink, digest)
-            yield from inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
+            inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
             if not sink.rows:
                 sink.write([], self.embedder.nothing, [] if self.target.many else None)
             self._commit(sink, digest)

@@ -32,10 +32,9 @@ from bertcli.embedding.sparse_config import has_routes
 from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError, counted
 from bertcli.files.jsonl import lines_of, object_in, value_of
-from bertcli.files.paths import sha256
 from bertcli.files.stored_arrays import open_arrays
 from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
-from bertcli.files.typed_json import JsonObject, is_regular
+from bertcli.files.typed_json import is_regular
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Step, Tell
@@ -48,7 +47,7 @@ from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, w
 from bertcli.vectors.formats import INDICES, PIECES, TERMS, VALUES, VECTORS, WRITTEN
 from bertcli.vectors.journal import Files
 from bertcli.vectors.nearest import Match, MaxSim, Nearest, TermProducts, add_packed
-from bertcli.vectors.output import Target, end_killed
+from bertcli.vectors.output import Target, end_killed, refuse_changed_file
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
@@ -68,6 +67,7 @@ from bertcli.vectors.stream import EmbedStream
 E = TypeVar("E", bound=Embedder)
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
 QUERY = ("query",)
+SIGNED = ("weights", "tokenizer")  # files of a model of which a manifest has the sha256
 # Options that have one name in a manifest and here.
 SAME_TEXTS = ("pooling", "on_truncate", "at")
 SAME_NUMBERS = ("dim", "max_length", "stride", "overlap")
@@ -103,35 +103,57 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
 def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOptions:
     """Return the options with those in place that the vectors in a file were made with.
 
-    Raises InputError when another model made them.
+    Raises InputError when another model made them, or they are not what is searched for.
     """
-    inner = bert_folder(folder.path)
-    digests = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
+    made = manifest_of(path).object("fingerprint")
+    inner, recorded = bert_folder(folder.path), made.object("options")
     numbers = {} if is_static(folder.path) else numbers_of(read_config(inner))
-    recorded = check_maker(path, digests, numbers, options.kind)
-    layers, combine = recorded.wholes("layers", least=-LAYERS), recorded.text("layer_combine")
-    if combine not in (None, *COMBINED):
-        raise recorded.bad("layer_combine", f"one of {', '.join(COMBINED)}")
+    theirs, hint = {name: made.object(name) for name in (*SIGNED, "config")}, "leave out --vectors"
+    differing = [
+        name
+        for name, digests in zip(SIGNED, (weights_of(inner), tokenizer_of(inner)), strict=True)
+        if {*digests.values()} != {*map(str, theirs[name].values())}
+    ]
+    differing += [key for key in numbers if theirs["config"].get(key) != numbers[key]]
+    if differing:
+        name = made.get("model", "unknown")
+        raise InputError(
+            f"{path}: was made by another model, {name}: its {differing[0]} differs from that of "
+            f"{folder.name}",
+            f"give --model {name}, or {hint}",
+        )
+    kind = "texts"
+    if recorded.get("sparse"):
+        kind = "terms"
+    elif recorded.get("pooling") == "none":
+        kind = "words" if recorded.get("word_vectors") else "tokens"
+    if kind != options.kind:
+        contents = "weights of terms" if kind == "terms" else f"vectors of {kind}"
+        needed = {"terms": "--sparse", "tokens": "--token-vectors"}
+        one_each = options.kind == "texts"
+        problem = "but a search needs one per text" if one_each else f"not of {options.kind}"
+        raise InputError(
+            f"{path}: holds {contents}, {problem}",
+            f"search with {needed[kind]}" if kind in needed else hint,
+        )
+    layers = recorded.wholes("layers", least=-LAYERS)
     named: dict[str, Any] = {name: recorded.text(name) for name in SAME_TEXTS}
     named |= {name: recorded.whole(name) for name in SAME_NUMBERS}
     named |= {name: recorded.switch(name) for name in SAME_SWITCHES}
-    named |= {"combine": combine, "layers": None if layers is None else tuple(layers)}
+    named["combine"] = recorded.choice("layer_combine", COMBINED)
+    named["layers"] = None if layers is None else tuple(layers)
     chosen = {name: value for name, value in named.items() if value is not None}
     modules = [dict(module) for module in recorded.list_of_objects("modules")]
     if modules and not options.several:
-        _refuse_other_modules(path, folder, modules)
+        sentence = read_sentence(folder.path)
+        mine = described(read_chain(folder.path, (*sentence.of_tokens, *sentence.of_texts)))
+        if mine != modules:
+            raise InputError(
+                f"{path}: was made by a model with other sentence modules",
+                f"give --model the one that made it, or {hint}",
+            )
         chosen["pooling"] = "auto"
     return replace(options, **chosen)
-
-
-def _refuse_other_modules(path: str, folder: ModelFolder, theirs: list[dict[str, Any]]) -> None:
-    sentence = read_sentence(folder.path)
-    mine = described(read_chain(folder.path, (*sentence.of_tokens, *sentence.of_texts)))
-    if mine != theirs:
-        raise InputError(
-            f"{path}: was made by a model with other sentence modules",
-            "give --model the one that made it, or leave out --vectors",
-        )
 
 
 @dataclass(frozen=True)
@@ -226,7 +248,8 @@ class Search:
         if options.vectors is not None and options.vectors.exists():
             maker_known = isinstance(manifest_of(path).get("fingerprint"), dict)
             compute = options_of(path, folder, compute) if maker_known else compute
-            check_whole(path)
+            if digest := manifest_of(path).text("sha256"):
+                refuse_changed_file(options.vectors, digest, InputError, MAKE_AGAIN)
         elif reader is None:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
         embedder = Embedder.open(folder, compute, tell)
@@ -385,87 +408,6 @@ Texts = dict[int, Record]  # by the number of their row
 OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text"})
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
 KEPT = 32 << 20  # bytes of files whose texts are kept between queries
-
-
-def check_whole(path: str) -> None:
-    """Raise InputError when a file is not the one that its manifest describes."""
-    digest = manifest_of(path).get("sha256")
-    if isinstance(digest, str) and sha256(Path(path)) != digest:
-        raise InputError(
-            f"{path}: was changed after it was made: its sha256 differs from the manifest's",
-            "make the vectors again",
-        )
-
-
-def check_maker(
-    path: str,
-    digests: Mapping[str, Mapping[str, str]],
-    config: Mapping[str, Any] | None = None,
-    expected: str = "texts",
-) -> JsonObject:
-    """Return the options that a file of vectors was made with, as its manifest names them.
-
-    ``digests`` are the sha256 of this model's files, by kind ("weights", "tokenizer") and name,
-    ``config`` what else of the model its vectors depend on; an older manifest does not name it.
-    Raises InputError when it names other files, or its vectors are not those ``expected``: of
-    texts, tokens or terms.
-    """
-    fingerprint = _object(manifest_of(path), "fingerprint")
-    for kind, mine in digests.items():
-        theirs = _object(fingerprint, kind)
-        if set(map(str, theirs.values())) != set(mine.values()):
-            name = fingerprint.get("model", "unknown")
-            raise InputError(
-                f"{path}: was made by another model, {name}: sha256 of its {kind} is "
-                f"{_shown(theirs)}, and here it is {_shown(mine)}",
-                f"give --model {name}, or leave out --vectors",
-            )
-    _check_config(path, fingerprint.get("config"), config or {})
-    options = _object(fingerprint, "options")
-    _check_kind(path, options, expected)
-    return JsonObject(options, f"{path}: manifest", InputError, path="fingerprint.options.")
-
-
-def _object(outer: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = outer.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _check_kind(path: str, options: Mapping[str, Any], expected: str) -> None:
-    kind = "texts"
-    if options.get("sparse"):
-        kind = "terms"
-    elif options.get("pooling") == "none":
-        kind = "words" if options.get("word_vectors") else "tokens"
-    if kind == expected:
-        return
-    contents = "weights of terms" if kind == "terms" else f"vectors of {kind}"
-    if expected != "texts":
-        raise InputError(
-            f"{path}: holds {contents}, not of {expected}", "search them as they were made"
-        )
-    option = "sparse" if kind == "terms" else f"{kind[:-1]}-vectors"
-    also = "" if kind == "words" else f", or search with --{option}"
-    raise InputError(
-        f"{path}: holds {contents}, but a search needs one per text",
-        f"make it with bertcli embed without --{option}{also}",
-    )
-
-
-def _check_config(path: str, theirs: object, mine: Mapping[str, Any]) -> None:
-    if not isinstance(theirs, dict):
-        return
-    for key, value in mine.items():
-        if theirs.get(key) != value:
-            raise InputError(
-                f"{path}: was made by a model whose {key} was {theirs.get(key)!r}, and here it is "
-                f"{value!r}",
-                "give --model the one that made it, or leave out --vectors",
-            )
-
-
-def _shown(digests: Mapping[str, str]) -> str:
-    return ", ".join(str(digest)[:12] for digest in digests.values()) or "none"
 
 
 class CorpusTexts:

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.embedding.embedder import Embedder, late_of
-from bertcli.embedding.options import EmbedOptions, reads_first, settled
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions, settled
 from bertcli.embedding.sentence_config import SENTENCE
 from bertcli.errors import ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-from bertcli.inference.compute import Compute, options_from
+from bertcli.inference.compute import options_from
 from bertcli.inference.progress import InLog, Ran
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LOG = logging.getLogger("bertcli")
-PLAIN = {"Transformer", "Pooling", "Normalize", "Dropout"}  # --pooling leaves out none of them
+# Options that an open model follows; what else is given to `encode` opens the model again.
+AT_ANY_TIME = {"prompt", "prompt_name", "normalize", "dim", "special_tokens", "window"}
+AT_ANY_TIME |= {"max_length", "on_truncate", "stride", "overlap", "at"}
 OURS = ("precision", "pre_split")  # options that are not of how a vector is made
 NAMES = {  # of options, and of arguments of sentence-transformers -> in EmbedOptions
     "word_vectors": "words",
@@ -202,31 +204,13 @@ class TextEmbedder(Embedder):
     def _with(self, options: Mapping[str, Any]) -> Self:
         """Return an embedder with other options, of the same open model where that can be."""
         asked = {**self.asked, **options}
-        chosen = embed_options(asked)
-        if not self._serves(chosen):
+        before, chosen = embed_options(self.asked), embed_options(asked)
+        names = [option.name for option in fields(EmbedOptions)]
+        changed = {name for name in names if getattr(before, name) != getattr(chosen, name)}
+        if changed - AT_ANY_TIME or (changed and (self.terms or self.late)):
             return replace(self.open(self.folder, chosen, InLog(LOG), extra=True), asked=asked)
         embedder = replace(self, options=settled(chosen, self.sentence), asked=asked)
         return embedder.with_dim(chosen.dim)
-
-    def _serves(self, chosen: EmbedOptions) -> bool:
-        """Tell whether the open model is what these options ask for."""
-        if chosen.sparse or self.terms:
-            return False
-        if not self.sentence.static and (  # tokens matched one by one: their role and length differ
-            self.late or late_of(self.folder.path, chosen, lambda: self.runtime.tokenizer)
-        ):
-            return False
-        computes = self._computes(settled(chosen, self.sentence))
-        own = embed_options(self.asked).own_modules != chosen.own_modules
-        if own and {*self.sentence.modules} - PLAIN:
-            return False
-        return computes == self._computes(self.options)
-
-    def _computes(self, options: EmbedOptions) -> tuple[Any, ...]:
-        """Return all that a model is opened for."""
-        compute = [getattr(options, option.name) for option in fields(Compute)]
-        first, pooler = reads_first(options, self.sentence), options.pooling == "pooler"
-        return (*compute, options.layers, options.combine, first, pooler, options.parse_special)
 
 
 def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:

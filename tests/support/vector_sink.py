@@ -9,9 +9,8 @@ from bertcli.vectors.output import begin, claimed
 @contextmanager
 def open_vectors(target, fingerprint):
     """Yield the sink of a run without inputs."""
-    with claimed(target, Inputs()) as files:
-        try:
-            next(begin(target, files, fingerprint, Inputs()))
-        except StopIteration as end:
-            with closing(end.value) as sink:
-                yield sink
+    with (
+        claimed(target, Inputs()) as files,
+        closing(begin(target, files, fingerprint, Inputs())) as sink,
+    ):
+        yield sink

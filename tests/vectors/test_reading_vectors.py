@@ -54,10 +54,10 @@ def save(path, vectors):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rows", [1, ROWS + 3])
-def test_every_format_gives_the_same_blocks(tmp_path, form, rows):
+def test_every_format_gives_the_same_vectors(tmp_path, form, rows):
     vectors = vectors_of(rows, 3)
     found = list(stored(save(tmp_path / f"v.{form}", vectors)))
-    assert [len(block) for block in found] == ([1] if rows == 1 else [ROWS, 3])
+    assert max(map(len, found)) <= ROWS
     np.testing.assert_array_equal(np.concatenate(found), vectors)
 
 

@@ -108,7 +108,7 @@ def on_ray(
     from bertcli.ray.jobs import Model
     from bertcli.ray.locations import output_place
     from bertcli.ray.run import put_manifest, run, told
-    from bertcli.ray.shards import folders, plan
+    from bertcli.ray.shards import plan, refuse_unwritable
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
@@ -116,8 +116,9 @@ def on_ray(
     place = output_place(output.output)
     read = source.source()
     shards = plan(read, place, form)
+    refuse_unwritable(place)
     begun = monotonic()
-    with folders(shards), connected(engine.ray_address) as nodes:
+    with connected(engine.ray_address) as nodes:
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
         job = make(Model(model.model, model.revision, model.offline), read, form, pool)
